@@ -1,0 +1,1 @@
+//! nginx's configuration language: lexer, tree, directive table, inheritance.

@@ -1,0 +1,1 @@
+//! Master, bundle, worker process, signals.

@@ -1,0 +1,1 @@
+//! Protocols without I/O and without a clock.

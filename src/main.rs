@@ -1,0 +1,2 @@
+//! Tidegate: the command line.
+fn main() {}
