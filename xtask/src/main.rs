@@ -1,2 +1,47 @@
-//! The project's own chores.
-fn main() {}
+//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|judge|docs|load`.
+//!
+//! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: xtask COMMAND
+
+  tidy                     what review would repeat: prints every finding, fails if there is one
+  judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
+  docs [--check]           writes docs/directives from the directive table, or says which page is stale
+  load [options]           a client that keeps a rate, for benches/compare, see `xtask load --help`";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = arguments.split_first() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let result = match command.as_str() {
+        "tidy" => tidy(),
+        "judge" => xtask::judge::run(rest),
+        "docs" => xtask::docs::run(rest),
+        "load" => xtask::load::run(rest),
+        _ => Err(USAGE.to_string()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tidy() -> Result<(), String> {
+    let root: PathBuf = xtask::repository();
+    let findings = xtask::tidy::findings(&root)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} findings")),
+    }
+}

@@ -1,0 +1,47 @@
+# What one does here. Every target works from a clean clone.
+#
+#   make run                serve examples/site on http://127.0.0.1:8080
+#   make test               every test; installs the Debian packages they use, where it may
+#   make check              format, clippy, rustdoc and the tidy test; changes nothing
+#   make bench              tidegate beside nginx, requests per second of server CPU (benches/compare --help)
+#   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
+#   make fmt | docs         format the sources | write docs/directives again
+
+CARGO ?= cargo
+BENCH ?= --quick
+
+.PHONY: run test check bench judge fmt docs packages
+
+run:
+	$(CARGO) build --release --bin tidegate
+	mkdir -p target/site
+	@echo "serving examples/site on http://127.0.0.1:8080 (logs in target/site)"
+	exec target/release/tidegate -p $(CURDIR)/ -c examples/site/nginx.conf -e target/site/error.log
+
+test: packages
+	$(CARGO) test --workspace
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) run --quiet --package xtask -- tidy
+
+bench:
+	$(CARGO) build --release --bin tidegate
+	benches/compare $(BENCH)
+
+judge:
+	@test -n "$(SUITE)" || { echo "usage: make judge SUITE=DIR   (a checkout of nginx's test suite)"; exit 2; }
+	$(CARGO) build --release --bin tidegate
+	$(CARGO) run --quiet --package xtask -- judge "$(SUITE)" $(JUDGE)
+
+fmt:
+	$(CARGO) fmt --all
+
+docs:
+	$(CARGO) build --bin tidegate
+	$(CARGO) run --quiet --package xtask -- docs
+
+packages:
+	tests/install-packages

@@ -1,0 +1,112 @@
+//! Which crate may see which: the arrows of ARCHITECTURE.md, read from the Cargo.toml files.
+//!
+//! Only our own crates are looked at; the reasons for other people's are in docs/decisions.
+
+use std::path::Path;
+
+/// Our crates, each with those of ours that it may depend on. `base` may be seen by all.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("tidegate", &["process", "server", "load", "conf", "engine"]),
+    ("base", &[]),
+    ("engine", &["netstack"]),
+    ("netstack", &[]),
+    ("proto", &[]),
+    ("conf", &[]),
+    ("store", &["engine"]),
+    ("process", &["conf"]),
+    ("server", &["store", "proto", "conf", "engine"]),
+    ("load", &["proto", "engine"]),
+    ("xtask", &[]),
+];
+
+/// Every arrow that the Cargo.toml files among `files` draw and the table above does not allow.
+pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|file| is_manifest(file)) {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        let name = crate_name(file);
+        for dependency in own_dependencies(&text) {
+            if let Some(finding) = judge(name, &dependency) {
+                findings.push(format!("{file}: {finding}"));
+            }
+        }
+    }
+    findings
+}
+
+fn is_manifest(file: &str) -> bool {
+    // The fuzz targets and the benches are users of every crate, not rooms of the house.
+    file.ends_with("Cargo.toml") && !file.starts_with("fuzz/") && !file.starts_with("benches/")
+}
+
+fn crate_name(manifest: &str) -> &str {
+    match manifest.rsplit('/').nth(1) {
+        Some(folder) => folder,
+        None => "tidegate",
+    }
+}
+
+fn judge(name: &str, dependency: &str) -> Option<String> {
+    let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
+        return Some(format!(
+            "crate {name} has no row in the table of arrows (xtask/src/arrows.rs)"
+        ));
+    };
+    let fine = dependency == "base" || allowed.contains(&dependency);
+    (!fine).then(|| format!("{name} must not depend on {dependency}"))
+}
+
+/// The crates of ours that a Cargo.toml names in a table of dependencies (not the workspace's own list).
+fn own_dependencies(manifest: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(table) = line.strip_prefix('[') {
+            let table = table.trim_end_matches(']');
+            inside = table.ends_with("dependencies") && !table.starts_with("workspace");
+            continue;
+        }
+        if !inside {
+            continue;
+        }
+        let name = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        let name = name.strip_prefix("tidegate-").unwrap_or(name);
+        if ARROWS.iter().any(|(known, _)| *known == name) {
+            found.push(name.to_string());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_of_ours_are_read() {
+        let manifest = "[workspace.dependencies]\nengine = { path = \"x\" }\n[dependencies]\nbase.workspace = true\nbytes.workspace = true\n[dev-dependencies]\ntidegate-proto = \"1\"\n";
+        assert_eq!(own_dependencies(manifest), ["base", "proto"]);
+    }
+
+    #[test]
+    fn forbidden_arrows_are_named() {
+        assert!(judge("conf", "base").is_none());
+        assert!(judge("server", "proto").is_none());
+        assert_eq!(
+            judge("engine", "proto").as_deref(),
+            Some("engine must not depend on proto")
+        );
+        assert_eq!(
+            judge("proto", "engine").as_deref(),
+            Some("proto must not depend on engine")
+        );
+        assert!(judge("novelty", "base").is_some());
+    }
+
+    #[test]
+    fn the_repository_draws_no_other_arrow() {
+        let root = crate::repository();
+        let files = crate::tracked_files(&root).unwrap();
+        assert_eq!(findings(&root, &files), Vec::<String>::new());
+    }
+}

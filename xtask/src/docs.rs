@@ -1,0 +1,89 @@
+//! The directive manual: docs/directives/*.md, written by `tidegate docs` from the directive table.
+//!
+//! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs the command line `docs [--check]`.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let check = match arguments {
+        [] => false,
+        [flag] if flag == "--check" => true,
+        _ => return Err("usage: xtask docs [--check]".to_string()),
+    };
+    let root = crate::repository();
+    let fresh = root.join("target/directives");
+    let _ = std::fs::remove_dir_all(&fresh);
+    std::fs::create_dir_all(&fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;
+    write_pages(&root, &fresh)?;
+
+    let committed = root.join("docs/directives");
+    let (old, new) = (pages(&committed), pages(&fresh));
+    let stale: Vec<&String> = old
+        .keys()
+        .chain(new.keys())
+        .filter(|name| old.get(*name) != new.get(*name))
+        .collect();
+    if check {
+        return match stale.len() {
+            0 => Ok(()),
+            count => Err(format!(
+                "{count} stale pages in docs/directives, `make docs` writes them again: {stale:?}"
+            )),
+        };
+    }
+    std::fs::create_dir_all(&committed)
+        .map_err(|error| format!("{}: {error}", committed.display()))?;
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        std::fs::remove_file(committed.join(name)).map_err(|error| format!("{name}: {error}"))?;
+    }
+    for (name, text) in &new {
+        std::fs::write(committed.join(name), text).map_err(|error| format!("{name}: {error}"))?;
+    }
+    println!("{} pages in docs/directives", new.len());
+    Ok(())
+}
+
+/// Asks the binary built last, release or debug, for every page.
+fn write_pages(root: &Path, folder: &Path) -> Result<(), String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let modified = |path: &PathBuf| {
+        path.metadata()
+            .and_then(|metadata| metadata.modified())
+            .ok()
+    };
+    let binary = ["debug", "release"]
+        .map(|profile| target.join(profile).join("tidegate"))
+        .into_iter()
+        .filter(|path| path.is_file())
+        .max_by_key(modified)
+        .ok_or("there is no tidegate binary below target: cargo build first")?;
+    let output = Command::new(&binary)
+        .args(["docs", "--all"])
+        .arg(folder)
+        .output()
+        .map_err(|error| format!("{}: {error}", binary.display()))?;
+    if !output.status.success() {
+        return Err(format!(
+            "tidegate docs --all: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
+    }
+    Ok(())
+}
+
+/// The pages of a folder by file name.
+fn pages(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            Some((
+                entry.file_name().into_string().ok()?,
+                std::fs::read_to_string(entry.path()).ok()?,
+            ))
+        })
+        .filter(|(name, _)| name.ends_with(".md"))
+        .collect()
+}

@@ -1,0 +1,49 @@
+//! The project's own chores as a library: the tidy test, nginx's suite as a judge, the directive
+//! manual, and a load client for the benches. Standard library only, so that it builds in seconds.
+
+pub mod arrows;
+pub mod docs;
+pub mod judge;
+pub mod load;
+pub mod source;
+pub mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The repository's root: the folder above this crate.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// Every file that git tracks below `root`, plus new files that it does not ignore, relative to `root`.
+///
+/// New files count, so that a finding shows before the commit and not after it.
+pub fn tracked_files(root: &Path) -> Result<Vec<String>, String> {
+    let output = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("git ls-files: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
+    }
+    let mut files: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .split('\0')
+        .filter(|name| !name.is_empty() && root.join(name).is_file())
+        .map(str::to_string)
+        .collect();
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
