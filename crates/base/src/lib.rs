@@ -1,1 +1,9 @@
-//! Bytes, slab, timer wheel, hash and limits, without anything of Tidegate above it.
+//! Small building blocks that every other room uses: slab, timer wheel, byte scans, a keyed hash map and named limits.
+//!
+//! Nothing here does I/O, reads a clock or starts a thread, so that all of it can run under Miri.
+
+pub mod hash;
+pub mod limits;
+pub mod scan;
+pub mod slab;
+pub mod wheel;

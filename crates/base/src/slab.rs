@@ -1,0 +1,214 @@
+//! A vector with holes: values stay at their index, free places are used again, and a stale key finds nothing.
+//!
+//! Each place counts how often it was emptied. A [`Key`] carries that count, so that a completion or a timer that
+//! speaks of a connection which has ended cannot reach the one that took its place.
+
+/// Names one value of a [`Slab`] for as long as it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The place in the slab; small and dense.
+    pub index: u32,
+    /// How often the place had been emptied before this value came.
+    pub generation: u32,
+}
+
+/// A growing collection of values, each named by a [`Key`].
+#[derive(Debug)]
+pub struct Slab<T> {
+    places: Vec<Place<T>>,
+    /// Head of the list of empty places, `NONE` when there is none.
+    free: u32,
+    length: usize,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: u32,
+    content: Content<T>,
+}
+
+#[derive(Debug)]
+enum Content<T> {
+    Value(T),
+    Empty { next: u32 },
+}
+
+const NONE: u32 = u32::MAX;
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab::new()
+    }
+}
+
+impl<T> Slab<T> {
+    /// An empty slab, which owns no memory yet.
+    #[must_use]
+    pub const fn new() -> Slab<T> {
+        Slab {
+            places: Vec::new(),
+            free: NONE,
+            length: 0,
+        }
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there is no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Puts `value` in the place that was emptied last, or in a new one.
+    ///
+    /// # Panics
+    /// When 2^32 - 1 values are there already, which no peer can reach: every value stands for a descriptor or a task.
+    pub fn insert(&mut self, value: T) -> Key {
+        self.length += 1;
+        if let Some(place) = self.places.get_mut(self.free as usize) {
+            let index = self.free;
+            if let Content::Empty { next } = place.content {
+                self.free = next;
+            }
+            place.content = Content::Value(value);
+            return Key {
+                index,
+                generation: place.generation,
+            };
+        }
+        let index = u32::try_from(self.places.len()).unwrap_or(NONE);
+        assert!(index != NONE, "slab is full");
+        self.places.push(Place {
+            generation: 0,
+            content: Content::Value(value),
+        });
+        Key {
+            index,
+            generation: 0,
+        }
+    }
+
+    /// The value that `key` names, if it is still there.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, key: Key) -> Option<&T> {
+        match self.places.get(key.index as usize) {
+            Some(Place {
+                generation,
+                content: Content::Value(value),
+            }) if *generation == key.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The value that `key` names, to be changed.
+    #[inline]
+    #[must_use]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        match self.places.get_mut(key.index as usize) {
+            Some(Place {
+                generation,
+                content: Content::Value(value),
+            }) if *generation == key.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Takes the value that `key` names out; from now on the key finds nothing.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        self.get(key)?;
+        let place = self.places.get_mut(key.index as usize)?;
+        place.generation = place.generation.wrapping_add(1);
+        let content = std::mem::replace(&mut place.content, Content::Empty { next: self.free });
+        self.free = key.index;
+        self.length -= 1;
+        match content {
+            Content::Value(value) => Some(value),
+            Content::Empty { .. } => None,
+        }
+    }
+
+    /// The key of whatever is at `index` now.
+    #[must_use]
+    pub fn key_at(&self, index: u32) -> Option<Key> {
+        match self.places.get(index as usize) {
+            Some(Place {
+                generation,
+                content: Content::Value(_),
+            }) => Some(Key {
+                index,
+                generation: *generation,
+            }),
+            _ => None,
+        }
+    }
+
+    /// All values with their keys, by index.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        self.places
+            .iter()
+            .enumerate()
+            .filter_map(|(index, place)| match &place.content {
+                Content::Value(value) => Some((
+                    Key {
+                        index: u32::try_from(index).ok()?,
+                        generation: place.generation,
+                    },
+                    value,
+                )),
+                Content::Empty { .. } => None,
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_key_finds_nothing() {
+        let mut slab = Slab::new();
+        let first = slab.insert("first");
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second");
+        assert_eq!(second.index, first.index);
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&"second"));
+        assert_eq!(slab.len(), 1);
+    }
+
+    #[test]
+    fn places_are_used_again_last_emptied_first() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..4).map(|n| slab.insert(n)).collect();
+        slab.remove(keys[1]);
+        slab.remove(keys[3]);
+        assert_eq!(slab.insert(9).index, 3);
+        assert_eq!(slab.insert(8).index, 1);
+        assert_eq!(slab.insert(7).index, 4);
+        let values: Vec<i32> = slab.iter().map(|(_, value)| *value).collect();
+        assert_eq!(values, [0, 8, 2, 9, 7]);
+        assert_eq!(
+            slab.key_at(1).and_then(|key| slab.get(key).copied()),
+            Some(8)
+        );
+        assert_eq!(slab.key_at(5), None);
+    }
+
+    #[test]
+    fn values_are_dropped_with_the_slab() {
+        let counted = std::rc::Rc::new(());
+        let mut slab = Slab::new();
+        let key = slab.insert(counted.clone());
+        slab.insert(counted.clone());
+        drop(slab.remove(key));
+        drop(slab);
+        assert_eq!(std::rc::Rc::strong_count(&counted), 1);
+    }
+}
