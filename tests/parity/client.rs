@@ -1,0 +1,306 @@
+//! The client: carries out a case's steps on one connection and keeps every byte of the answers.
+//!
+//! It understands as much HTTP/1 as is needed to find the end of a response, and takes offence at
+//! nothing: what is strange about an answer is for the comparison to show.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::case::{Case, Step};
+
+/// How long an answer may take.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(6);
+/// How long a connection that should stay open is watched.
+const WATCH_TIME: Duration = Duration::from_millis(25);
+
+/// What one case's connection saw.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    pub responses: Vec<Response>,
+    /// Bytes that belong to no response, and complaints such as "no answer".
+    pub remarks: Vec<String>,
+    pub ending: Ending,
+    /// The client's own port.
+    pub port: u16,
+    pub elapsed: Duration,
+}
+
+/// One response, interim ones included.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// Empty for HTTP/0.9.
+    pub status_line: Vec<u8>,
+    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The body as the server meant it: chunks joined.
+    pub body: Vec<u8>,
+    /// The body's bytes on the wire, chunk sizes included.
+    pub wire_length: usize,
+    pub trailers: Vec<Vec<u8>>,
+    /// The response was one to HEAD: it says a length and has no body.
+    pub head: bool,
+    /// The connection ended before the response did.
+    pub cut_short: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Ending {
+    #[default]
+    Kept,
+    Closed,
+    Reset,
+}
+
+impl Response {
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value.as_slice())
+    }
+
+    pub fn status(&self) -> u16 {
+        let text = self.status_line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        String::from_utf8_lossy(text).parse().unwrap_or(0)
+    }
+}
+
+/// Connects to `address` (`IP:PORT` or `unix:PATH`) and goes through the case.
+pub fn converse(address: &str, case: &Case) -> Result<Conversation, String> {
+    let start = Instant::now();
+    let stream = Stream::connect(address).map_err(|error| format!("connect to {address}: {error}"))?;
+    let mut connection = Connection { stream, unread: Vec::new(), ended: None };
+    let mut seen = Conversation { port: connection.stream.local_port(), ..Conversation::default() };
+    for step in &case.steps {
+        match step {
+            Step::Send(bytes) => connection.send(bytes),
+            Step::Pause(time) => std::thread::sleep(*time),
+            Step::Shut => connection.stream.shut(),
+            Step::Read { count, head } => (0..*count).for_each(|_| connection.read_response(*head, &mut seen)),
+            Step::ReadToClose => connection.read_to_close(&mut seen),
+            Step::Wait(time) => connection.watch(*time),
+            Step::End(_) | Step::Early => return Err("a step of the upstream in a case".to_string()),
+        }
+    }
+    seen.elapsed = start.elapsed();
+    let closes = seen.responses.last().is_some_and(|last| last.cut_short || last.header("connection") == Some(b"close"));
+    connection.watch(if closes { ANSWER_TIME_MAX } else { WATCH_TIME });
+    if !connection.unread.is_empty() {
+        seen.remarks.push(format!("more bytes: \"{}\"", connection.unread.escape_ascii()));
+    }
+    seen.ending = connection.ended.unwrap_or_default();
+    Ok(seen)
+}
+
+/// One request on a connection of its own, for which only the status matters.
+pub fn status_of(address: &str, path: &str) -> Result<u16, String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let case = Case { steps: vec![Step::Send(request.into_bytes()), Step::Read { count: 1, head: false }], ..Case::default() };
+    converse(address, &case).map(|seen| seen.responses.last().map_or(0, Response::status))
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn connect(address: &str) -> std::io::Result<Stream> {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return UnixStream::connect(path).map(Stream::Unix);
+        }
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
+        Ok(Stream::Tcp(stream))
+    }
+
+    fn local_port(&self) -> u16 {
+        match self {
+            Stream::Tcp(stream) => stream.local_addr().map_or(0, |address| address.port()),
+            Stream::Unix(_) => 0,
+        }
+    }
+
+    /// Reads within `time`; `TimedOut` afterwards, whatever the system calls it.
+    fn read_within(&mut self, buffer: &mut [u8], time: Duration) -> std::io::Result<usize> {
+        let time = Some(time.max(Duration::from_millis(1)));
+        let result = match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(time).and_then(|()| stream.read(buffer)),
+            Stream::Unix(stream) => stream.set_read_timeout(time).and_then(|()| stream.read(buffer)),
+        };
+        result.map_err(|error| if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Unix(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn shut(&self) {
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+    }
+}
+
+struct Connection {
+    stream: Stream,
+    unread: Vec<u8>,
+    /// How the connection ended, once it has.
+    ended: Option<Ending>,
+}
+
+impl Connection {
+    /// A server that has closed may not take what is sent: the answers show it.
+    fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write(bytes);
+    }
+
+    /// Waits for more bytes. False if there are none in time or ever.
+    fn more(&mut self, time: Duration) -> bool {
+        let mut buffer = vec![0; 64 * 1024];
+        if self.ended.is_some() {
+            return false;
+        }
+        match self.stream.read_within(&mut buffer, time) {
+            Ok(0) => self.ended = Some(Ending::Closed),
+            Ok(count) => {
+                self.unread.extend(&buffer[..count]);
+                return true;
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(_) => self.ended = Some(Ending::Reset),
+        }
+        false
+    }
+
+    fn watch(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while self.ended.is_none() && Instant::now() < end {
+            self.more(end.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn read_to_close(&mut self, seen: &mut Conversation) {
+        while self.more(ANSWER_TIME_MAX) {}
+        let body = std::mem::take(&mut self.unread);
+        seen.remarks.push(format!("bytes: \"{}\"", body.escape_ascii()));
+    }
+
+    /// Reads one final response and the interim ones before it.
+    fn read_response(&mut self, head: bool, seen: &mut Conversation) {
+        loop {
+            let Some(response) = self.read_one(head) else {
+                let what = if self.unread.is_empty() { "no answer".to_string() } else { format!("broken answer: \"{}\"", self.unread.escape_ascii()) };
+                self.unread.clear();
+                seen.remarks.push(what);
+                return;
+            };
+            let interim = (100..200).contains(&response.status()) && response.status() != 101;
+            seen.responses.push(response);
+            if !interim {
+                return;
+            }
+        }
+    }
+
+    fn read_one(&mut self, head: bool) -> Option<Response> {
+        while self.unread.len() < 5 {
+            if !self.more(ANSWER_TIME_MAX) {
+                break;
+            }
+        }
+        if !self.unread.starts_with(b"HTTP/") {
+            // HTTP/0.9: the answer is a body and ends with the connection
+            while self.more(ANSWER_TIME_MAX) {}
+            let body = std::mem::take(&mut self.unread);
+            return (!body.is_empty()).then(|| Response { wire_length: body.len(), body, ..Response::default() });
+        }
+        let end = self.find(b"\r\n\r\n", 0)?;
+        let mut response = parse_head(&self.unread[..end]);
+        response.head = head;
+        self.unread.drain(..end + 4);
+        self.read_body(&mut response);
+        Some(response)
+    }
+
+    fn read_body(&mut self, response: &mut Response) {
+        if response.head || matches!(response.status(), 100..=199 | 204 | 304) {
+            return;
+        }
+        let length = response.header("content-length").and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok());
+        if response.header("transfer-encoding") == Some(b"chunked") {
+            response.cut_short = self.read_chunks(response).is_none();
+        } else if let Some(length) = length {
+            while self.unread.len() < length && self.more(ANSWER_TIME_MAX) {}
+            response.cut_short = self.unread.len() < length;
+            response.body = self.unread.drain(..length.min(self.unread.len())).collect();
+            response.wire_length = response.body.len();
+        } else {
+            while self.more(ANSWER_TIME_MAX) {}
+            response.body = std::mem::take(&mut self.unread);
+            response.wire_length = response.body.len();
+        }
+    }
+
+    /// Reads chunks and trailers. Nothing if they end too soon or are broken.
+    fn read_chunks(&mut self, response: &mut Response) -> Option<()> {
+        loop {
+            let line_end = self.find(b"\r\n", 0)?;
+            let size = String::from_utf8_lossy(&self.unread[..line_end]).into_owned();
+            let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16).ok()?;
+            self.unread.drain(..line_end + 2);
+            response.wire_length += line_end + 2;
+            if size == 0 {
+                break;
+            }
+            while self.unread.len() < size + 2 {
+                if !self.more(ANSWER_TIME_MAX) {
+                    response.body.append(&mut self.unread);
+                    return None;
+                }
+            }
+            response.body.extend(self.unread.drain(..size));
+            response.wire_length += size + 2;
+            let line_break: Vec<u8> = self.unread.drain(..2).collect();
+            if line_break != b"\r\n" {
+                return None;
+            }
+        }
+        loop {
+            let end = self.find(b"\r\n", 0)?;
+            let line: Vec<u8> = self.unread.drain(..end + 2).take(end).collect();
+            response.wire_length += end + 2;
+            if line.is_empty() {
+                return Some(());
+            }
+            response.trailers.push(line);
+        }
+    }
+
+    /// Where `needle` is in what has come, waiting for it if need be.
+    fn find(&mut self, needle: &[u8], from: usize) -> Option<usize> {
+        loop {
+            if let Some(at) = self.unread[from..].windows(needle.len()).position(|window| window == needle) {
+                return Some(from + at);
+            }
+            if !self.more(ANSWER_TIME_MAX) {
+                return None;
+            }
+        }
+    }
+}
+
+fn parse_head(head: &[u8]) -> Response {
+    let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let status_line = lines.next().unwrap_or_default().to_vec();
+    let headers = lines
+        .map(|line| match line.iter().position(|byte| *byte == b':') {
+            Some(at) => (line[..at].to_vec(), line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..]).to_vec()),
+            None => (line.to_vec(), Vec::new()),
+        })
+        .collect();
+    Response { status_line, headers, ..Response::default() }
+}

@@ -1,0 +1,80 @@
+//! Check mode: are the cases worth anything?
+//!
+//! A directive counts as shown when two cases set it to two values and nginx itself answers differently.
+//! Where nginx does not, the cases prove nothing about Tidegate either.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::case::CaseFile;
+use crate::transcript::Transcript;
+
+/// Every directive that the cases must show.
+const DIRECTIVES: &str = "
+    listen server_name server_names_hash_bucket_size location internal root alias try_files return error_page
+    recursive_error_pages satisfy allow deny limit_except rewrite rewrite_log uninitialized_variable_warn if set
+    break map hostnames volatile geo split_clients add_before_body add_after_body addition_types auth_request
+    auth_request_set index autoindex autoindex_exact_size autoindex_localtime types default_type max_ranges etag
+    if_modified_since expires add_header add_trailer charset source_charset override_charset charset_types charset_map
+    gzip gzip_vary gzip_proxied gzip_types gzip_comp_level gzip_min_length gzip_disable gzip_http_version gzip_static
+    open_file_cache open_file_cache_valid open_file_cache_min_uses open_file_cache_errors limit_rate limit_rate_after
+    server_tokens log_not_found log_subrequest proxy_pass proxy_set_header proxy_http_version proxy_connect_timeout
+    proxy_read_timeout proxy_send_timeout proxy_pass_request_headers proxy_pass_request_body proxy_method
+    access_log log_format error_log client_body_buffer_size client_body_in_file_only client_body_timeout
+    client_header_buffer_size client_header_timeout client_max_body_size keepalive_timeout keepalive_requests
+    keepalive_disable large_client_header_buffers ignore_invalid_headers underscores_in_headers merge_slashes
+    reset_timedout_connection lingering_close lingering_timeout lingering_time absolute_redirect
+    server_name_in_redirect port_in_redirect chunked_transfer_encoding msie_padding disable_symlinks
+    send_timeout worker_connections if_modified_since client_body_in_single_buffer empty_gif include
+";
+
+/// Directives of the issue whose values no client can tell apart, with the reason.
+const INVISIBLE: &str = "
+    sendfile              the same bytes either way; the cases compare them
+    sendfile_max_chunk    how many bytes leave at once
+    tcp_nopush            how bytes are packed into segments
+    tcp_nodelay           how bytes are packed into segments
+    multi_accept          how many connections are accepted at once
+    gzip_buffers          the memory that compression uses
+    output_buffers        the memory that reading uses
+    variables_hash_*      the memory of a table
+    types_hash_*          the memory of a table
+    proxy_buffering       timing only, for a client that reads
+    backlog deferred fastopen rcvbuf sndbuf reuseport so_keepalive bind (of listen)    the socket's own matter
+";
+
+/// What is missing, one line each.
+pub fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut shown: BTreeSet<&str> = BTreeSet::new();
+    let mut values: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
+    for (file, transcript) in files {
+        for case in &file.cases {
+            let Some(text) = transcript.get(&case.name) else {
+                continue; // reported by the comparison
+            };
+            let text = match case.target().filter(|target| target.len() > 1) {
+                Some(target) => text.replace(&target, "@TARGET@"),
+                None => text.to_string(),
+            };
+            for (directive, value) in &case.covers {
+                values.entry(directive).or_default().entry(value).or_default().push(text.clone());
+            }
+        }
+    }
+    for (directive, by_value) in &values {
+        let texts: BTreeSet<&String> = by_value.values().filter_map(|texts| texts.first()).collect();
+        match (by_value.len(), texts.len()) {
+            (0 | 1, _) => findings.push(format!("{directive}: one value only")),
+            (_, 0 | 1) => findings.push(format!("{directive}: nginx answers the same for {:?}", by_value.keys())),
+            _ => drop(shown.insert(directive)),
+        }
+    }
+    let wanted = DIRECTIVES.split_whitespace().filter(|directive| !shown.contains(directive) && !values.contains_key(directive));
+    findings.extend(wanted.map(|directive| format!("{directive}: no case covers it")));
+    findings
+}
+
+/// For the report: what is deliberately not shown.
+pub fn invisible() -> impl Iterator<Item = &'static str> {
+    INVISIBLE.lines().map(str::trim).filter(|line| !line.is_empty())
+}

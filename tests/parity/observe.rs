@@ -1,0 +1,242 @@
+//! What a case's conversation looked like, as text that can be compared and committed.
+//!
+//! Only what must differ between two servers or two runs is normalised: the server's own name and
+//! version, ports, the prefix, the Date, dates counted from now, and a multipart boundary. A body that
+//! came compressed is shown as it was meant; the compressed bytes may differ.
+
+use std::io::Read;
+
+use crate::case::Case;
+use crate::client::{Conversation, Ending, Response};
+use crate::server::Server;
+
+/// Bodies up to this length are shown whole.
+const BODY_SHOWN_MAX: usize = 4096;
+
+/// The observation of one case, line by line.
+pub fn observe(server: &mut Server, case: &Case, seen: &Conversation) -> Result<String, String> {
+    let names = Names::new(server, seen);
+    let mut lines = Vec::new();
+    for response in &seen.responses {
+        render_response(response, &names, &mut lines);
+    }
+    lines.extend(seen.remarks.iter().map(|remark| names.replace(remark)));
+    lines.push(match seen.ending {
+        Ending::Kept => "connection kept".to_string(),
+        Ending::Closed => "connection closed".to_string(),
+        Ending::Reset => "connection reset".to_string(),
+    });
+    if case.timed {
+        lines.push(format!("took about {} s", (seen.elapsed.as_secs_f64() + 0.4).floor()));
+    }
+    let mut wire_lengths = seen.responses.iter().filter(|response| response.status() >= 200).map(|response| response.wire_length);
+    for (log, line) in settled_log_lines(server, seen)? {
+        lines.extend(log_line(&log, &line, &names, &mut wire_lengths));
+    }
+    let text = lines.into_iter().map(|line| line + "\n").collect::<String>();
+    Ok(if case.ignore_digits { without_digits(&text) } else { text })
+}
+
+/// The log lines of one case. Lines that belong to an answer may come a moment after it.
+fn settled_log_lines(server: &mut Server, seen: &Conversation) -> Result<Vec<(String, String)>, String> {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_millis(50);
+    server.pass_the_loop()?;
+    server.pass_the_loop()?;
+    let mut lines = server.new_log_lines();
+    let expected = seen.responses.iter().filter(|response| response.status() >= 200).count();
+    if lines.iter().filter(|(log, _)| log == "access.log").count() < expected {
+        std::thread::sleep(PATIENCE);
+        lines.extend(server.new_log_lines());
+        lines.sort_by(|a, b| a.0.cmp(&b.0)); // stable: the order within a log stays
+    }
+    Ok(lines)
+}
+
+fn render_response(response: &Response, names: &Names, lines: &mut Vec<String>) {
+    let body = readable_body(response);
+    let shown = names.replace_bytes(&body);
+    lines.push(match response.status_line.is_empty() {
+        true => "an answer without a head".to_string(),
+        false => format!("< {}", response.status_line.escape_ascii()),
+    });
+    for (name, value) in &response.headers {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let value = header_value(response, &name, value, shown.len(), names);
+        lines.push(format!("< {name}: {value}"));
+    }
+    if response.cut_short {
+        lines.push("the answer is cut short".to_string());
+    }
+    let kind = if is_gzip(response) { " after gzip" } else { "" };
+    if shown.len() > BODY_SHOWN_MAX {
+        lines.push(format!("body of {} bytes{kind}, hash {:016x}", shown.len(), hash(&shown)));
+    } else if !shown.is_empty() {
+        lines.push(format!("body of {} bytes{kind}", shown.len()));
+        lines.extend(shown.split_inclusive(|byte| *byte == b'\n').map(|line| format!("| {}", line.escape_ascii())));
+    }
+    lines.extend(response.trailers.iter().map(|trailer| format!("trailer {}", trailer.escape_ascii())));
+}
+
+fn is_gzip(response: &Response) -> bool {
+    response.header("content-encoding") == Some(b"gzip") && !response.body.is_empty() && response.status() == 200
+}
+
+fn readable_body(response: &Response) -> Vec<u8> {
+    if !is_gzip(response) {
+        return response.body.clone();
+    }
+    let mut body = Vec::new();
+    match flate2::read::MultiGzDecoder::new(response.body.as_slice()).read_to_end(&mut body) {
+        Ok(_) => body,
+        Err(error) => format!("broken gzip: {error}").into_bytes(),
+    }
+}
+
+fn header_value(response: &Response, name: &str, value: &[u8], shown_length: usize, names: &Names) -> String {
+    let text = value.escape_ascii().to_string();
+    match name.to_ascii_lowercase().as_str() {
+        "date" => if http_date(&text).is_some() { "@DATE@".to_string() } else { text },
+        "server" => names.server(&text),
+        "expires" => relative_date(response, &text),
+        // A length that is true for the body as it came is true for the body as it is shown.
+        "content-length" if !response.head && text == response.body.len().to_string() && !is_gzip(response) => shown_length.to_string(),
+        // A page that the server made itself holds its name, so its length depends on that.
+        "content-length" if response.head && response.status() >= 300 => match text.parse::<usize>() {
+            Ok(length) => format!("{} and the server's name", length.saturating_sub(names.name_length(response))),
+            Err(_) => text,
+        },
+        _ => names.replace(&text),
+    }
+}
+
+/// A date some seconds from the answer's own is shown as that distance.
+fn relative_date(response: &Response, text: &str) -> String {
+    const FAR: i64 = 3 * 366 * 86_400;
+    let date = response.header("date").and_then(|date| http_date(&String::from_utf8_lossy(date)));
+    match (http_date(text), date) {
+        (Some(then), Some(now)) if (then - now).abs() < FAR => format!("@DATE@ {:+} s", then - now),
+        _ => text.to_string(),
+    }
+}
+
+/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<i64> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let parts: Vec<&str> = text.split([' ', ':']).collect();
+    let [_, day, month, year, hour, minute, second, "GMT"] = parts[..] else {
+        return None;
+    };
+    let month = i64::try_from(MONTHS.find(month)? / 3).ok()? + 1;
+    let number = |text: &str| text.parse::<i64>().ok();
+    // days since 1970 in the proleptic Gregorian calendar, years counted from March
+    let years = number(year)? - i64::from(month <= 2);
+    let days = 365 * years + years.div_euclid(4) - years.div_euclid(100) + years.div_euclid(400) + (153 * ((month + 9) % 12) + 2) / 5 + number(day)? - 1 - 719_468;
+    Some(((days * 24 + number(hour)?) * 60 + number(minute)?) * 60 + number(second)?)
+}
+
+/// `2026/01/02 03:04:05 [error] 12#13: *14 text` without time, process and connection; an access line
+/// with its byte count checked against what came.
+fn log_line(log: &str, line: &str, names: &Names, wire_lengths: &mut impl Iterator<Item = usize>) -> Option<String> {
+    let mut line = names.replace(line);
+    if log == "access.log" {
+        if let (Some((head, count)), Some(length)) = (line.rsplit_once(" bytes="), wire_lengths.next())
+            && count == length.to_string()
+        {
+            line = format!("{head} bytes as received");
+        }
+        return Some(format!("access: {line}"));
+    }
+    let is_error = line.as_bytes().get(4) == Some(&b'/') && line.contains(" [");
+    if !is_error {
+        return Some(format!("{log}: {line}"));
+    }
+    let (_, rest) = line.split_once(" [")?;
+    let (level, rest) = rest.split_once("] ")?;
+    let (_, text) = rest.split_once(": ")?;
+    let text = match text.strip_prefix('*').and_then(|text| text.split_once(' ')) {
+        Some((number, text)) if number.bytes().all(|byte| byte.is_ascii_digit()) => text,
+        _ => text,
+    };
+    let name = if log == "error.log" { "error".to_string() } else { log.to_string() };
+    (level != "debug").then(|| format!("{name}: [{level}] {text}"))
+}
+
+fn without_digits(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            out.push(c);
+        } else if !out.ends_with('9') {
+            out.push('9');
+        }
+    }
+    out
+}
+
+/// FNV-1a, to tell long bodies apart.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// What must differ from server to server, and what stands in its place.
+struct Names {
+    version: String,
+    /// Texts to replace, wherever they stand.
+    texts: Vec<(String, String)>,
+    /// Port numbers, replaced after a colon or an equals sign only.
+    ports: Vec<(String, String)>,
+}
+
+impl Names {
+    fn new(server: &Server, seen: &Conversation) -> Names {
+        let mut texts = vec![(server.prefix.to_string_lossy().into_owned(), "@PREFIX@".to_string())];
+        for response in &seen.responses {
+            let content_type = String::from_utf8_lossy(response.header("content-type").unwrap_or_default()).into_owned();
+            if let Some((_, boundary)) = content_type.split_once("multipart/byteranges; boundary=") {
+                texts.push((boundary.to_string(), "@BOUNDARY@".to_string()));
+            }
+        }
+        for name in ["nginx", "tidegate"] {
+            texts.push((format!("<center>{name}/{}</center>", server.version), "<center>@SERVER/VERSION@</center>".to_string()));
+            texts.push((format!("<center>{name}</center>"), "<center>@SERVER@</center>".to_string()));
+        }
+        let mut ports: Vec<_> = server.ports.iter().map(|(name, port)| (port.to_string(), format!("@{name}@"))).collect();
+        if seen.port != 0 {
+            ports.push((seen.port.to_string(), "@CLIENT@".to_string()));
+        }
+        Names { version: server.version.clone(), texts, ports }
+    }
+
+    fn server(&self, text: &str) -> String {
+        let with_version = ["nginx", "tidegate"].iter().any(|name| text == format!("{name}/{}", self.version));
+        match text {
+            _ if with_version => "@SERVER/VERSION@".to_string(),
+            "nginx" | "tidegate" => "@SERVER@".to_string(),
+            _ => self.replace(text),
+        }
+    }
+
+    /// How much of a generated page is the server's name.
+    fn name_length(&self, response: &Response) -> usize {
+        response.header("server").map_or(0, <[u8]>::len)
+    }
+
+    fn replace(&self, text: &str) -> String {
+        let mut text = text.to_string();
+        for (from, to) in &self.texts {
+            text = text.replace(from, to);
+        }
+        for (from, to) in &self.ports {
+            for before in [':', '='] {
+                text = text.replace(&format!("{before}{from}"), &format!("{before}{to}"));
+            }
+        }
+        text
+    }
+
+    /// The same for a body. One byte stands for one character meanwhile, so nothing is lost.
+    fn replace_bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+        self.replace(&text).chars().map(|c| c as u8).collect()
+    }
+}
