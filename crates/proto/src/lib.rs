@@ -1,1 +1,59 @@
-//! Protocols without I/O and without a clock.
+//! Protocols without I/O and without a clock: bytes go in, values and errors come out.
+//!
+//! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), request targets
+//! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`])
+//! and content codings ([`accept`]). The reference for what is accepted and what is refused is nginx 1.31;
+//! the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1) and 3986 (URIs).
+//!
+//! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
+//! log and the status for the response; who writes them is the server's business.
+
+pub mod accept;
+pub mod date;
+pub mod etag;
+pub mod h1;
+pub mod header;
+pub mod host;
+pub mod method;
+pub mod range;
+pub mod status;
+pub mod uri;
+
+/// A range of offsets into bytes that somebody else holds.
+///
+/// Parsers answer in spans so that the bytes may lie in any buffer, and move, while their meaning stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Offset of the first byte.
+    pub start: u32,
+    /// Offset after the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The span from `start` up to, not including, `end`. Offsets above 4 GiB do not occur: every parser
+    /// here limits its input first.
+    pub fn new(start: usize, end: usize) -> Span {
+        Span {
+            start: start as u32,
+            end: end as u32,
+        }
+    }
+
+    /// The bytes it denotes; empty where the span does not lie within `bytes`.
+    pub fn of(self, bytes: &[u8]) -> &[u8] {
+        bytes
+            .get(self.start as usize..self.end as usize)
+            .unwrap_or_default()
+    }
+
+    /// Number of bytes.
+    pub fn len(self) -> usize {
+        self.end.saturating_sub(self.start) as usize
+    }
+
+    /// Whether it holds no byte.
+    pub fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+}

@@ -1,0 +1,175 @@
+//! `Accept-Encoding` as nginx reads it, and the browsers to which compressed content is not sent.
+//!
+//! nginx looks for one coding and does not negotiate: the first mention of `gzip` decides; `*` is ignored.
+
+use memchr::memmem;
+
+/// Whether the value allows gzip.
+pub fn gzip(value: &[u8]) -> bool {
+    value.starts_with(b"gzip,") || coding(value, b"gzip")
+}
+
+/// Whether the value allows a content coding: its first mention, at the beginning or after a comma or a
+/// space, decides by what follows: nothing, a comma, or a quality above zero.
+pub fn coding(value: &[u8], name: &[u8]) -> bool {
+    let mut start = 0;
+    let after = loop {
+        let rest = value.get(start..).unwrap_or_default();
+        let Some(found) = rest
+            .windows(name.len().max(1))
+            .position(|text| text.eq_ignore_ascii_case(name))
+        else {
+            return false;
+        };
+        let end = start + found + name.len();
+        if found == 0
+            || rest
+                .get(found - 1)
+                .is_some_and(|byte| matches!(byte, b',' | b' '))
+        {
+            break value.get(end..).unwrap_or_default();
+        }
+        start = end;
+    };
+    let mut rest = trim(after);
+    match rest.split_first() {
+        None | Some((b',', _)) => return true,
+        Some((b';', parameters)) => rest = trim(parameters),
+        Some(_) => return false,
+    }
+    match rest.split_first() {
+        None => true,
+        Some((b'q' | b'Q', quality)) => quality.strip_prefix(b"=").is_some_and(is_above_zero),
+        Some(_) => false,
+    }
+}
+
+/// A quality from `0.001` to `1` (RFC 9110, section 12.4.2) at the beginning of the text. As in nginx the
+/// digits are summed up, not weighed: `1.000` passes, `0.999` too, and `1.001` does not.
+fn is_above_zero(text: &[u8]) -> bool {
+    let end = text
+        .iter()
+        .position(|byte| matches!(byte, b',' | b' '))
+        .unwrap_or(text.len());
+    let (first, fraction) = match text[..end].split_first() {
+        Some((digit @ (b'0' | b'1'), fraction)) => (u32::from(digit - b'0') * 100, fraction),
+        _ => return false,
+    };
+    if fraction.is_empty() {
+        return first > 0;
+    }
+    let Some(digits) = fraction.strip_prefix(b".") else {
+        return false;
+    };
+    if digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
+        return false;
+    }
+    let sum = first
+        + digits
+            .iter()
+            .map(|digit| u32::from(digit - b'0'))
+            .sum::<u32>();
+    (1..=100).contains(&sum)
+}
+
+/// Whether a `User-Agent` is Internet Explorer 4 to 6 without the service pack that repaired its gzip:
+/// `gzip_disable msie6`.
+pub fn is_msie6(user_agent: &[u8]) -> bool {
+    let Some(found) = memmem::find(user_agent, b"MSIE ") else {
+        return false;
+    };
+    let version = &user_agent[found + 5..];
+    if memmem::find(user_agent, b"Opera").is_some() {
+        return false;
+    }
+    match version {
+        [b'4' | b'5', b'.', _, ..] => true,
+        [b'6', b'.', _, rest @ ..] => memmem::find(rest, b"SV1").is_none(),
+        _ => false,
+    }
+}
+
+fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let Some(rest) = bytes.strip_prefix(b" ") {
+        bytes = rest;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_allowed() {
+        for value in [
+            "gzip",
+            "GZip",
+            "gzip, deflate, br",
+            "deflate, gzip",
+            "deflate,gzip ,br",
+            "gzip;",
+            "gzip; ",
+            "gzip; q=1",
+            "gzip ; q=1.000",
+            "gzip;Q=0.001",
+            "gzip;q=0.5,identity",
+            "gzip,;q=0",
+            "x gzip",
+            "xgzipgzip",
+            "gzip;q=1 nonsense",
+        ] {
+            assert!(gzip(value.as_bytes()), "{value}");
+        }
+    }
+
+    #[test]
+    fn gzip_is_not_allowed() {
+        for value in [
+            "",
+            "*",
+            "gzi",
+            "xgzip",
+            "gzipx",
+            "x-gzip",
+            "gzip;q=0",
+            "gzip;q=0.000",
+            "gzip;q=0.0000",
+            "gzip;q=2",
+            "gzip;q=1.001",
+            "gzip;q=0.1234",
+            "gzip;q=",
+            "gzip;q",
+            "gzip;q =1",
+            "gzip;q= 1",
+            "gzip;x=1",
+            "gzip;q=0;x",
+            "gzip;q=1x",
+            "gzip=1",
+        ] {
+            assert!(!gzip(value.as_bytes()), "{value}");
+        }
+    }
+
+    #[test]
+    fn old_browsers() {
+        for (agent, expected) in [
+            ("Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)", true),
+            ("Mozilla/4.0 (compatible; MSIE 5.5; Windows 98)", true),
+            (
+                "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)",
+                false,
+            ),
+            ("Mozilla/4.0 (compatible; MSIE 7.0; Windows NT 5.1)", false),
+            (
+                "Mozilla/4.0 (compatible; MSIE 6.0; X11; Linux) Opera 8.5",
+                false,
+            ),
+            ("MSIE 6.", false),
+            ("MSIE 6.0", true),
+            ("curl/8", false),
+        ] {
+            assert_eq!(is_msie6(agent.as_bytes()), expected, "{agent}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Entity tags and the conditions that compare them (RFC 9110, sections 8.8.3 and 13.1), as nginx does.
+
+use crate::date;
+use std::io::Write;
+
+/// The largest tag that [`of_file`] writes: two quotes, a dash and two 64-bit numbers.
+const LENGTH_MAX: usize = 35;
+
+/// A file's tag, kept on the stack.
+#[derive(Clone, Copy, Debug)]
+pub struct ETag {
+    bytes: [u8; LENGTH_MAX],
+    length: u8,
+}
+
+impl ETag {
+    /// The tag with its quotes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes
+            .get(..usize::from(self.length))
+            .unwrap_or_default()
+    }
+}
+
+/// The strong tag of a file: its time of modification (seconds) and size in hexadecimal digits,
+/// `"5f3a-1c"`.
+pub fn of_file(mtime: i64, size: u64) -> ETag {
+    let mut bytes = [0; LENGTH_MAX];
+    let mut rest = &mut bytes[..];
+    // Two numbers of at most 16 digits fit always; a failure to write would only shorten the tag.
+    let _ = write!(rest, "\"{mtime:x}-{size:x}\"");
+    let length = (LENGTH_MAX - rest.len()) as u8;
+    ETag { bytes, length }
+}
+
+/// Whether `etag` is in the list of `If-Match` (`weak` false) or `If-None-Match` (`weak` true). `*` is in
+/// every list; `None` (the response has no tag) in no other.
+pub fn list_contains(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
+    if list == b"*" {
+        return true;
+    }
+    let Some(mut etag) = etag else { return false };
+    if weak {
+        etag = strip_weak(etag);
+    }
+    let mut rest = list;
+    while !rest.is_empty() {
+        if weak {
+            rest = strip_weak(rest);
+        }
+        if etag.len() > rest.len() {
+            return false;
+        }
+        if let Some(after) = rest.strip_prefix(etag) {
+            rest = trim(after, b" \t");
+            if rest.is_empty() || rest.starts_with(b",") {
+                return true;
+            }
+        }
+        let comma = rest
+            .iter()
+            .position(|&byte| byte == b',')
+            .unwrap_or(rest.len());
+        rest = trim(&rest[comma..], b" \t,");
+    }
+    false
+}
+
+/// Whether `If-Range` still names this representation, so that a range of it may be sent.
+pub fn if_range_holds(value: &[u8], etag: Option<&[u8]>, last_modified: Option<i64>) -> bool {
+    if value.len() >= 2 && value.ends_with(b"\"") {
+        return etag == Some(value);
+    }
+    last_modified.is_some() && date::parse_http(value) == last_modified
+}
+
+/// The tag without `W/`, unless nothing would be left.
+fn strip_weak(tag: &[u8]) -> &[u8] {
+    match tag.strip_prefix(b"W/") {
+        Some(rest) if !rest.is_empty() => rest,
+        _ => tag,
+    }
+}
+
+fn trim<'a>(mut bytes: &'a [u8], blank: &[u8]) -> &'a [u8] {
+    while let Some((first, rest)) = bytes.split_first()
+        && blank.contains(first)
+    {
+        bytes = rest;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_of_files() {
+        assert_eq!(of_file(0x5f3a_0000, 0x1c).as_bytes(), b"\"5f3a0000-1c\"");
+        assert_eq!(
+            of_file(-1, u64::MAX).as_bytes(),
+            b"\"ffffffffffffffff-ffffffffffffffff\""
+        );
+        assert_eq!(of_file(0, 0).as_bytes(), b"\"0-0\"");
+    }
+
+    #[test]
+    fn lists_of_tags() {
+        for (list, etag, weak, expected) in [
+            ("*", None, false, true),
+            ("\"a\"", None, false, false),
+            ("\"a\"", Some("\"a\""), false, true),
+            ("\"a\"", Some("\"a\""), true, true),
+            ("W/\"a\"", Some("\"a\""), false, false),
+            ("W/\"a\"", Some("\"a\""), true, true),
+            ("\"a\"", Some("W/\"a\""), true, true),
+            ("W/\"a\"", Some("W/\"a\""), false, true),
+            ("\"b\", \"a\"", Some("\"a\""), false, true),
+            ("\"b\",\t\"a\" ,\"c\"", Some("\"a\""), false, true),
+            ("\"b\", W/\"a\"", Some("\"a\""), true, true),
+            ("\"a\"x, \"b\"", Some("\"a\""), false, false),
+            ("\"aa\"", Some("\"a\""), false, false),
+            (",, \"a\"", Some("\"a\""), false, true),
+            ("\"a", Some("\"a\""), false, false),
+            ("", Some("\"a\""), false, false),
+            ("W/", Some("W/"), true, true),
+        ] {
+            assert_eq!(
+                list_contains(list.as_bytes(), etag.map(str::as_bytes), weak),
+                expected,
+                "{list} {etag:?} {weak}"
+            );
+        }
+    }
+
+    #[test]
+    fn if_range() {
+        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
+        assert!(if_range_holds(date, None, Some(784_111_777)));
+        assert!(!if_range_holds(date, None, Some(784_111_776)));
+        assert!(!if_range_holds(date, None, None));
+        assert!(!if_range_holds(b"nonsense", None, None));
+        assert!(if_range_holds(b"\"a\"", Some(b"\"a\""), None));
+        assert!(!if_range_holds(b"\"a\"", Some(b"\"b\""), Some(0)));
+        assert!(!if_range_holds(b"\"a\"", None, Some(0)));
+        assert!(if_range_holds(b"W/\"a\"", Some(b"W/\"a\""), None));
+        assert!(!if_range_holds(b"\"", Some(b"\""), Some(0)));
+    }
+}

@@ -1,0 +1,393 @@
+//! The chunked transfer coding (RFC 9112, section 7.1), both ways.
+//!
+//! ```text
+//! Start ─hex▶ Size ─┬─ size 0 ─▶ LastExtension ▶ LastLineEnd ▶ Trailers… ▶ Done
+//!   ▲               └──────────▶ Extension ▶ LineEnd ▶ Data ▶ DataEnd ▶ DataLineEnd ─┐
+//!   └────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! As strict as nginx: every line ends with CR LF, extensions are skipped but hold no LF, a size has at most
+//! 15 significant digits. Trailers are skipped, or left to the caller who reads them with [`super::response::Trailers`].
+
+use std::ops::Range;
+
+/// The input is not in the chunked coding. nginx's words: `client sent invalid chunked body` (level error,
+/// status 400), `upstream sent invalid chunked response`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkError;
+
+/// What one call of [`Decoder::decode`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// Bytes of the input that are done with, `data` included.
+    pub consumed: usize,
+    /// Where in the input the body's bytes lie; empty if there are none so far.
+    pub data: Range<usize>,
+    /// The body is complete; what follows `consumed` is another message, or the trailers if they are kept.
+    pub done: bool,
+}
+
+/// Decodes one body. Call it with the input that remains, until it says `done` or has consumed everything
+/// without data.
+#[derive(Clone, Debug, Default)]
+pub struct Decoder {
+    state: State,
+    /// The size so far while a size is read, then the bytes of the chunk that are still to come.
+    remaining: u64,
+    keep_trailers: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Start,
+    Size,
+    Extension,
+    LineEnd,
+    Data,
+    DataEnd,
+    DataLineEnd,
+    LastExtension,
+    LastLineEnd,
+    Trailers,
+    TrailersEnd,
+    Trailer,
+    TrailerEnd,
+    Done,
+}
+
+/// The largest size to which another digit may be added.
+const SIZE_MAX: u64 = i64::MAX as u64 / 16;
+
+impl Decoder {
+    /// A decoder that skips trailers.
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// A decoder that is done before the trailers, so that the caller reads them: they end with an empty
+    /// line, which comes at once where there are none.
+    pub fn keeping_trailers() -> Decoder {
+        Decoder {
+            keep_trailers: true,
+            ..Decoder::default()
+        }
+    }
+
+    /// Goes on with the next bytes, up to the first piece of data.
+    ///
+    /// # Errors
+    /// [`ChunkError`] at the first byte that cannot stand where it does.
+    pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, ChunkError> {
+        let mut at = 0;
+        loop {
+            if self.state == State::Data && self.remaining == 0 {
+                self.state = State::DataEnd;
+            }
+            if self.state == State::Done {
+                return Ok(Decoded {
+                    consumed: at,
+                    data: at..at,
+                    done: true,
+                });
+            }
+            let Some(&byte) = input.get(at) else {
+                return Ok(Decoded {
+                    consumed: at,
+                    data: at..at,
+                    done: false,
+                });
+            };
+            match self.state {
+                State::Data => return Ok(self.data(at, input.len())),
+                State::Extension | State::LastExtension | State::Trailer => {
+                    at = self.skip_line(input, at)?;
+                    continue;
+                }
+                _ => self.state = self.step(byte)?,
+            }
+            at += 1;
+        }
+    }
+
+    /// Bytes of the current chunk that have not come yet. Right after a piece of data, these and the data
+    /// are what the sender has announced: a limit on the body can be checked before the bytes are here.
+    pub fn remaining(&self) -> u64 {
+        if matches!(self.state, State::Data) {
+            self.remaining
+        } else {
+            0
+        }
+    }
+
+    /// The least number of bytes that must still follow: a reader may wait for as many.
+    pub fn least_remaining(&self) -> u64 {
+        let chunk = self.remaining.saturating_add(7); // CR LF 0 CR LF CR LF
+        match self.state {
+            State::Start => 5,
+            State::Size if self.remaining == 0 => 4,
+            State::Size | State::Extension => chunk.saturating_add(2),
+            State::LineEnd => chunk.saturating_add(1),
+            State::Data => chunk,
+            State::DataEnd => 7,
+            State::DataLineEnd => 6,
+            State::LastExtension | State::Trailer => 4,
+            State::LastLineEnd | State::TrailerEnd => 3,
+            State::Trailers => 2,
+            State::TrailersEnd => 1,
+            State::Done => 0,
+        }
+    }
+
+    fn data(&mut self, at: usize, end: usize) -> Decoded {
+        let length = usize::try_from(self.remaining)
+            .unwrap_or(usize::MAX)
+            .min(end - at);
+        self.remaining -= length as u64;
+        if self.remaining == 0 {
+            self.state = State::DataEnd;
+        }
+        Decoded {
+            consumed: at + length,
+            data: at..at + length,
+            done: false,
+        }
+    }
+
+    /// Skips to the CR that ends an extension or a trailer, and over it.
+    fn skip_line(&mut self, input: &[u8], at: usize) -> Result<usize, ChunkError> {
+        let Some(end) = memchr::memchr2(b'\r', b'\n', &input[at..]).map(|offset| at + offset)
+        else {
+            return Ok(input.len());
+        };
+        if input[end] == b'\n' {
+            return Err(ChunkError);
+        }
+        self.state = match self.state {
+            State::Extension => State::LineEnd,
+            State::LastExtension => State::LastLineEnd,
+            _ => State::TrailerEnd,
+        };
+        Ok(end + 1)
+    }
+
+    fn step(&mut self, byte: u8) -> Result<State, ChunkError> {
+        Ok(match (self.state, byte) {
+            (State::Start, _) => {
+                self.remaining = u64::from(hex_digit(byte).ok_or(ChunkError)?);
+                State::Size
+            }
+            (State::Size, _) if self.remaining > SIZE_MAX => return Err(ChunkError),
+            (State::Size, b'\r') if self.remaining == 0 => State::LastLineEnd,
+            (State::Size, b'\r') => State::LineEnd,
+            (State::Size, b';' | b' ' | b'\t') if self.remaining == 0 => State::LastExtension,
+            (State::Size, b';' | b' ' | b'\t') => State::Extension,
+            (State::Size, _) => {
+                self.remaining =
+                    self.remaining * 16 + u64::from(hex_digit(byte).ok_or(ChunkError)?);
+                State::Size
+            }
+            (State::LineEnd, b'\n') => State::Data,
+            (State::DataEnd, b'\r') => State::DataLineEnd,
+            (State::DataLineEnd, b'\n') => State::Start,
+            (State::LastLineEnd, b'\n') if self.keep_trailers => State::Done,
+            (State::LastLineEnd | State::TrailerEnd, b'\n') => State::Trailers,
+            (State::Trailers, b'\r') => State::TrailersEnd,
+            (State::Trailers, b'\n') => return Err(ChunkError),
+            (State::Trailers, _) => State::Trailer,
+            (State::TrailersEnd, b'\n') => State::Done,
+            _ => return Err(ChunkError),
+        })
+    }
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// What follows each chunk's data.
+pub const DATA_END: &[u8] = b"\r\n";
+/// The last chunk and the end of a body without trailers.
+pub const LAST: &[u8] = b"0\r\n\r\n";
+/// The last chunk alone; trailers and an empty line follow.
+pub const LAST_BEFORE_TRAILERS: &[u8] = b"0\r\n";
+
+/// The line before a chunk's data, such as `1f4\r\n`, on the stack.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkLine {
+    bytes: [u8; 18],
+    start: u8,
+}
+
+impl ChunkLine {
+    /// The line for a chunk of `size` bytes; a size of 0 would end the body and is not for this.
+    pub fn new(size: u64) -> ChunkLine {
+        const DIGITS: [u8; 16] = *b"0123456789abcdef";
+        let mut bytes = [0; 18];
+        bytes[16..].copy_from_slice(b"\r\n");
+        let mut start = 16;
+        let mut rest = size;
+        loop {
+            start -= 1;
+            bytes[start] = DIGITS[(rest % 16) as usize];
+            rest /= 16;
+            if rest == 0 {
+                break;
+            }
+        }
+        ChunkLine {
+            bytes,
+            start: start as u8,
+        }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes
+            .get(usize::from(self.start)..)
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes input that comes in pieces of the given length: the body and how much was consumed.
+    fn decode(
+        mut decoder: Decoder,
+        input: &[u8],
+        piece: usize,
+    ) -> Result<(Vec<u8>, Option<usize>), ChunkError> {
+        let mut body = Vec::new();
+        let mut consumed = 0;
+        for piece in input.chunks(piece.max(1)) {
+            let mut rest = piece;
+            loop {
+                let decoded = decoder.decode(rest)?;
+                body.extend_from_slice(&rest[decoded.data.clone()]);
+                consumed += decoded.consumed;
+                if decoded.done {
+                    return Ok((body, Some(consumed)));
+                }
+                rest = &rest[decoded.consumed..];
+                if rest.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok((body, None))
+    }
+
+    #[test]
+    fn bodies() {
+        for (input, body, rest) in [
+            ("0\r\n\r\n", "", ""),
+            ("5\r\nhello\r\n0\r\n\r\n", "hello", ""),
+            (
+                "5;name=value\r\nhello\r\n3 \r\nyou\r\n0\t;x\r\n\r\nGET",
+                "helloyou",
+                "GET",
+            ),
+            (
+                "00000000000000000000005\r\nhello\r\n0000\r\n\r\n",
+                "hello",
+                "",
+            ),
+            (
+                "a\r\n0123456789\r\nA\r\nabcdefghij\r\n0\r\n\r\n",
+                "0123456789abcdefghij",
+                "",
+            ),
+            ("2\r\n\r\n\r\n0\r\n\r\n", "\r\n", ""),
+            ("1\r\nx\r\n0\r\nA: b\r\nC: d\r\n\r\nrest", "x", "rest"),
+            ("1\r\nx\r\n0\r\nanything at all\0\r\n\r\n", "x", ""),
+        ] {
+            for piece in 1..=input.len() {
+                let (decoded, consumed) =
+                    decode(Decoder::new(), input.as_bytes(), piece).expect(input);
+                assert_eq!(decoded, body.as_bytes(), "{input:?} by {piece}");
+                assert_eq!(
+                    &input[consumed.expect("complete")..],
+                    rest,
+                    "{input:?} by {piece}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn trailers_may_be_kept() {
+        let input = b"1\r\nx\r\n0\r\nA: b\r\n\r\n";
+        for piece in 1..=input.len() {
+            let (body, consumed) =
+                decode(Decoder::keeping_trailers(), input, piece).expect("valid");
+            assert_eq!((&body[..], consumed), (&b"x"[..], Some(9)));
+        }
+    }
+
+    #[test]
+    fn faults() {
+        for input in [
+            "\r\n",
+            "x\r\n",
+            "-1\r\n",
+            " 1\r\nx\r\n",
+            ";\r\n",
+            "5\nhello\r\n",
+            "5\rhello",
+            "5;a\nhello",
+            "5;a\rb\r\nhello",
+            "5x\r\n",
+            "5\r\nhello0\r\n",
+            "5\r\nhello\n0\r\n",
+            "5\r\nhello\rx",
+            "0\n\r\n",
+            "0;\n",
+            "0\r\n\n",
+            "0\r\n\rx",
+            "0\r\nA: b\n",
+            "0\r\nA: b\rc",
+            "8000000000000000\r\n",
+            "7fffffffffffffff\r\n",
+            "fffffffffffffffff\r\n",
+            "10000000000000000\r\n",
+        ] {
+            for piece in 1..=input.len() {
+                assert_eq!(
+                    decode(Decoder::new(), input.as_bytes(), piece),
+                    Err(ChunkError),
+                    "{input:?} by {piece}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_announced_and_what_must_follow() {
+        let mut decoder = Decoder::new();
+        assert_eq!(decoder.least_remaining(), 5);
+        let decoded = decoder.decode(b"1000\r\nab").expect("valid");
+        assert_eq!((decoded.consumed, decoded.data), (8, 6..8));
+        assert_eq!(decoder.remaining(), 4094);
+        assert_eq!(decoder.least_remaining(), 4094 + 7);
+        let mut decoder = Decoder::new();
+        decoder.decode(b"7ffffffffffffff\r\n").expect("valid");
+        assert_eq!(decoder.remaining(), i64::MAX as u64 / 16);
+    }
+
+    #[test]
+    fn lines_of_chunks() {
+        for size in [1, 0xf, 0x10, 0x1f4, 8192, u64::MAX] {
+            assert_eq!(
+                ChunkLine::new(size).as_bytes(),
+                format!("{size:x}\r\n").as_bytes()
+            );
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Why a request head is refused: one variant per cause, with nginx's status and words for the log.
+
+use super::field::{Field, InvalidLine};
+use crate::Span;
+
+/// A fault of a request head. Every fault is the client's, and the connection is closed after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadError {
+    /// The method holds something else than capital letters, `_` and `-`, or ends with the line.
+    InvalidMethod,
+    /// The request line is malformed: target, spacing, protocol name or line break.
+    InvalidRequest,
+    /// The major version is above 1.
+    InvalidVersion,
+    /// A line without a version whose method is not GET.
+    InvalidMethodInHttp09,
+    /// The target cannot be made a path (see [`crate::uri::BadUri`]).
+    InvalidUri,
+    /// The host of an absolute target is malformed.
+    InvalidHostInRequestLine,
+    /// The request line does not fit into a buffer.
+    LineTooLong,
+    /// A header line is malformed.
+    InvalidHeader(InvalidLine),
+    /// A header line does not fit into a buffer, or all buffers are used. Holds what came of it.
+    HeaderTooLong(Span),
+    /// All buffers are used before the first header line.
+    RequestTooLarge,
+    /// More header lines than `max_headers`.
+    TooManyHeaders,
+    /// `Host` came twice.
+    DuplicateHost {
+        /// The second one.
+        field: Field,
+        /// The first one.
+        previous: Field,
+    },
+    /// The value of `Host` is malformed.
+    InvalidHost,
+    /// A header that may come once came twice (see [`crate::header::Known::is_unique`]).
+    DuplicateHeader {
+        /// The second one.
+        field: Field,
+        /// The first one.
+        previous: Field,
+    },
+}
+
+/// What nginx logs of a header line at most: a log line's 2048 bytes less 300.
+const LOGGED_LINE_MAX: usize = 2048 - 300;
+
+impl HeadError {
+    /// The status of the answer. 494 stands for nginx's 400 with the text "Request Header Or Cookie Too
+    /// Large", which `error_page 494` can catch.
+    pub fn status(&self) -> u16 {
+        match self {
+            HeadError::InvalidVersion => 505,
+            HeadError::LineTooLong => 414,
+            HeadError::HeaderTooLong(_)
+            | HeadError::RequestTooLarge
+            | HeadError::TooManyHeaders => 494,
+            _ => 400,
+        }
+    }
+
+    /// Whether the client may still be sending its head: the connection is then closed only after what
+    /// comes has been read for a while, lest a reset overtakes the answer.
+    pub fn wants_lingering_close(&self) -> bool {
+        self.status() == 494
+    }
+
+    /// The words for the log, at level `info`. `bytes` are those that were parsed.
+    pub fn log_text(&self, bytes: &[u8]) -> Vec<u8> {
+        match self {
+            HeadError::InvalidMethod => b"client sent invalid method".to_vec(),
+            HeadError::InvalidRequest | HeadError::InvalidUri => {
+                b"client sent invalid request".to_vec()
+            }
+            HeadError::InvalidVersion => b"client sent invalid version".to_vec(),
+            HeadError::InvalidMethodInHttp09 => {
+                b"client sent invalid method in HTTP/0.9 request".to_vec()
+            }
+            HeadError::InvalidHostInRequestLine => {
+                b"client sent invalid host in request line".to_vec()
+            }
+            HeadError::LineTooLong => b"client sent too long URI".to_vec(),
+            HeadError::InvalidHeader(line) => {
+                line.log_text("client sent invalid header line", bytes)
+            }
+            HeadError::HeaderTooLong(line) => {
+                let line = line.of(bytes);
+                let shown = &line[..line.len().min(LOGGED_LINE_MAX)];
+                [b"client sent too long header line: \"", shown, b"...\""].concat()
+            }
+            HeadError::RequestTooLarge => b"client sent too large request".to_vec(),
+            HeadError::TooManyHeaders => b"client sent too many header lines".to_vec(),
+            HeadError::DuplicateHost { field, previous } => {
+                duplicate("host header", field, previous, bytes)
+            }
+            HeadError::InvalidHost => b"client sent invalid host header".to_vec(),
+            HeadError::DuplicateHeader { field, previous } => {
+                duplicate("header line", field, previous, bytes)
+            }
+        }
+    }
+}
+
+fn duplicate(what: &str, field: &Field, previous: &Field, bytes: &[u8]) -> Vec<u8> {
+    [
+        b"client sent duplicate ",
+        what.as_bytes(),
+        b": \"",
+        field.name(bytes),
+        b": ",
+        field.value(bytes),
+        b"\", previous value: \"",
+        previous.name(bytes),
+        b": ",
+        previous.value(bytes),
+        b"\"",
+    ]
+    .concat()
+}

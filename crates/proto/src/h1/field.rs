@@ -1,0 +1,280 @@
+//! One header line: `name: value` and its line break. The same machine reads the heads of requests and of
+//! upstreams' responses, and trailers.
+//!
+//! ```text
+//! Start ─CR─▶ HeadEnd ─LF─▶ end of the head
+//!   │ └─LF─▶ end of the head
+//!   ▼
+//! Name ─':'─▶ BeforeValue ─▶ Value ─LF─▶ line
+//!   │              │           │
+//!   └──────CR──────┴────CR─────┴─▶ LineEnd ─CR*, LF─▶ line
+//! ```
+//!
+//! RFC 9112, section 5, as nginx sees it: a line without a colon is a header without a value; a line break
+//! may be a bare LF, or an LF after several CRs; a CR before anything else is a fault, and so are a zero
+//! byte, a space before the colon, and a line that begins with a space (obsolete folding). Only spaces are
+//! trimmed off a value, not tabs.
+
+use super::scan;
+use crate::Span;
+use crate::header::Known;
+
+/// A header line of a head, as spans of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name as sent.
+    pub name: Span,
+    /// The value without spaces around it; may be empty.
+    pub value: Span,
+    /// Which name it is.
+    pub known: Known,
+}
+
+impl Field {
+    /// The name's bytes. `bytes` are those that were parsed.
+    pub fn name(self, bytes: &[u8]) -> &[u8] {
+        self.name.of(bytes)
+    }
+
+    /// The value's bytes.
+    pub fn value(self, bytes: &[u8]) -> &[u8] {
+        self.value.of(bytes)
+    }
+}
+
+/// A malformed header line: the part before the byte at fault, which follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidLine(pub Span);
+
+impl InvalidLine {
+    /// nginx's words, such as `client sent invalid header line: "a\x20..."`.
+    pub(super) fn log_text(self, what: &str, bytes: &[u8]) -> Vec<u8> {
+        let fault = bytes.get(self.0.end as usize).copied().unwrap_or_default();
+        let mut text = [what.as_bytes(), b": \"", self.0.of(bytes)].concat();
+        text.extend_from_slice(format!("\\x{fault:02x}...\"").as_bytes());
+        text
+    }
+}
+
+/// Which deviations the reader lets pass.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    /// `_` is a byte like any other of a name.
+    pub(super) underscores: bool,
+    /// A repeated status line among the headers is skipped; some upstreams send one.
+    pub(super) repeated_status_line: bool,
+}
+
+/// What the bytes up to the position contain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// No whole line yet.
+    More,
+    /// A line; its parts are in the reader.
+    Line,
+    /// The empty line.
+    End,
+}
+
+/// Reads header lines, one after the other.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FieldReader {
+    state: State,
+    /// Where the line began.
+    pub(super) start: usize,
+    name_end: usize,
+    value_start: usize,
+    value_end: usize,
+    /// The name holds a byte that no name should have.
+    pub(super) doubtful: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Start,
+    Name,
+    BeforeValue,
+    Value,
+    LineEnd,
+    HeadEnd,
+    IgnoredLine,
+}
+
+impl FieldReader {
+    /// Goes on from `at`, which it moves, up to the end of a line, of the head, or of the bytes.
+    #[inline]
+    pub(super) fn advance(
+        &mut self,
+        bytes: &[u8],
+        at: &mut usize,
+        rules: Rules,
+    ) -> Result<Progress, InvalidLine> {
+        loop {
+            match self.state {
+                State::Start => {
+                    let Some(&byte) = bytes.get(*at) else {
+                        return Ok(Progress::More);
+                    };
+                    self.start = *at;
+                    self.doubtful = false;
+                    match byte {
+                        b'\r' => {
+                            *at += 1;
+                            self.state = State::HeadEnd;
+                        }
+                        b'\n' => {
+                            *at += 1;
+                            return Ok(Progress::End);
+                        }
+                        b':' => return Err(self.fault(*at)),
+                        _ => self.state = State::Name,
+                    }
+                }
+                State::Name => {
+                    if !self.name(bytes, at, rules)? {
+                        return Ok(Progress::More);
+                    }
+                }
+                State::BeforeValue => {
+                    while bytes.get(*at) == Some(&b' ') {
+                        *at += 1;
+                    }
+                    if *at >= bytes.len() {
+                        return Ok(Progress::More);
+                    }
+                    self.value_start = *at;
+                    self.state = State::Value;
+                }
+                State::Value => {
+                    let Some(end) = scan::line_end(bytes, *at) else {
+                        *at = bytes.len();
+                        return Ok(Progress::More);
+                    };
+                    if bytes[end] == 0 {
+                        return Err(self.fault(end));
+                    }
+                    self.value_end = end;
+                    while self.value_end > self.value_start && bytes[self.value_end - 1] == b' ' {
+                        self.value_end -= 1;
+                    }
+                    *at = end;
+                    self.state = State::LineEnd;
+                }
+                State::LineEnd => match bytes.get(*at) {
+                    Some(b'\n') => {
+                        *at += 1;
+                        self.state = State::Start;
+                        return Ok(Progress::Line);
+                    }
+                    Some(b'\r') => *at += 1,
+                    Some(_) => return Err(self.fault(self.value_end)),
+                    None => return Ok(Progress::More),
+                },
+                State::HeadEnd => match bytes.get(*at) {
+                    Some(b'\n') => {
+                        *at += 1;
+                        self.state = State::Start;
+                        return Ok(Progress::End);
+                    }
+                    Some(_) => return Err(self.fault(self.start)),
+                    None => return Ok(Progress::More),
+                },
+                State::IgnoredLine => {
+                    let Some(end) = memchr::memchr(b'\n', bytes.get(*at..).unwrap_or_default())
+                    else {
+                        *at = bytes.len();
+                        return Ok(Progress::More);
+                    };
+                    *at += end + 1;
+                    self.state = State::Start;
+                }
+            }
+        }
+    }
+
+    /// Reads the name; false where the bytes end before it.
+    #[inline]
+    fn name(&mut self, bytes: &[u8], at: &mut usize, rules: Rules) -> Result<bool, InvalidLine> {
+        loop {
+            while let Some(&byte) = bytes.get(*at)
+                && CLASS[byte as usize] == PLAIN
+            {
+                *at += 1;
+            }
+            let Some(&byte) = bytes.get(*at) else {
+                return Ok(false);
+            };
+            match byte {
+                b':' => {
+                    self.name_end = *at;
+                    *at += 1;
+                    self.state = State::BeforeValue;
+                    return Ok(true);
+                }
+                b'\r' | b'\n' => {
+                    self.name_end = *at;
+                    self.value_start = *at;
+                    self.value_end = *at;
+                    self.state = State::LineEnd;
+                    return Ok(true);
+                }
+                b'_' if rules.underscores => {}
+                b'/' if rules.repeated_status_line
+                    && bytes.get(self.start..*at) == Some(b"HTTP") =>
+                {
+                    self.state = State::IgnoredLine;
+                    return Ok(true);
+                }
+                0..=b' ' | 0x7f => return Err(self.fault(*at)),
+                _ => self.doubtful = true,
+            }
+            *at += 1;
+        }
+    }
+
+    /// Whether a line has begun and not ended.
+    pub(super) fn within_line(&self) -> bool {
+        self.state != State::Start
+    }
+
+    /// The line that was just read. A doubtful name is none that is known.
+    #[inline]
+    pub(super) fn field(&self, bytes: &[u8]) -> Field {
+        let name = Span::new(self.start, self.name_end);
+        let known = if self.doubtful {
+            Known::Other
+        } else {
+            Known::from_name(name.of(bytes))
+        };
+        Field {
+            name,
+            value: Span::new(self.value_start, self.value_end),
+            known,
+        }
+    }
+
+    /// The line that was just read, from its name to its value.
+    pub(super) fn line(&self) -> Span {
+        Span::new(self.start, self.value_end)
+    }
+
+    fn fault(&self, at: usize) -> InvalidLine {
+        InvalidLine(Span::new(self.start, at))
+    }
+}
+
+const PLAIN: u8 = 1;
+
+/// Which bytes a name may be made of without any doubt: letters, digits and the dash.
+static CLASS: [u8; 256] = {
+    let mut class = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        if (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'-' {
+            class[byte] = PLAIN;
+        }
+        byte += 1;
+    }
+    class
+};

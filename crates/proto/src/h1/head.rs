@@ -1,0 +1,592 @@
+//! The head of a request: request line and headers, checked as they come.
+
+use super::Version;
+use super::error::HeadError;
+use super::field::{Field, FieldReader, Progress, Rules};
+use super::request_line::RequestLine;
+use crate::header::{Known, KnownSet};
+use crate::host::{self, Host};
+use crate::method::Method;
+use crate::{Span, uri};
+
+/// The directives that bound and shape the reading of a head. They belong to a virtual server, and the
+/// server is known only once the host is: see [`parse_head_for`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `client_header_buffer_size`, bytes: a head that fits needs no large buffer.
+    pub buffer_size: usize,
+    /// `large_client_header_buffers`, the number.
+    pub large_buffers: usize,
+    /// `large_client_header_buffers`, the size: no line may be longer, unless the first buffer holds it.
+    pub large_buffer_size: usize,
+    /// `max_headers`
+    pub headers_max: usize,
+    /// `ignore_invalid_headers`: headers with doubtful names are left out.
+    pub ignore_invalid_headers: bool,
+    /// `underscores_in_headers`: `_` makes no name doubtful.
+    pub underscores_in_headers: bool,
+    /// `merge_slashes`, of the default server always.
+    pub merge_slashes: bool,
+}
+
+impl Default for Limits {
+    /// nginx's defaults.
+    fn default() -> Limits {
+        Limits {
+            buffer_size: 1024,
+            large_buffers: 4,
+            large_buffer_size: 8192,
+            headers_max: 1000,
+            ignore_invalid_headers: true,
+            underscores_in_headers: false,
+            merge_slashes: true,
+        }
+    }
+}
+
+/// What the last telling `Connection` header asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connection {
+    /// Nothing: the version decides.
+    #[default]
+    Default,
+    /// `close`
+    Close,
+    /// `keep-alive`
+    KeepAlive,
+}
+
+/// The name that chooses the virtual server: of an absolute target, or else of `Host`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    /// The name without port and trailing dot, as sent.
+    pub name: Span,
+    /// The port that was sent with it; 0 where none was.
+    pub port: u16,
+    /// Whether it must be brought to lower case before it is looked up.
+    pub has_capitals: bool,
+}
+
+/// A request head, as spans of the caller's bytes, with the state of its reading.
+///
+/// One value serves all requests of a connection, one after the other: a head that is complete starts anew
+/// with the next call of [`parse_head`], and keeps its memory. After an error it must be [`Head::clear`]ed;
+/// until then it still tells what was read.
+#[derive(Default)]
+pub struct Head {
+    phase: Phase,
+    /// How far the bytes were read.
+    at: usize,
+    line: RequestLine,
+    reader: FieldReader,
+    room: Room,
+    /// The limits of the virtual server, once it is known and has its own.
+    server_limits: Option<Limits>,
+    fields: Vec<Field>,
+    ignored: Vec<Span>,
+    known: KnownSet,
+    server: Option<ServerName>,
+    connection: Connection,
+    /// The path of a complex target.
+    path: Vec<u8>,
+    parts: uri::Parts,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Line,
+    Fields,
+    Done,
+}
+
+/// Reads a head from all bytes received since its beginning: the same bytes again in each call, with more
+/// behind them. Line breaks before the head belong to it. Answers with the head's length once it is
+/// complete, `None` where more bytes are needed.
+///
+/// # Errors
+/// The first fault of the head, as soon as its byte is there.
+pub fn parse_head(
+    bytes: &[u8],
+    limits: &Limits,
+    head: &mut Head,
+) -> Result<Option<usize>, HeadError> {
+    parse_head_for(bytes, limits, head, |_| None)
+}
+
+/// [`parse_head`] where virtual servers may differ in their limits. `server` is called once, with the name
+/// that chooses the server (in the case it was sent) as soon as that is known, and answers with the
+/// limits for the rest of the head if they are others.
+///
+/// # Errors
+/// As [`parse_head`].
+pub fn parse_head_for(
+    bytes: &[u8],
+    limits: &Limits,
+    head: &mut Head,
+    mut server: impl FnMut(&[u8]) -> Option<Limits>,
+) -> Result<Option<usize>, HeadError> {
+    // Offsets are kept in 32 bits; no sensible limit comes near.
+    let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
+    if head.phase == Phase::Done {
+        head.clear();
+    }
+    if head.phase == Phase::Line {
+        if !head.read_line(bytes, limits, &mut server)? {
+            return Ok(None);
+        }
+        head.phase = if head.version() == Version::Http09 {
+            Phase::Done
+        } else {
+            Phase::Fields
+        };
+    }
+    if head.phase == Phase::Fields {
+        if !head.read_fields(bytes, limits, &mut server)? {
+            return Ok(None);
+        }
+        head.phase = Phase::Done;
+    }
+    Ok(Some(head.at))
+}
+
+impl Head {
+    /// Forgets everything but the memory it holds.
+    pub fn clear(&mut self) {
+        self.fields.clear();
+        self.ignored.clear();
+        self.path.clear();
+        self.phase = Phase::Line;
+        self.at = 0;
+        self.line = RequestLine::default();
+        self.reader = FieldReader::default();
+        self.room = Room::default();
+        self.server_limits = None;
+        self.known = KnownSet::default();
+        self.server = None;
+        self.connection = Connection::Default;
+        self.parts = uri::Parts::default();
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.line.method
+    }
+
+    /// The method's name as sent.
+    pub fn method_name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        Span {
+            start: self.line.start,
+            end: self.line.method_end,
+        }
+        .of(bytes)
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.line.version()
+    }
+
+    /// Whether the version is 1.1 and no higher minor one.
+    pub(super) fn is_exactly_http11(&self) -> bool {
+        (self.line.major, self.line.minor) == (1, 1)
+    }
+
+    /// The version as sent (`$server_protocol`); empty in HTTP/0.9.
+    pub fn protocol<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        self.line.protocol.of(bytes)
+    }
+
+    /// The request line without its line break (`$request`). Where the line was refused or is incomplete,
+    /// what came of it.
+    pub fn request_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.phase != Phase::Line {
+            return Span {
+                start: self.line.start,
+                end: self.line.end,
+            }
+            .of(bytes);
+        }
+        let line = bytes.get(self.line.start as usize..).unwrap_or_default();
+        line.get(..memchr::memchr2(b'\r', b'\n', line).unwrap_or(line.len()))
+            .unwrap_or_default()
+    }
+
+    /// The target as sent (`$request_uri`): path, query and fragment, without the authority of an absolute
+    /// target.
+    pub fn target<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        self.line.target.of(bytes)
+    }
+
+    /// The decoded and normalised path (`$uri`).
+    pub fn path<'a>(&'a self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.line.complex {
+            &self.path
+        } else {
+            self.line.path_span().of(bytes)
+        }
+    }
+
+    /// The query (`$args`), as a span of the bytes; `None` where the target has no `?`.
+    pub fn args(&self) -> Option<Span> {
+        if !self.line.complex {
+            return self.line.args_span();
+        }
+        let base = self.line.target.start;
+        self.parts.args.map(|args| Span {
+            start: base + args.start,
+            end: base + args.end,
+        })
+    }
+
+    /// The extension of the path, as a span of the path.
+    pub fn extension(&self) -> Option<Span> {
+        if self.line.complex {
+            return self.parts.extension;
+        }
+        let base = self.line.target.start;
+        self.line.extension_span().map(|span| Span {
+            start: span.start - base,
+            end: span.end - base,
+        })
+    }
+
+    /// Whether the target had to be normalised (escapes, dots, slashes, a fragment, or no path).
+    pub fn is_complex(&self) -> bool {
+        self.line.complex
+    }
+
+    /// Whether the path has an escape.
+    pub fn has_escapes(&self) -> bool {
+        self.parts.quoted
+    }
+
+    /// Whether the path has a `+`.
+    pub fn has_plus(&self) -> bool {
+        self.line.plus || self.parts.plus
+    }
+
+    /// Whether the target as sent may be passed on as it is; false for an absolute one without a path.
+    pub fn has_valid_target(&self) -> bool {
+        !self.line.empty_path
+    }
+
+    /// The scheme of an absolute target.
+    pub fn scheme<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        (!self.line.scheme.is_empty()).then(|| self.line.scheme.of(bytes))
+    }
+
+    /// Host and port of an absolute target or of CONNECT, as sent.
+    pub fn authority<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        self.line.authority.map(|authority| authority.of(bytes))
+    }
+
+    /// The name that chooses the virtual server; `None` where the request names none.
+    pub fn server_name(&self) -> Option<ServerName> {
+        self.server
+    }
+
+    /// What `Connection` asks for.
+    pub fn connection(&self) -> Connection {
+        self.connection
+    }
+
+    /// Whether the connection stays open after this request, as far as the client has a say.
+    pub fn keeps_alive(&self) -> bool {
+        match self.connection {
+            Connection::Default => self.version() == Version::Http11,
+            Connection::Close => false,
+            Connection::KeepAlive => true,
+        }
+    }
+
+    /// The headers in the order they came.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Header lines that were left out for their names, for the log (`client sent invalid header line: "…"`).
+    pub fn ignored(&self) -> &[Span] {
+        &self.ignored
+    }
+
+    /// Whether a header of that name came.
+    pub fn has(&self, known: Known) -> bool {
+        self.known.contains(known)
+    }
+
+    /// The first header of that name.
+    pub fn find(&self, known: Known) -> Option<Field> {
+        if !self.has(known) {
+            return None;
+        }
+        self.fields
+            .iter()
+            .find(|field| field.known == known)
+            .copied()
+    }
+
+    /// The value of the first header of that name.
+    pub fn value<'a>(&self, known: Known, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        self.find(known).map(|field| field.value(bytes))
+    }
+
+    /// Every header of that name.
+    pub fn all(&self, known: Known) -> impl Iterator<Item = Field> {
+        let fields = if self.has(known) {
+            &self.fields[..]
+        } else {
+            &[]
+        };
+        fields
+            .iter()
+            .filter(move |field| field.known == known)
+            .copied()
+    }
+
+    /// Whether a byte of the request line has come, so that the request counts as begun.
+    pub fn has_begun(&self) -> bool {
+        self.line.begun()
+    }
+
+    /// Whether the request line is complete.
+    pub fn has_request_line(&self) -> bool {
+        self.phase != Phase::Line
+    }
+
+    /// Number of line breaks before the request line. Where nothing else has come, the caller may drop them
+    /// and clear the head: nginx lets a client send any number.
+    pub fn leading(&self) -> usize {
+        if self.line.begun() {
+            self.line.start as usize
+        } else {
+            self.at
+        }
+    }
+
+    /// Bytes read so far, leading line breaks included; the length of the head once it is complete.
+    #[allow(clippy::len_without_is_empty)] // A complete head is never empty.
+    pub fn len(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes of the head without leading line breaks: its part of `$request_length`.
+    pub fn request_length(&self) -> usize {
+        self.at - self.leading()
+    }
+
+    fn read_line(
+        &mut self,
+        bytes: &[u8],
+        limits: &Limits,
+        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+    ) -> Result<bool, HeadError> {
+        if !self.line.begun() {
+            // Any number of line breaks may come first; nginx reuses its buffer for them.
+            while matches!(bytes.get(self.at), Some(b'\r' | b'\n')) {
+                self.at += 1;
+            }
+            self.room = Room::first(limits, self.at);
+        }
+        let start = if self.line.begun() {
+            self.line.start as usize
+        } else {
+            self.at
+        };
+        let end = start
+            .saturating_add(self.room.line_max(limits))
+            .min(bytes.len());
+        if !self.line.advance(&bytes[..end], &mut self.at)? {
+            if end.saturating_sub(start) >= self.room.line_max(limits) {
+                return Err(HeadError::LineTooLong);
+            }
+            return Ok(false);
+        }
+        self.room.take(self.at - start, limits);
+        self.read_target(bytes, limits)?;
+        if let Some(authority) = self.line.authority {
+            let host = host::validate(authority.of(bytes))
+                .map_err(|_| HeadError::InvalidHostInRequestLine)?;
+            self.set_server(authority, host, bytes, server);
+        }
+        Ok(true)
+    }
+
+    /// A target that is not complex is its own path.
+    #[inline]
+    fn read_target(&mut self, bytes: &[u8], limits: &Limits) -> Result<(), HeadError> {
+        if self.line.complex {
+            let target = self.line.target.of(bytes);
+            self.parts = uri::normalise(target, limits.merge_slashes, &mut self.path)
+                .map_err(|uri::BadUri| HeadError::InvalidUri)?;
+        }
+        Ok(())
+    }
+
+    fn read_fields(
+        &mut self,
+        bytes: &[u8],
+        default_limits: &Limits,
+        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+    ) -> Result<bool, HeadError> {
+        loop {
+            let limits = self.server_limits.unwrap_or(*default_limits);
+            let rules = Rules {
+                underscores: limits.underscores_in_headers,
+                repeated_status_line: false,
+            };
+            let start = if self.reader.within_line() {
+                self.reader.start
+            } else {
+                self.at
+            };
+            let line_max = self.room.line_max(&limits);
+            let end = start.saturating_add(line_max).min(bytes.len());
+            match self
+                .reader
+                .advance(&bytes[..end], &mut self.at, rules)
+                .map_err(HeadError::InvalidHeader)?
+            {
+                Progress::End => return Ok(true),
+                Progress::More if end.saturating_sub(start) >= line_max => {
+                    return Err(self.too_long(end));
+                }
+                Progress::More => return Ok(false),
+                Progress::Line => {
+                    self.room.take(self.at - start, &limits);
+                    self.add_field(bytes, &limits, server)?;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn add_field(
+        &mut self,
+        bytes: &[u8],
+        limits: &Limits,
+        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+    ) -> Result<(), HeadError> {
+        if self.reader.doubtful && limits.ignore_invalid_headers {
+            self.ignored.push(self.reader.line());
+            return Ok(());
+        }
+        if self.fields.len() >= limits.headers_max {
+            return Err(HeadError::TooManyHeaders);
+        }
+        let field = self.reader.field(bytes);
+        match field.known {
+            Known::Other => {}
+            Known::Host => {
+                if let Some(previous) = self.find(Known::Host) {
+                    return Err(HeadError::DuplicateHost { field, previous });
+                }
+                let host =
+                    host::validate(field.value(bytes)).map_err(|_| HeadError::InvalidHost)?;
+                if self.server.is_none() {
+                    self.set_server(field.value, host, bytes, server);
+                }
+            }
+            Known::Connection => self.note_connection(field.value(bytes)),
+            known if known.is_unique() => {
+                if let Some(previous) = self.find(known) {
+                    return Err(HeadError::DuplicateHeader { field, previous });
+                }
+            }
+            _ => {}
+        }
+        self.known.insert(field.known);
+        self.fields.push(field);
+        Ok(())
+    }
+
+    fn set_server(
+        &mut self,
+        within: Span,
+        host: Host,
+        bytes: &[u8],
+        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+    ) {
+        let name = Span {
+            start: within.start + host.name.start,
+            end: within.start + host.name.end,
+        };
+        self.server = Some(ServerName {
+            name,
+            port: host.port,
+            has_capitals: host.has_capitals,
+        });
+        self.server_limits = server(name.of(bytes));
+    }
+
+    /// nginx looks for the words anywhere in the value.
+    #[inline]
+    fn note_connection(&mut self, value: &[u8]) {
+        if contains_ignoring_case(value, b"close") {
+            self.connection = Connection::Close;
+        } else if contains_ignoring_case(value, b"keep-alive") {
+            self.connection = Connection::KeepAlive;
+        }
+    }
+
+    /// The line that is too long: where none has begun, the one before it, as nginx logs it.
+    fn too_long(&self, end: usize) -> HeadError {
+        if !self.reader.within_line() && self.fields.is_empty() && self.ignored.is_empty() {
+            return HeadError::RequestTooLarge;
+        }
+        HeadError::HeaderTooLong(Span::new(self.reader.start, end))
+    }
+}
+
+/// `word` is in lower case.
+pub(super) fn contains_ignoring_case(value: &[u8], word: &[u8]) -> bool {
+    value.eq_ignore_ascii_case(word)
+        || value
+            .windows(word.len())
+            .any(|text| text.eq_ignore_ascii_case(word))
+}
+
+/// How nginx's buffers would fill with the head: one of `buffer_size`, then up to `large_buffers` large
+/// ones. A line lies within one buffer; where it does not fit behind the lines before it, it moves to the
+/// next, and what was left in the last is lost. Nothing here allocates: only the answers are the same.
+#[derive(Clone, Copy, Default)]
+struct Room {
+    /// Bytes left in the buffer.
+    left: usize,
+    /// Large buffers in use.
+    large: usize,
+}
+
+impl Room {
+    /// The first buffer, in which line breaks before the head have taken place.
+    fn first(limits: &Limits, leading: usize) -> Room {
+        let size = limits.buffer_size.max(1);
+        Room {
+            left: size - leading % size,
+            large: 0,
+        }
+    }
+
+    /// The length at which a line that has not ended is too long.
+    #[inline]
+    fn line_max(&self, limits: &Limits) -> usize {
+        let may_move = self.left < limits.large_buffer_size && self.large < limits.large_buffers;
+        if may_move {
+            limits.large_buffer_size
+        } else {
+            self.left
+        }
+    }
+
+    /// A line of so many bytes has ended.
+    #[inline]
+    fn take(&mut self, length: usize, limits: &Limits) {
+        match self.left.checked_sub(length) {
+            Some(left) => self.left = left,
+            None => {
+                self.large += 1;
+                self.left = limits.large_buffer_size.saturating_sub(length);
+            }
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The head of an upstream's response (RFC 9112, section 4) as nginx's proxy reads it, and trailers.
+//!
+//! Lenient where upstreams are known to err: what does not begin with a status line is a response of
+//! HTTP/0.9, all body; a status line among the headers is skipped; names may hold anything but controls and
+//! spaces. Strict in framing.
+//!
+//! Not here: which headers are passed on.
+
+use super::body::content_length;
+use super::field::{Field, FieldReader, InvalidLine, Progress, Rules};
+use super::head::contains_ignoring_case;
+use super::{Connection, Version};
+use crate::Span;
+use crate::header::{Known, KnownSet};
+
+/// A response head, as spans of the caller's bytes, with the state of its reading. One value serves all
+/// responses of a connection; a complete head starts anew with the next call of [`parse`].
+#[derive(Default)]
+pub struct ResponseHead {
+    phase: Phase,
+    at: usize,
+    line: StatusLine,
+    reader: FieldReader,
+    fields: Vec<Field>,
+    known: KnownSet,
+    connection: Connection,
+    framing: Framing,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Line,
+    Fields,
+    Done,
+}
+
+/// What the headers say of the body.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Framing {
+    #[default]
+    Unknown,
+    Length(u64),
+    Chunked,
+}
+
+/// How long the body of a response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseBody {
+    /// There is none: the answer to HEAD, 204 or 304.
+    None,
+    /// `Content-Length`
+    Length(u64),
+    /// `Transfer-Encoding: chunked`
+    Chunked,
+    /// It ends with the connection.
+    UntilClose,
+}
+
+/// Why a response head is refused: the upstream's fault, answered with 502 or the next upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseError {
+    /// A header line is malformed.
+    InvalidHeader(InvalidLine),
+    /// `Content-Length` or `Transfer-Encoding` came twice.
+    Duplicate {
+        /// The second one.
+        field: Field,
+        /// The first one.
+        previous: Field,
+    },
+    /// Both of them came.
+    LengthAndChunked,
+    /// `Content-Length` is no number of 63 bits.
+    InvalidContentLength(Field),
+    /// A transfer coding other than `chunked` alone.
+    UnknownTransferEncoding(Field),
+    /// 103 in HTTP/1.0.
+    EarlyHintsInHttp10,
+}
+
+impl ResponseError {
+    /// nginx's words for the log, at level `error`.
+    pub fn log_text(&self, bytes: &[u8]) -> Vec<u8> {
+        match self {
+            ResponseError::InvalidHeader(line) => line.log_text("upstream sent invalid header", bytes),
+            ResponseError::Duplicate { field, previous } => [
+                b"upstream sent duplicate header line: \"",
+                field.name(bytes),
+                b": ",
+                field.value(bytes),
+                b"\", previous value: \"",
+                previous.name(bytes),
+                b": ",
+                previous.value(bytes),
+                b"\"",
+            ]
+            .concat(),
+            ResponseError::LengthAndChunked => {
+                b"upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time".to_vec()
+            }
+            ResponseError::InvalidContentLength(field) => [
+                b"upstream sent invalid \"Content-Length\" header: \"",
+                field.name(bytes),
+                b": ",
+                field.value(bytes),
+                b"\"",
+            ]
+            .concat(),
+            ResponseError::UnknownTransferEncoding(field) => {
+                [b"upstream sent unknown \"Transfer-Encoding\": \"", field.value(bytes), b"\""].concat()
+            }
+            ResponseError::EarlyHintsInHttp10 => b"upstream sent HTTP/1.0 response with early hints".to_vec(),
+        }
+    }
+}
+
+/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9.
+pub const NO_HEADER: &str = "upstream sent no valid HTTP/1.0 header";
+
+/// Upstreams' headers are taken with any name.
+const RULES: Rules = Rules {
+    underscores: true,
+    repeated_status_line: true,
+};
+
+/// Reads a response head from all bytes received since its beginning. Answers with the head's length once
+/// it is complete, `None` where more bytes are needed. The caller bounds the bytes (`proxy_buffer_size`).
+///
+/// # Errors
+/// The first fault of the head. Bytes that do not begin with a status line are none: the answer is a head of
+/// length 0, version HTTP/0.9 and status 200.
+pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, ResponseError> {
+    let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
+    if head.phase == Phase::Done {
+        head.clear();
+    }
+    if head.phase == Phase::Line {
+        match head.line.advance(bytes, &mut head.at) {
+            LineProgress::More => return Ok(None),
+            LineProgress::None => {
+                head.line = StatusLine {
+                    status: 200,
+                    ..StatusLine::default()
+                };
+                head.at = 0;
+                head.connection = Connection::Close;
+                head.phase = Phase::Done;
+                return Ok(Some(0));
+            }
+            LineProgress::Line => head.phase = Phase::Fields,
+        }
+        if head.version() < Version::Http11 {
+            if head.status() == 103 {
+                return Err(ResponseError::EarlyHintsInHttp10);
+            }
+            head.connection = Connection::Close;
+        }
+    }
+    loop {
+        match head
+            .reader
+            .advance(bytes, &mut head.at, RULES)
+            .map_err(ResponseError::InvalidHeader)?
+        {
+            Progress::More => return Ok(None),
+            Progress::Line => head.add_field(bytes)?,
+            Progress::End => {
+                head.phase = Phase::Done;
+                return Ok(Some(head.at));
+            }
+        }
+    }
+}
+
+impl ResponseHead {
+    /// Forgets everything but the memory it holds.
+    pub fn clear(&mut self) {
+        self.fields.clear();
+        self.phase = Phase::Line;
+        self.at = 0;
+        self.line = StatusLine::default();
+        self.reader = FieldReader::default();
+        self.known = KnownSet::default();
+        self.connection = Connection::Default;
+        self.framing = Framing::Unknown;
+    }
+
+    /// The status code.
+    pub fn status(&self) -> u16 {
+        self.line.status
+    }
+
+    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9.
+    pub fn status_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        self.line.text.of(bytes)
+    }
+
+    /// The version; HTTP/0.9 where no status line came.
+    pub fn version(&self) -> Version {
+        Version::from_numbers(self.line.major, self.line.minor)
+    }
+
+    /// The headers in the order they came.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// The first header of that name.
+    pub fn find(&self, known: Known) -> Option<Field> {
+        if !self.known.contains(known) {
+            return None;
+        }
+        self.fields
+            .iter()
+            .find(|field| field.known == known)
+            .copied()
+    }
+
+    /// The value of the first header of that name.
+    pub fn value<'a>(&self, known: Known, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        self.find(known).map(|field| field.value(bytes))
+    }
+
+    /// Whether the connection ends with this response: `Connection: close`, or a version below 1.1.
+    pub fn closes(&self) -> bool {
+        self.connection == Connection::Close
+    }
+
+    /// Whether another head follows at once: 103 (Early Hints).
+    pub fn is_early_hints(&self) -> bool {
+        self.line.status == 103
+    }
+
+    /// Whether the protocol is switched: 101.
+    pub fn is_upgrade(&self) -> bool {
+        self.line.status == 101
+    }
+
+    /// How the body is framed; `head_request` tells that the request was HEAD.
+    pub fn body(&self, head_request: bool) -> ResponseBody {
+        if head_request || matches!(self.line.status, 204 | 304) {
+            return ResponseBody::None;
+        }
+        match self.framing {
+            Framing::Unknown => ResponseBody::UntilClose,
+            Framing::Length(length) => ResponseBody::Length(length),
+            Framing::Chunked => ResponseBody::Chunked,
+        }
+    }
+
+    /// The number in `Content-Length`, which a response without a body may have as well.
+    pub fn content_length(&self) -> Option<u64> {
+        match self.framing {
+            Framing::Length(length) => Some(length),
+            Framing::Unknown | Framing::Chunked => None,
+        }
+    }
+
+    fn add_field(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
+        let field = self.reader.field(bytes);
+        // Early hints are passed on as they are.
+        if !self.is_early_hints() {
+            self.check(field, bytes)?;
+        }
+        self.known.insert(field.known);
+        self.fields.push(field);
+        Ok(())
+    }
+
+    fn check(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {
+        let value = field.value(bytes);
+        match field.known {
+            Known::ContentLength | Known::TransferEncoding => {
+                if let Some(previous) = self.find(field.known) {
+                    return Err(ResponseError::Duplicate { field, previous });
+                }
+                if self.framing != Framing::Unknown {
+                    return Err(ResponseError::LengthAndChunked);
+                }
+                self.framing = if field.known == Known::ContentLength {
+                    Framing::Length(
+                        content_length(value).ok_or(ResponseError::InvalidContentLength(field))?,
+                    )
+                } else if value.eq_ignore_ascii_case(b"chunked") {
+                    Framing::Chunked
+                } else {
+                    return Err(ResponseError::UnknownTransferEncoding(field));
+                };
+            }
+            Known::Connection if contains_ignoring_case(value, b"close") => {
+                self.connection = Connection::Close
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The status line as far as it was read.
+#[derive(Clone, Copy, Default)]
+struct StatusLine {
+    state: LineState,
+    major: u16,
+    minor: u16,
+    status: u16,
+    text: Span,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum LineState {
+    /// So many bytes of `HTTP/` were seen.
+    Protocol(u8),
+    #[default]
+    Start,
+    Major,
+    MajorOrDot,
+    Minor,
+    MinorOrSpace,
+    /// So many digits were seen.
+    Status(u8),
+    AfterStatus,
+    Reason,
+    LineEnd,
+}
+
+enum LineProgress {
+    More,
+    Line,
+    /// It is none.
+    None,
+}
+
+impl StatusLine {
+    fn advance(&mut self, bytes: &[u8], at: &mut usize) -> LineProgress {
+        while let Some(&byte) = bytes.get(*at) {
+            let here = *at as u32;
+            *at += 1;
+            self.state = match (self.state, byte) {
+                (LineState::Start, b'H') => LineState::Protocol(1),
+                (LineState::Protocol(seen), byte)
+                    if b"HTTP/".get(usize::from(seen)) == Some(&byte) =>
+                {
+                    if byte == b'/' {
+                        LineState::Major
+                    } else {
+                        LineState::Protocol(seen + 1)
+                    }
+                }
+                (LineState::Major, b'1'..=b'9') => {
+                    self.major = u16::from(byte - b'0');
+                    LineState::MajorOrDot
+                }
+                (LineState::MajorOrDot, b'.') => LineState::Minor,
+                (LineState::MajorOrDot, b'0'..=b'9') if self.major <= 99 => {
+                    self.major = self.major * 10 + u16::from(byte - b'0');
+                    LineState::MajorOrDot
+                }
+                (LineState::Minor, b'0'..=b'9') => {
+                    self.minor = u16::from(byte - b'0');
+                    LineState::MinorOrSpace
+                }
+                (LineState::MinorOrSpace, b' ') => LineState::Status(0),
+                (LineState::MinorOrSpace, b'0'..=b'9') if self.minor <= 99 => {
+                    self.minor = self.minor * 10 + u16::from(byte - b'0');
+                    LineState::MinorOrSpace
+                }
+                (LineState::Status(seen), b' ') => LineState::Status(seen),
+                (LineState::Status(seen), b'0'..=b'9') => {
+                    self.status = self.status * 10 + u16::from(byte - b'0');
+                    if seen == 2 {
+                        self.text.start = here.saturating_sub(2);
+                        LineState::AfterStatus
+                    } else {
+                        LineState::Status(seen + 1)
+                    }
+                }
+                // Some upstreams send codes such as 403.1.
+                (LineState::AfterStatus, b' ' | b'.') => LineState::Reason,
+                (LineState::AfterStatus | LineState::Reason, b'\r') => {
+                    self.text.end = here;
+                    LineState::LineEnd
+                }
+                (LineState::AfterStatus | LineState::Reason, b'\n') => {
+                    self.text.end = here;
+                    return LineProgress::Line;
+                }
+                (LineState::Reason, _) => LineState::Reason,
+                (LineState::LineEnd, b'\n') => return LineProgress::Line,
+                _ => return LineProgress::None,
+            };
+        }
+        LineProgress::More
+    }
+}
+
+/// Reads trailers: header lines up to an empty one. They are kept as spans of the bytes from the beginning
+/// of the trailers.
+#[derive(Default)]
+pub struct Trailers {
+    reader: FieldReader,
+    at: usize,
+    fields: Vec<Field>,
+}
+
+impl Trailers {
+    /// Goes on with all bytes received since the trailers' beginning. Answers with their length once they
+    /// are complete; the caller bounds the bytes.
+    ///
+    /// # Errors
+    /// A malformed line; nginx's words are those of [`Trailers::log_text`].
+    pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, InvalidLine> {
+        let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
+        loop {
+            match self.reader.advance(bytes, &mut self.at, RULES)? {
+                Progress::More => return Ok(None),
+                Progress::Line => self.fields.push(self.reader.field(bytes)),
+                Progress::End => return Ok(Some(self.at)),
+            }
+        }
+    }
+
+    /// The trailers in the order they came.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// nginx's words for a malformed line, at level `error`.
+    pub fn log_text(line: InvalidLine, bytes: &[u8]) -> Vec<u8> {
+        line.log_text("upstream sent invalid trailer", bytes)
+    }
+}

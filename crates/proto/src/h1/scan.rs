@@ -1,0 +1,88 @@
+//! The search for the byte that ends a header value.
+
+const LOW: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = 0x8080_8080_8080_8080;
+/// Values up to this length are searched in words of eight bytes; beyond it vector instructions win.
+const SHORT: usize = 64;
+
+/// The offset of the first CR, LF or zero byte at or after `from`.
+#[inline]
+pub(super) fn line_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    let (words, _) = bytes.get(from..)?.as_chunks::<8>();
+    for word in words.iter().take(SHORT / 8) {
+        let word = u64::from_le_bytes(*word);
+        // The high bit of each byte that is below 14. A byte above a marked one may be marked wrongly, so
+        // only the lowest mark counts; a tab or another control byte makes us look byte by byte.
+        let mut marks = word.wrapping_sub(LOW * 14) & !word & HIGH;
+        if marks != 0 {
+            loop {
+                let offset = (marks.trailing_zeros() / 8) as usize;
+                let byte = (word >> (offset * 8)) as u8;
+                if is_end(byte) {
+                    return Some(at + offset);
+                }
+                marks &= marks - 1;
+                if marks == 0 {
+                    break;
+                }
+            }
+        }
+        at += 8;
+    }
+    let rest = bytes.get(at..)?;
+    if rest.len() < 8 {
+        rest.iter()
+            .position(|&byte| is_end(byte))
+            .map(|offset| at + offset)
+    } else {
+        memchr::memchr3(b'\r', b'\n', 0, rest).map(|offset| at + offset)
+    }
+}
+
+#[inline]
+fn is_end(byte: u8) -> bool {
+    matches!(byte, b'\r' | b'\n' | 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_plain_search() {
+        let mut bytes = Vec::new();
+        let mut seed = 1_u32;
+        for length in 0..200 {
+            bytes.clear();
+            for _ in 0..length {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let byte = (seed >> 24) as u8;
+                bytes.push(if byte < 250 {
+                    byte | 1 << (byte % 4)
+                } else {
+                    byte % 16
+                });
+            }
+            for from in 0..=length {
+                let expected = bytes[from..]
+                    .iter()
+                    .position(|&byte| is_end(byte))
+                    .map(|offset| from + offset);
+                assert_eq!(line_end(&bytes, from), expected, "{bytes:?} from {from}");
+            }
+            assert_eq!(line_end(&bytes, length + 1), None);
+        }
+        for special in [0, 9, 10, 13, 1, 14, 0x80, 0x8a] {
+            for at in 0..80 {
+                let mut bytes = vec![b'x'; 80];
+                bytes[at] = special;
+                assert_eq!(
+                    line_end(&bytes, 0),
+                    is_end(special).then_some(at),
+                    "{special} at {at}"
+                );
+            }
+        }
+    }
+}

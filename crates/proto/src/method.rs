@@ -1,0 +1,129 @@
+//! Request methods: those that nginx knows by name. Names are case-sensitive (RFC 9110, section 9.1).
+
+/// A request method. What is not in nginx's list is `Other`; its name is in the request line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Method {
+    /// RFC 9110
+    Get,
+    /// RFC 9110
+    Head,
+    /// RFC 9110
+    Post,
+    /// RFC 9110
+    Put,
+    /// RFC 9110
+    Delete,
+    /// RFC 4918 (WebDAV)
+    Mkcol,
+    /// RFC 4918
+    Copy,
+    /// RFC 4918
+    Move,
+    /// RFC 9110
+    Options,
+    /// RFC 4918
+    Propfind,
+    /// RFC 4918
+    Proppatch,
+    /// RFC 4918
+    Lock,
+    /// RFC 4918
+    Unlock,
+    /// RFC 5789
+    Patch,
+    /// RFC 9110; refused with 405
+    Trace,
+    /// RFC 9110; refused with 405 unless a server allows tunnels
+    Connect,
+    /// Any other name of capital letters, `_` and `-`.
+    #[default]
+    Other,
+}
+
+impl Method {
+    /// Every method with a name, in nginx's order.
+    pub const NAMED: [Method; 16] = [
+        Method::Get,
+        Method::Head,
+        Method::Post,
+        Method::Put,
+        Method::Delete,
+        Method::Mkcol,
+        Method::Copy,
+        Method::Move,
+        Method::Options,
+        Method::Propfind,
+        Method::Proppatch,
+        Method::Lock,
+        Method::Unlock,
+        Method::Patch,
+        Method::Trace,
+        Method::Connect,
+    ];
+
+    /// The method of that name.
+    pub fn from_name(name: &[u8]) -> Method {
+        match name {
+            b"GET" => Method::Get,
+            b"HEAD" => Method::Head,
+            b"POST" => Method::Post,
+            b"PUT" => Method::Put,
+            b"DELETE" => Method::Delete,
+            b"MKCOL" => Method::Mkcol,
+            b"COPY" => Method::Copy,
+            b"MOVE" => Method::Move,
+            b"OPTIONS" => Method::Options,
+            b"PROPFIND" => Method::Propfind,
+            b"PROPPATCH" => Method::Proppatch,
+            b"LOCK" => Method::Lock,
+            b"UNLOCK" => Method::Unlock,
+            b"PATCH" => Method::Patch,
+            b"TRACE" => Method::Trace,
+            b"CONNECT" => Method::Connect,
+            _ => Method::Other,
+        }
+    }
+
+    /// Its name; empty for `Other`, whose name only the request line has.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+            Method::Mkcol => "MKCOL",
+            Method::Copy => "COPY",
+            Method::Move => "MOVE",
+            Method::Options => "OPTIONS",
+            Method::Propfind => "PROPFIND",
+            Method::Proppatch => "PROPPATCH",
+            Method::Lock => "LOCK",
+            Method::Unlock => "UNLOCK",
+            Method::Patch => "PATCH",
+            Method::Trace => "TRACE",
+            Method::Connect => "CONNECT",
+            Method::Other => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_leads_back_to_its_method() {
+        for method in Method::NAMED {
+            assert_eq!(Method::from_name(method.name().as_bytes()), method);
+        }
+        for other in ["", "get", "GETT", "GE", "M-SEARCH", "MKACTIVITY"] {
+            assert_eq!(
+                Method::from_name(other.as_bytes()),
+                Method::Other,
+                "{other}"
+            );
+        }
+    }
+}

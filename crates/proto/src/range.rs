@@ -1,0 +1,258 @@
+//! The `Range` header (RFC 9110, section 14.2) with nginx's rules: what is malformed is unsatisfiable (416),
+//! what would cost more than the whole is answered by the whole.
+//!
+//! Not here: `If-Range` (see [`crate::etag::if_range_holds`]) and the making of parts.
+
+/// Bytes `start..end` of a representation; never empty, never past its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// Offset of the first byte.
+    pub start: u64,
+    /// Offset after the last byte.
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// Number of bytes.
+    #[allow(clippy::len_without_is_empty)] // It is never empty.
+    pub fn len(self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// How the request is to be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With 200 and everything.
+    Whole,
+    /// With 206 and one range.
+    One(ByteRange),
+    /// With 206 and `multipart/byteranges`, in this order.
+    Many(Vec<ByteRange>),
+    /// With 416.
+    Unsatisfiable,
+}
+
+/// Reads the value of `Range` for a representation of `size` bytes. `ranges_max` is the directive
+/// `max_ranges`, `None` where it was not written: then several ranges that with 256 bytes of overhead each
+/// exceed the size by more than 4096 are answered by the whole.
+pub fn parse(value: &[u8], size: u64, ranges_max: Option<u32>) -> Outcome {
+    let specs = match value.split_at_checked(b"bytes=".len()) {
+        Some((unit, specs)) if !specs.is_empty() && unit.eq_ignore_ascii_case(b"bytes=") => specs,
+        _ => return Outcome::Whole,
+    };
+    // Sizes are those of files: they fit into 63 bits, as nginx's do.
+    let size = size.min(i64::MAX as u64);
+    let mut ranges = Ranges::default();
+    for spec in specs.split(|&byte| byte == b',') {
+        let Some(spec) = Spec::parse(spec) else {
+            return Outcome::Unsatisfiable;
+        };
+        let (start, end) = spec.resolve(size);
+        if start < end {
+            let range = ByteRange { start, end };
+            ranges.total = ranges.total.saturating_add(range.len());
+            if ranges.total > i64::MAX as u64 {
+                return Outcome::Unsatisfiable;
+            }
+            if ranges_max.is_some_and(|max| ranges.count >= max) {
+                return Outcome::Whole;
+            }
+            ranges.push(range);
+        } else if start == 0 {
+            return Outcome::Whole;
+        }
+    }
+    ranges.outcome(size, ranges_max)
+}
+
+/// The ranges found so far. The first is kept apart, so that the usual single range allocates nothing.
+#[derive(Default)]
+struct Ranges {
+    first: Option<ByteRange>,
+    all: Vec<ByteRange>,
+    count: u32,
+    total: u64,
+}
+
+impl Ranges {
+    fn push(&mut self, range: ByteRange) {
+        self.count = self.count.saturating_add(1);
+        match self.first {
+            None => self.first = Some(range),
+            Some(first) => {
+                if self.all.is_empty() {
+                    self.all.push(first);
+                }
+                self.all.push(range);
+            }
+        }
+    }
+
+    fn outcome(self, size: u64, ranges_max: Option<u32>) -> Outcome {
+        let Some(first) = self.first else {
+            return Outcome::Unsatisfiable;
+        };
+        if self.all.is_empty() {
+            return Outcome::One(first);
+        }
+        let unbounded = ranges_max.is_none();
+        let with_overhead = self.total.saturating_add(self.all.len() as u64 * 256);
+        if self.total > size || (unbounded && with_overhead > size.saturating_add(4096)) {
+            return Outcome::Whole;
+        }
+        Outcome::Many(self.all)
+    }
+}
+
+/// One element of the list, as written.
+enum Spec {
+    /// `5-`
+    From(u64),
+    /// `5-9`
+    FromTo(u64, u64),
+    /// `-5`
+    Last(u64),
+}
+
+impl Spec {
+    fn parse(text: &[u8]) -> Option<Spec> {
+        let text = trim(text);
+        if let Some(length) = text.strip_prefix(b"-") {
+            let (length, rest) = number(length)?;
+            return trim(rest).is_empty().then_some(Spec::Last(length));
+        }
+        let (start, rest) = number(text)?;
+        let rest = trim(trim(rest).strip_prefix(b"-")?);
+        if rest.is_empty() {
+            return Some(Spec::From(start));
+        }
+        let (end, rest) = number(rest)?;
+        trim(rest).is_empty().then_some(Spec::FromTo(start, end))
+    }
+
+    /// Start and end within `size` bytes; the end is not above the start where no byte is meant.
+    fn resolve(self, size: u64) -> (u64, u64) {
+        match self {
+            Spec::From(start) => (start, size),
+            Spec::FromTo(start, last) => (start, last.saturating_add(1).min(size)),
+            Spec::Last(length) => (size.saturating_sub(length), size),
+        }
+    }
+}
+
+/// Digits, at least one, of a number that fits into 63 bits.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digits == 0 {
+        return None;
+    }
+    let (digits, rest) = text.split_at(digits);
+    let mut number: i64 = 0;
+    for digit in digits {
+        number = number
+            .checked_mul(10)?
+            .checked_add(i64::from(digit - b'0'))?;
+    }
+    Some((number as u64, rest))
+}
+
+fn trim(mut text: &[u8]) -> &[u8] {
+    while let Some(rest) = text.strip_prefix(b" ") {
+        text = rest;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn many(ranges: &[(u64, u64)]) -> Outcome {
+        Outcome::Many(
+            ranges
+                .iter()
+                .map(|&(start, end)| ByteRange { start, end })
+                .collect(),
+        )
+    }
+
+    fn one(start: u64, end: u64) -> Outcome {
+        Outcome::One(ByteRange { start, end })
+    }
+
+    #[test]
+    fn of_a_thousand_bytes() {
+        for (value, expected) in [
+            ("bytes=0-499", one(0, 500)),
+            ("BYTES=500-999", one(500, 1000)),
+            ("bytes=-500", one(500, 1000)),
+            ("bytes=9500-", Outcome::Unsatisfiable),
+            ("bytes=0-0,-1", many(&[(0, 1), (999, 1000)])),
+            ("bytes= 0 - 0 , - 1", Outcome::Unsatisfiable),
+            ("bytes= 0 - 0 , -1 ", many(&[(0, 1), (999, 1000)])),
+            ("bytes=0-", one(0, 1000)),
+            ("bytes=0-99999", one(0, 1000)),
+            ("bytes=-99999", one(0, 1000)),
+            ("bytes=-0", Outcome::Unsatisfiable),
+            ("bytes=999-", one(999, 1000)),
+            ("bytes=1000-", Outcome::Unsatisfiable),
+            ("bytes=5-4", Outcome::Unsatisfiable),
+            ("bytes=5-4,1-2", one(1, 3)),
+            ("bytes=2000-,1-2", one(1, 3)),
+            ("bytes=1-2,5-4", one(1, 3)),
+            ("bytes=500-600,601-999", many(&[(500, 601), (601, 1000)])),
+            ("bytes=0-,0-", Outcome::Whole),
+            ("bytes=0-999,1-1", Outcome::Whole),
+            ("bytes=", Outcome::Whole),
+            ("bytes", Outcome::Whole),
+            ("octets=0-1", Outcome::Whole),
+            ("bytes =0-1", Outcome::Whole),
+            ("bytes=-", Outcome::Unsatisfiable),
+            ("bytes=a-b", Outcome::Unsatisfiable),
+            ("bytes=1", Outcome::Unsatisfiable),
+            ("bytes=1-2-3", Outcome::Unsatisfiable),
+            ("bytes=1-2,", Outcome::Unsatisfiable),
+            ("bytes=,1-2", Outcome::Unsatisfiable),
+            ("bytes=1-2;", Outcome::Unsatisfiable),
+            ("bytes=9223372036854775807-", Outcome::Unsatisfiable),
+            ("bytes=9223372036854775808-", Outcome::Unsatisfiable),
+            ("bytes=0-9223372036854775808", Outcome::Unsatisfiable),
+            ("bytes=0-9223372036854775807", one(0, 1000)),
+        ] {
+            assert_eq!(parse(value.as_bytes(), 1000, None), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn of_nothing() {
+        for (value, expected) in [
+            ("bytes=0-", Outcome::Whole),
+            ("bytes=0-5", Outcome::Whole),
+            ("bytes=-5", Outcome::Whole),
+            ("bytes=1-", Outcome::Unsatisfiable),
+        ] {
+            assert_eq!(parse(value.as_bytes(), 0, None), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn bounds_on_their_number() {
+        assert_eq!(parse(b"bytes=0-1", 1000, Some(0)), Outcome::Whole);
+        assert_eq!(parse(b"bytes=0-1", 1000, Some(1)), one(0, 2));
+        assert_eq!(parse(b"bytes=0-1,3-4", 1000, Some(1)), Outcome::Whole);
+        assert_eq!(
+            parse(b"bytes=0-1,3-4", 1000, Some(2)),
+            many(&[(0, 2), (3, 5)])
+        );
+        // 20 ranges of one byte: 20 + 20 * 256 is more than 1000 + 4096, unless a bound was written.
+        let value = format!("bytes={}", vec!["1-1"; 20].join(","));
+        assert_eq!(parse(value.as_bytes(), 1000, None), Outcome::Whole);
+        assert!(
+            matches!(parse(value.as_bytes(), 1000, Some(20)), Outcome::Many(ranges) if ranges.len() == 20)
+        );
+        assert!(
+            matches!(parse(value.as_bytes(), 1044, None), Outcome::Many(ranges) if ranges.len() == 20)
+        );
+    }
+}

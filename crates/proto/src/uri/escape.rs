@@ -1,0 +1,136 @@
+//! Escaping and unescaping, with the sets of bytes that nginx uses in each place.
+
+/// Which bytes are escaped. Control bytes and those above 0x7e always are, except for memcached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Escape {
+    /// A path: also space, `"`, `#`, `%`, `<`, `>`, `?`, `\`, `^`, backquote, `{`, `|`, `}`.
+    Uri,
+    /// A query: those of a path, `&`, `+` and `;`.
+    Args,
+    /// One component: all but letters, digits, `-`, `.`, `_`, `~`.
+    Component,
+    /// A URI within HTML: those of a path and `'`, but not `?`.
+    Html,
+    /// A URI within a `Refresh` header: those of HTML and `~`, but not `#`, `%` and `}`.
+    Refresh,
+    /// A memcached key: control bytes, space and `%`.
+    Memcached,
+}
+
+/// Where unescaping stops and what it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unescape {
+    /// Everything, up to the end.
+    All,
+    /// Up to and including the first `?`, written or escaped with a letter (`%3F`).
+    Uri,
+    /// The same, but only printable bytes above `%` are unescaped: the rest must stay escaped in a redirect.
+    Redirect,
+}
+
+/// A set of bytes.
+type Set = [bool; 256];
+
+const fn set(base: &[u8], unreserved_only: bool, high: bool) -> Set {
+    let mut set = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let unreserved =
+            (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'-' | b'.' | b'_' | b'~');
+        set[byte] = byte < 0x20 || (high && byte >= 0x7f) || (unreserved_only && !unreserved);
+        byte += 1;
+    }
+    let mut index = 0;
+    while index < base.len() {
+        set[base[index] as usize] = true;
+        index += 1;
+    }
+    set
+}
+
+static SETS: [Set; 6] = [
+    set(b" \"#%<>?\\^`{|}", false, true),
+    set(b" \"#%&+;<>?\\^`{|}", false, true),
+    set(b"", true, true),
+    set(b" \"#%'<>\\^`{|}", false, true),
+    set(b" \"'<>\\^`{|~", false, true),
+    set(b" %", false, false),
+];
+
+const HEX: [u8; 16] = *b"0123456789ABCDEF";
+
+/// Appends the bytes with those of the set escaped as `%XX`.
+pub fn escape(bytes: &[u8], kind: Escape, out: &mut Vec<u8>) {
+    let set = &SETS[kind as usize];
+    for &byte in bytes {
+        if set[byte as usize] {
+            out.extend_from_slice(&[
+                b'%',
+                HEX[usize::from(byte >> 4)],
+                HEX[usize::from(byte & 15)],
+            ]);
+        } else {
+            out.push(byte);
+        }
+    }
+}
+
+/// The number of bytes that [`escape`] would append; equal to the length if nothing needs escaping.
+pub fn escaped_length(bytes: &[u8], kind: Escape) -> usize {
+    let set = &SETS[kind as usize];
+    bytes.len() + 2 * bytes.iter().filter(|&&byte| set[byte as usize]).count()
+}
+
+/// Appends the bytes with `%XX` replaced. As in nginx a `%` is dropped where no digit follows, and
+/// dropped with the two bytes after it where only one digit does. Returns how many bytes were read: fewer than all where a `?` ended it.
+pub fn unescape(bytes: &[u8], kind: Unescape, out: &mut Vec<u8>) -> usize {
+    let stops = kind != Unescape::All;
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        at += 1;
+        if byte == b'?' && stops {
+            out.push(byte);
+            return at;
+        }
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let Some(&high) = bytes.get(at) else { break };
+        at += 1;
+        let Some(high_value) = super::hex_digit(high) else {
+            out.push(high);
+            continue;
+        };
+        let Some(&low) = bytes.get(at) else { break };
+        at += 1;
+        let Some(low_value) = super::hex_digit(low) else {
+            continue;
+        };
+        let byte = high_value << 4 | low_value;
+        if byte == b'?' && stops {
+            out.push(byte);
+            return at;
+        }
+        if kind == Unescape::Redirect && !(byte > b'%' && byte < 0x7f) {
+            out.extend_from_slice(&[b'%', high, low]);
+        } else {
+            out.push(byte);
+        }
+    }
+    at
+}
+
+/// Appends text with `<`, `>`, `&` and `"` as character references.
+pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        match byte {
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            byte => out.push(byte),
+        }
+    }
+}

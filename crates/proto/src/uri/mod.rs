@@ -1,0 +1,271 @@
+//! Request targets (RFC 3986, RFC 9112 section 3.2): from the bytes of the request line to the path that
+//! locations are matched against, and back to bytes that may stand in a URI.
+//!
+//! A path is decoded once, its `.` and `..` segments are removed and, unless `merge_slashes` is off, runs of
+//! slashes become one. What would climb above the root, holds a zero byte or a broken `%` is refused. The
+//! order of these steps is nginx's: `%2f` separates segments, `%2e` is a dot, and `%3f`, `%23` and `%25`
+//! stand for themselves.
+//!
+//! Not here: the syntax of the request line (see [`crate::h1`]), file names, `alias` and `root`.
+
+mod escape;
+
+pub use escape::{Escape, Unescape, escape, escaped_length, unescape, write_html};
+
+use crate::Span;
+
+/// The target cannot be turned into a path; the request is answered with 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadUri;
+
+/// Where the parts of a target are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The query without its `?`, within the raw target; `None` where there is no `?`. A fragment is no part
+    /// of it.
+    pub args: Option<Span>,
+    /// The path's extension (`html`), within the path; `None` where the last segment has no dot, or only the
+    /// one at its beginning.
+    pub extension: Option<Span>,
+    /// Whether the path holds a `+`, written or escaped.
+    pub plus: bool,
+    /// Whether the raw target holds a `%` escape in its path.
+    pub quoted: bool,
+}
+
+/// Decodes and normalises a target in origin form (`/a/../b?c`) and appends the path to `path`, which it
+/// clears first. An absolute target whose path is empty begins with `?`; its path is `/`.
+///
+/// The path is never longer than the target plus the slash of an empty path.
+///
+/// # Errors
+/// [`BadUri`] for `..` above the root, `%00`, and `%` without two hexadecimal digits.
+pub fn normalise(raw: &[u8], merge_slashes: bool, path: &mut Vec<u8>) -> Result<Parts, BadUri> {
+    path.clear();
+    if raw.first() == Some(&b'?') {
+        path.push(b'/');
+    }
+    let mut parts = Parts::default();
+    let mut segment = Segment::Inside;
+    let mut extension = None;
+    let mut at = 0;
+    let mut end = None;
+    while let Some(&byte) = raw.get(at) {
+        at += 1;
+        if is_plain(byte) {
+            path.push(byte);
+            segment = Segment::Inside;
+            continue;
+        }
+        let (byte, quoted) = match byte {
+            b'%' => {
+                parts.quoted = true;
+                let byte = hex_pair(raw.get(at..at + 2))
+                    .filter(|&byte| byte != 0)
+                    .ok_or(BadUri)?;
+                at += 2;
+                (byte, true)
+            }
+            byte => (byte, false),
+        };
+        match byte {
+            b'/' => segment.end(path, &mut extension, merge_slashes)?,
+            b'.' => segment.dot(path, &mut extension),
+            b'?' | b'#' if !quoted => {
+                end = Some((byte, at));
+                break;
+            }
+            byte => {
+                parts.plus |= byte == b'+';
+                path.push(byte);
+                segment = Segment::Inside;
+            }
+        }
+    }
+    segment.finish(path)?;
+    if let Some((b'?', start)) = end {
+        let query = raw.get(start..).unwrap_or_default();
+        let length = memchr::memchr(b'#', query).unwrap_or(query.len());
+        parts.args = Some(Span::new(start, start + length));
+    }
+    parts.extension = extension.map(|start| Span::new(start, path.len()));
+    Ok(parts)
+}
+
+/// What the path written so far ends with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Segment {
+    /// Something else than the three below.
+    Inside,
+    /// `/`
+    Slash,
+    /// `/.`
+    Dot,
+    /// `/..`
+    DotDot,
+}
+
+impl Segment {
+    /// A slash follows. It ends the extension; the segments of dots never have one.
+    fn end(
+        &mut self,
+        path: &mut Vec<u8>,
+        extension: &mut Option<usize>,
+        merge_slashes: bool,
+    ) -> Result<(), BadUri> {
+        match self {
+            Segment::Inside => {
+                path.push(b'/');
+                *extension = None;
+            }
+            Segment::Slash if merge_slashes => {}
+            Segment::Slash => path.push(b'/'),
+            Segment::Dot => {
+                path.pop();
+            }
+            Segment::DotDot => remove_segment(path)?,
+        }
+        *self = Segment::Slash;
+        Ok(())
+    }
+
+    /// A dot follows.
+    fn dot(&mut self, path: &mut Vec<u8>, extension: &mut Option<usize>) {
+        path.push(b'.');
+        *self = match self {
+            Segment::Slash => Segment::Dot,
+            Segment::Dot => Segment::DotDot,
+            Segment::Inside => {
+                *extension = Some(path.len());
+                Segment::Inside
+            }
+            Segment::DotDot => Segment::Inside,
+        };
+    }
+
+    /// Nothing follows.
+    fn finish(self, path: &mut Vec<u8>) -> Result<(), BadUri> {
+        match self {
+            Segment::Dot => {
+                path.pop();
+                Ok(())
+            }
+            Segment::DotDot => remove_segment(path),
+            Segment::Inside | Segment::Slash => Ok(()),
+        }
+    }
+}
+
+/// Takes `segment/..` off a path, down to the slash before the segment.
+fn remove_segment(path: &mut Vec<u8>) -> Result<(), BadUri> {
+    let above = path.len().checked_sub(b"/..".len()).ok_or(BadUri)?;
+    path.truncate(above);
+    let slash = memchr::memrchr(b'/', path).ok_or(BadUri)?;
+    path.truncate(slash + 1);
+    Ok(())
+}
+
+fn hex_pair(digits: Option<&[u8]>) -> Option<u8> {
+    match digits? {
+        &[high, low] => Some(hex_digit(high)? << 4 | hex_digit(low)?),
+        _ => None,
+    }
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// Whether a byte of a path means nothing but itself: no control, space, or one of `# % + . / ?`.
+#[inline]
+pub(crate) fn is_plain(byte: u8) -> bool {
+    PLAIN[byte as usize]
+}
+
+static PLAIN: [bool; 256] = {
+    let mut plain = [true; 256];
+    let mut byte = 0;
+    while byte <= 0x20 {
+        plain[byte] = false;
+        byte += 1;
+    }
+    plain[0x7f] = false;
+    plain[b'#' as usize] = false;
+    plain[b'%' as usize] = false;
+    plain[b'+' as usize] = false;
+    plain[b'.' as usize] = false;
+    plain[b'/' as usize] = false;
+    plain[b'?' as usize] = false;
+    plain
+};
+
+/// The extension of a path that a rewrite or a redirect made: what follows the last dot of the last segment,
+/// unless this dot is the segment's first byte. (nginx's rule for such paths; [`normalise`] has the rule for
+/// paths that a client sent, which differs for segments that begin with two dots.)
+pub fn extension(path: &[u8]) -> Option<Span> {
+    for at in (2..path.len()).rev() {
+        match path[at] {
+            b'.' if path[at - 1] != b'/' => return Some(Span::new(at + 1, path.len())),
+            b'/' => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Splits `uri?args`: the path, and the query if there is a `?`.
+pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match memchr::memchr(b'?', uri) {
+        Some(mark) => (&uri[..mark], Some(&uri[mark + 1..])),
+        None => (uri, None),
+    }
+}
+
+/// The value of `name=` in a query (`$arg_name`); names are compared in any case.
+pub fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    if name.is_empty() {
+        return None;
+    }
+    args.split(|&byte| byte == b'&').find_map(|argument| {
+        let (start, rest) = argument.split_at_checked(name.len())?;
+        start
+            .eq_ignore_ascii_case(name)
+            .then(|| rest.strip_prefix(b"="))?
+    })
+}
+
+/// Reads a URI that an upstream, an include or a header names (`X-Accel-Redirect`, SSI): the path is
+/// unescaped into `path`, the query is returned.
+///
+/// # Errors
+/// [`BadUri`] if it is empty, begins with `?`, or holds a `..` segment or a zero byte, escaped or not. (nginx
+/// overlooks a `..` right before the `?`.)
+pub fn parse_unsafe<'a>(uri: &'a [u8], path: &mut Vec<u8>) -> Result<Option<&'a [u8]>, BadUri> {
+    path.clear();
+    let (raw, args) = split_args(uri);
+    if raw.is_empty() || has_parent_segment(raw) || raw.contains(&0) {
+        return Err(BadUri);
+    }
+    if raw.contains(&b'%') {
+        unescape(raw, Unescape::All, path);
+        if has_parent_segment(path) || path.contains(&0) {
+            return Err(BadUri);
+        }
+    } else {
+        path.extend_from_slice(raw);
+    }
+    Ok(args)
+}
+
+fn has_parent_segment(path: &[u8]) -> bool {
+    path.split(|&byte| byte == b'/')
+        .any(|segment| segment == b"..")
+}
+
+#[cfg(test)]
+mod tests;
