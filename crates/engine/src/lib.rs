@@ -1,1 +1,41 @@
-//! The event loop of a worker: epoll, io_uring and simulation behind one interface.
+//! The event loop of a worker: one thread, one [`Runtime`], one kernel engine (epoll, io_uring or a simulation).
+//!
+//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring.rs` and `sim.rs` implement;
+//! `worker.rs` holds what a thread owns (streams, listeners, timers) and turns completions into wake-ups; `runtime.rs`
+//! turns the loop and `task.rs` polls the tasks; [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the
+//! rooms above use.
+//!
+//! Nothing here is `Send` unless it says so: a connection lives and dies on the thread that accepted it. User code
+//! (futures, wakers, destructors of what is sent) never runs while the thread's state is borrowed, so that it may call
+//! anything here.
+//!
+//! Not here: protocols, TLS, configuration, and datagrams (they come with the first room that needs them).
+
+mod blocking;
+mod buffer;
+mod choose;
+mod clock;
+
+mod engine;
+mod epoll;
+pub mod file;
+pub mod net;
+mod remote;
+mod runtime;
+pub mod select;
+mod sleep;
+mod sys;
+mod task;
+mod worker;
+
+pub use blocking::blocking;
+pub use buffer::Buffer;
+pub use choose::{EngineKind, choose};
+pub use clock::{now, wall};
+pub use engine::{
+    Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+};
+pub use remote::{Remote, remote};
+pub use runtime::{Runtime, Settings, on_turn_end};
+pub use sleep::{Sleep, sleep, sleep_until};
+pub use task::{spawn, yield_now};

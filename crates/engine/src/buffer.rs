@@ -1,0 +1,204 @@
+//! Receive buffers and the thread's small store of spare ones.
+//!
+//! A [`Buffer`] is plain memory from the allocator. Giving it back puts it in the store of the thread that drops it,
+//! whichever thread that is, as long as the store has room and the sizes agree. An idle connection holds none.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+
+use base::limits::{RECEIVE_BUFFER_SIZE_DEFAULT, SPARE_BUFFERS_MAX};
+use bytes::Bytes;
+
+thread_local! {
+    static SIZE: Cell<usize> = const { Cell::new(RECEIVE_BUFFER_SIZE_DEFAULT) };
+    static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one means end of input.
+#[derive(Default)]
+pub struct Buffer {
+    memory: Box<[u8]>,
+    start: u32,
+    end: u32,
+}
+
+impl Buffer {
+    /// A buffer that holds nothing and owns no memory.
+    #[must_use]
+    pub fn empty() -> Buffer {
+        Buffer::default()
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Buffer {
+        Buffer::filled(bytes.into(), bytes.len())
+    }
+
+    /// Wraps `memory`, whose first `length` bytes a peer has filled.
+    pub(crate) fn filled(memory: Box<[u8]>, length: usize) -> Buffer {
+        let end = length.min(memory.len());
+        Buffer {
+            memory,
+            start: 0,
+            end: u32::try_from(end).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// How many bytes were not yet consumed.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether nothing is left. A buffer that came empty from a receive means end of input.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Consumes `count` bytes from the front; at most those that are there.
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        self.start += count.min(self.len()) as u32;
+    }
+
+    /// Keeps the first `length` bytes and forgets the rest.
+    #[inline]
+    pub fn truncate(&mut self, length: usize) {
+        self.end = self.start + length.min(self.len()) as u32;
+    }
+
+    /// The bytes that are left as a shared byte string, without a copy. The memory goes back when its last user is gone.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        if self.is_empty() {
+            return Bytes::new();
+        }
+        Bytes::from_owner(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.memory
+            .get(self.start as usize..self.end as usize)
+            .unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        give(std::mem::take(&mut self.memory));
+    }
+}
+
+/// Says how large this thread's buffers are from now on.
+pub(crate) fn set_size(bytes: usize) {
+    // `Buffer` counts in 32 bits; no socket hands over more than 1 GiB at once.
+    SIZE.set(bytes.clamp(512, 1 << 30));
+    SPARE.with_borrow_mut(Vec::clear);
+}
+
+/// How large this thread's buffers are.
+pub(crate) fn size() -> usize {
+    SIZE.get()
+}
+
+/// Memory for one receive: a spare piece, or a new one.
+pub(crate) fn take() -> Box<[u8]> {
+    match SPARE.with_borrow_mut(Vec::pop) {
+        Some(memory) => memory,
+        None => vec![0; SIZE.get()].into_boxed_slice(),
+    }
+}
+
+/// Gives memory back to the thread's store, or to the allocator when the store is full or the size is another.
+pub(crate) fn give(memory: Box<[u8]>) {
+    if memory.is_empty() {
+        return;
+    }
+    // While the thread ends the store may be gone already; then the allocator gets the memory.
+    let _ = SPARE.try_with(|spare| {
+        let mut spare = spare.borrow_mut();
+        if memory.len() == SIZE.get() && spare.len() < SPARE_BUFFERS_MAX {
+            spare.push(memory);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spares() -> usize {
+        SPARE.with_borrow(Vec::len)
+    }
+
+    #[test]
+    fn memory_comes_back_to_the_store() {
+        set_size(1024);
+        let memory = take();
+        let address = memory.as_ptr();
+        let buffer = Buffer::filled(memory, 10);
+        assert_eq!((buffer.len(), spares()), (10, 0));
+        drop(buffer);
+        assert_eq!(spares(), 1);
+        assert_eq!(take().as_ptr(), address);
+    }
+
+    #[test]
+    fn shared_bytes_keep_the_memory_until_the_last_slice_is_gone() {
+        set_size(1024);
+        let mut memory = take();
+        memory[..5].copy_from_slice(b"hello");
+        let mut buffer = Buffer::filled(memory, 5);
+        buffer.advance(1);
+        let bytes = buffer.into_bytes();
+        let slice = bytes.slice(1..3);
+        drop(bytes);
+        assert_eq!((&slice[..], spares()), (&b"ll"[..], 0));
+        drop(slice);
+        assert_eq!(spares(), 1);
+        assert_eq!(Buffer::empty().into_bytes().len(), 0);
+    }
+
+    #[test]
+    fn advance_and_truncate_stay_inside() {
+        let mut buffer = Buffer::copy_of(b"abc");
+        buffer.truncate(9);
+        assert_eq!(&buffer[..], b"abc");
+        buffer.advance(1);
+        buffer.truncate(1);
+        assert_eq!(&buffer[..], b"b");
+        buffer.advance(9);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn the_store_is_bounded() {
+        set_size(1024);
+        let taken: Vec<_> = (0..SPARE_BUFFERS_MAX * 2).map(|_| take()).collect();
+        taken.into_iter().for_each(give);
+        assert_eq!(spares(), SPARE_BUFFERS_MAX);
+        give(vec![0; 999].into_boxed_slice());
+        assert_eq!(spares(), SPARE_BUFFERS_MAX);
+    }
+}

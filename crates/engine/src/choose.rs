@@ -1,0 +1,48 @@
+//! Which engine to use: the one that is asked for if the kernel has it, else the best that works.
+
+/// The engines there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Readiness by `epoll`; works on every Linux.
+    Epoll,
+    /// Completions by `io_uring`; needs Linux 6.1 and the permission to use it.
+    Uring,
+    /// A network and a clock inside the process, for tests.
+    Sim,
+}
+
+impl std::fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            EngineKind::Epoll => "epoll",
+            EngineKind::Uring => "io_uring",
+            EngineKind::Sim => "simulation",
+        })
+    }
+}
+
+/// The engine to use when `wanted` is asked for, and the reason in words for the log.
+#[must_use]
+pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
+    match wanted {
+        Some(EngineKind::Uring) => match probe() {
+            Ok(()) => (EngineKind::Uring, "as configured".to_owned()),
+            Err(reason) => (
+                EngineKind::Epoll,
+                format!("io_uring was asked for, but {reason}"),
+            ),
+        },
+        Some(kind) => (kind, "as configured".to_owned()),
+        None => match probe() {
+            Ok(()) => (
+                EngineKind::Epoll,
+                "the default; io_uring would work too".to_owned(),
+            ),
+            Err(reason) => (EngineKind::Epoll, format!("the default; {reason}")),
+        },
+    }
+}
+
+fn probe() -> Result<(), String> {
+    Err("not yet".to_owned())
+}

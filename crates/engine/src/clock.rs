@@ -1,0 +1,112 @@
+//! The coarse clocks of a thread: read once a turn of the loop, then free to ask.
+//!
+//! The simulation has a time of its own, in which the wall clock begins at a fixed moment.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+thread_local! {
+    static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+    static WALL: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Where the wall clock of a simulation begins: 2024-01-01 00:00:00 UTC.
+const SIMULATED_EPOCH: Duration = Duration::from_secs(1_704_067_200);
+
+/// The monotonic time at the beginning of this turn of the loop; on a thread without a runtime, the time itself.
+#[inline]
+#[must_use]
+pub fn now() -> Instant {
+    NOW.get().unwrap_or_else(Instant::now)
+}
+
+/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn; on a thread without a runtime, the time itself.
+#[inline]
+#[must_use]
+pub fn wall() -> Duration {
+    match NOW.get() {
+        Some(_) => WALL.get(),
+        None => read_wall(),
+    }
+}
+
+fn read_wall() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// The clock of a worker. Milliseconds count from its start.
+pub(crate) struct Clock {
+    start: Instant,
+    now_ms: u64,
+    simulated: bool,
+}
+
+impl Clock {
+    pub(crate) fn new(now: Instant) -> Clock {
+        let mut clock = Clock {
+            start: now,
+            now_ms: 0,
+            simulated: false,
+        };
+        clock.read(now);
+        clock
+    }
+
+    /// Takes the wall clock from the monotonic one from now on.
+    pub(crate) fn simulate(&mut self) {
+        self.simulated = true;
+        self.read(self.start);
+    }
+
+    /// Begins a turn of the loop at `now`.
+    pub(crate) fn read(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.start);
+        self.now_ms = elapsed.as_millis() as u64;
+        NOW.set(Some(now));
+        WALL.set(if self.simulated {
+            SIMULATED_EPOCH + elapsed
+        } else {
+            read_wall()
+        });
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// A moment in milliseconds since the start, rounded up, so that nothing fires early.
+    pub(crate) fn ms_of(&self, moment: Instant) -> u64 {
+        let elapsed = moment.saturating_duration_since(self.start);
+        elapsed.as_secs() * 1000 + u64::from(elapsed.subsec_nanos().div_ceil(1_000_000))
+    }
+
+    /// How long it is until `deadline_ms`, zero when it has passed.
+    pub(crate) fn until(&self, deadline_ms: u64) -> Duration {
+        Duration::from_millis(deadline_ms.saturating_sub(self.now_ms))
+    }
+
+    /// Takes the clock away from the thread when its runtime ends.
+    pub(crate) fn stop() {
+        NOW.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_round_up_and_the_present_rounds_down() {
+        let start = Instant::now();
+        let mut clock = Clock::new(start);
+        clock.read(start + Duration::from_micros(1999));
+        assert_eq!(clock.now_ms(), 1);
+        assert_eq!(clock.ms_of(start + Duration::from_micros(1001)), 2);
+        assert_eq!(clock.ms_of(start + Duration::from_millis(3)), 3);
+        assert_eq!(clock.until(3), Duration::from_millis(2));
+        assert_eq!(now(), start + Duration::from_micros(1999));
+        Clock::stop();
+    }
+}

@@ -1,0 +1,352 @@
+//! The narrow interface between a thread and its kernel: operations go in, completions come out.
+//!
+//! An operation that can be finished at once is: [`Engine::submit`] then returns its outcome. Otherwise exactly one
+//! final [`Completion`] follows, from [`Engine::wait`], even when the operation is cancelled meanwhile. What an
+//! operation owns (the bytes to send, the buffer to receive into) stays with the engine until then.
+//!
+//! At most one operation of a kind is in flight for one socket, so a socket and a kind name an operation.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::slab::Key;
+
+use crate::buffer::Buffer;
+use crate::net::{Address, Segment};
+use crate::sys;
+
+/// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring.rs` and `sim.rs`.
+pub trait Engine {
+    /// Starts `op`. `Some` is its outcome, and nothing follows; `None` means that completions with `token` follow.
+    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome>;
+
+    /// Asks the operation named by `token` to end. `Some` is its outcome, and nothing follows; `None` means that its
+    /// final completion is still to come, with whatever it achieved, or that no such operation is in flight.
+    fn cancel(&mut self, token: Token) -> Option<Outcome>;
+
+    /// Hands everything submitted to the kernel, waits until something completes, the notifier is used or `timeout`
+    /// (rounded up to milliseconds) is over, and appends what completed. `None` waits without end.
+    ///
+    /// # Errors
+    /// Only when the engine itself is broken; the caller ends the process.
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()>;
+
+    /// Ends a wait from another thread.
+    fn notifier(&self) -> Notifier;
+
+    /// The monotonic time; simulated engines have their own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// A new stream socket that can be connected to `to`, bound to the address `from` if there is one.
+    ///
+    /// # Errors
+    /// Those of `socket()` and `bind()`.
+    fn socket(&mut self, to: &Address, from: Option<std::net::IpAddr>) -> io::Result<RawFd> {
+        sys::stream_socket(to, from)
+    }
+
+    /// A call that changes one property of a socket at once.
+    ///
+    /// # Errors
+    /// Those of `setsockopt()` and `shutdown()`.
+    fn control(&mut self, socket: RawFd, control: Control) -> io::Result<()> {
+        sys::control(socket, control)
+    }
+
+    /// Closes a socket that no operation knows of.
+    fn discard(&mut self, socket: RawFd) {
+        sys::close(socket);
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    /// Those of `getpeername()`.
+    fn peer(&self, socket: RawFd) -> io::Result<Address> {
+        sys::peer(socket)
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// Those of `getsockname()`.
+    fn local(&self, socket: RawFd) -> io::Result<Address> {
+        sys::local(socket)
+    }
+}
+
+/// Names an operation: the socket's place in the thread's tables, and what is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Place of the stream or listener; stays its own until the last completion.
+    pub key: Key,
+    /// Which of its operations.
+    pub kind: OpKind,
+}
+
+/// The kinds of operations, as they are told apart in a [`Token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OpKind {
+    /// [`Op::Accept`]; its key is of the table of listeners, all others are of the table of streams.
+    Accept = 0,
+    /// [`Op::Connect`]
+    Connect = 1,
+    /// [`Op::Recv`]
+    Recv = 2,
+    /// [`Op::Send`]
+    Send = 3,
+    /// [`Op::Close`]
+    Close = 4,
+}
+
+/// One operation. Sockets are descriptors, or numbers of the simulation's own.
+#[derive(Debug)]
+pub enum Op {
+    /// Accept one connection, or several if `many`: then each but the last completion says that more follow.
+    Accept {
+        /// The listening socket.
+        socket: RawFd,
+        /// Whether to go on accepting until there is nothing, or until cancelled.
+        many: bool,
+    },
+    /// Connect a fresh socket.
+    Connect {
+        /// The socket, from [`Engine::socket`].
+        socket: RawFd,
+        /// Where to.
+        address: Address,
+    },
+    /// Receive once, into a buffer that the engine provides when bytes are there.
+    Recv {
+        /// The connected socket.
+        socket: RawFd,
+        /// Whether the engine may go on receiving by itself, because what comes next is awaited without hurry.
+        keep: bool,
+    },
+    /// Send what `outgoing` holds: all of it, or as much as goes before the engine has to stop.
+    Send {
+        /// The connected socket.
+        socket: RawFd,
+        /// What to send; comes back with the outcome, without what was sent.
+        outgoing: Box<Outgoing>,
+        /// Stop after about this many bytes of files, so that others get their turn.
+        chunk: u64,
+        /// Close the socket when everything was sent.
+        close: bool,
+    },
+    /// Close the socket.
+    Close {
+        /// The socket.
+        socket: RawFd,
+    },
+}
+
+/// How an operation ended, or what one of several completions brings.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A connection and, if the engine learned it at no cost, the address of its peer.
+    Accepted(io::Result<(RawFd, Option<SocketAddr>)>),
+    /// The connection stands, or not.
+    Connected(io::Result<()>),
+    /// Something can be received: submit the operation again, when it is wanted.
+    Ready,
+    /// What was received; an empty buffer is the end of input.
+    Received(io::Result<Buffer>),
+    /// Some of it was sent.
+    Sent {
+        /// What is left to send.
+        outgoing: Box<Outgoing>,
+        /// How many bytes the kernel took.
+        taken: u64,
+        /// Why it stopped there.
+        stop: Stop,
+    },
+    /// The socket is closed.
+    Closed,
+}
+
+/// Why a send stopped.
+#[derive(Debug)]
+pub enum Stop {
+    /// Everything was sent.
+    Empty,
+    /// Everything was sent, and the socket was closed as asked.
+    Closed,
+    /// The kernel takes no more now; submit again at once.
+    Blocked,
+    /// The chunk is full; submit again in the next turn.
+    Chunk,
+    /// A range of a file comes next that is not known to be in memory.
+    Cold,
+    /// The connection is of no further use.
+    Failed(io::Error),
+}
+
+/// One completion of an operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// Whose.
+    pub token: Token,
+    /// What.
+    pub outcome: Outcome,
+    /// Whether further completions with this token follow.
+    pub more: bool,
+}
+
+/// What [`Engine::control`] changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// `TCP_NODELAY`
+    NoDelay(bool),
+    /// `TCP_CORK`
+    Cork(bool),
+    /// Send a reset instead of an orderly end when the socket is closed (`SO_LINGER` of zero).
+    ResetOnClose,
+    /// No more bytes will be sent: `shutdown(SHUT_WR)`.
+    ShutdownWrite,
+}
+
+/// What waits to be sent on one stream, in order.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    segments: VecDeque<Segment>,
+    /// How many of them are files.
+    files: u32,
+    /// What was sent. Its destructors may run foreign code, so the owner drops it when nothing is borrowed.
+    pub(crate) spent: Vec<Segment>,
+    /// Bytes at the front of the first file segment that are known to be in memory.
+    pub(crate) warm: u64,
+}
+
+impl Outgoing {
+    /// Appends a segment.
+    pub fn push(&mut self, segment: Segment) {
+        self.files += u32::from(matches!(segment, Segment::File { .. }));
+        self.segments.push_back(segment);
+    }
+
+    /// The segments that are left, in order.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter()
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// The next segment.
+    #[must_use]
+    pub fn front(&self) -> Option<&Segment> {
+        self.segments.front()
+    }
+
+    /// Moves all segments of `other` behind those that are here.
+    pub(crate) fn append(&mut self, other: &mut Outgoing) {
+        if self.files == 0 {
+            self.warm = other.warm;
+        }
+        self.files += std::mem::take(&mut other.files);
+        other.warm = 0;
+        self.segments.append(&mut other.segments);
+    }
+
+    /// Forgets everything that is left, without running destructors yet.
+    pub(crate) fn abandon(&mut self) {
+        self.spent.extend(self.segments.drain(..));
+        self.files = 0;
+        self.warm = 0;
+    }
+
+    /// The first segment that is a file.
+    pub(crate) fn first_file(&self) -> Option<&Segment> {
+        if self.files == 0 {
+            return None;
+        }
+        self.segments
+            .iter()
+            .find(|segment| matches!(segment, Segment::File { .. }))
+    }
+
+    /// Takes `count` sent bytes off the front.
+    pub(crate) fn advance(&mut self, mut count: u64) {
+        while count > 0 {
+            let Some(front) = self.segments.front_mut() else {
+                return;
+            };
+            let step = count.min(front.len());
+            if let Segment::File { .. } = front {
+                self.warm = self.warm.saturating_sub(step);
+            }
+            if step < front.len() {
+                front.advance(step);
+                return;
+            }
+            count -= step;
+            if let Segment::File { .. } = front {
+                self.files -= 1;
+                self.warm = 0;
+            }
+            self.spent.extend(self.segments.pop_front());
+        }
+    }
+}
+
+/// Wakes a thread that waits in its engine. May be used from any thread.
+#[derive(Clone, Debug)]
+pub struct Notifier(Arc<OwnedFd>);
+
+impl Notifier {
+    pub(crate) fn new() -> io::Result<Notifier> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Notifier(Arc::new(fd)))
+    }
+
+    /// Ends the current wait of the engine, or its next one.
+    pub fn notify(&self) {
+        // The only error is a full counter, and then the engine is notified already.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn fd(&self) -> impl AsFd + '_ {
+        self.0.as_fd()
+    }
+
+    /// Takes back all notifications so far.
+    pub(crate) fn clear(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn outgoing_advances_over_segments() {
+        let mut outgoing = Outgoing::default();
+        outgoing.push(Segment::Bytes(Bytes::from_static(b"head")));
+        outgoing.push(Segment::Bytes(Bytes::from_static(b"body")));
+        outgoing.advance(6);
+        assert_eq!(outgoing.spent.len(), 1);
+        let left: Vec<u64> = outgoing.segments().map(Segment::len).collect();
+        assert_eq!(left, [2]);
+        outgoing.advance(2);
+        assert!(outgoing.is_empty());
+        outgoing.advance(99);
+    }
+}

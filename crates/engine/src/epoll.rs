@@ -1,0 +1,485 @@
+//! The engine over epoll: readiness from the kernel, remembered per socket, turned into completions.
+//!
+//! A connection is registered once, edge-triggered, for everything; after that a request costs its share of one
+//! `epoll_wait`, one `recv` and one `send`. A short receive says that the socket is empty, so no second one is made
+//! before the next edge. Receives complete as [`Outcome::Ready`] and are made when the task asks again, so that one
+//! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and exclusive: one
+//! connection is accepted per event unless `many` is asked for, and a listener that nobody waits on is unregistered.
+
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
+
+use base::slab::Key;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::buffer::{self, Buffer};
+use crate::engine::{Completion, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token};
+use crate::sys;
+
+/// Events taken from the kernel at once (nginx's `epoll_events`).
+const EVENTS_MAX: usize = 512;
+
+/// Marks an event of a listener; the other 31 upper bits are the generation of the key.
+const LISTENER: u64 = 1 << 63;
+const NOTIFIER: u64 = u64::MAX;
+
+pub(crate) struct Epoll {
+    epoll: OwnedFd,
+    notifier: Notifier,
+    events: Vec<epoll::Event>,
+    /// By the index of the stream's key.
+    sources: Vec<Source>,
+    /// By the index of the listener's key.
+    listeners: Vec<Listener>,
+}
+
+/// What is known of one connected socket.
+#[derive(Default)]
+struct Source {
+    generation: u32,
+    socket: RawFd,
+    registered: bool,
+    readable: bool,
+    writable: bool,
+    /// The peer has ended or reset: a receive tells at once which, so `readable` stays.
+    ended: bool,
+    receiving: bool,
+    connecting: bool,
+    sending: Option<Box<Sending>>,
+}
+
+/// A send that waits until the socket drains.
+struct Sending {
+    outgoing: Box<Outgoing>,
+    chunk: u64,
+    close: bool,
+}
+
+#[derive(Default)]
+struct Listener {
+    generation: u32,
+    socket: RawFd,
+    registered: bool,
+    accepting: bool,
+    many: bool,
+}
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Epoll> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let notifier = Notifier::new()?;
+        // Edge-triggered: every write to it is an edge, so it is never read.
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, notifier.fd(), EventData::new_u64(NOTIFIER), flags)?;
+        Ok(Epoll {
+            epoll,
+            notifier,
+            events: Vec::with_capacity(EVENTS_MAX),
+            sources: Vec::new(),
+            listeners: Vec::new(),
+        })
+    }
+
+    /// The record of the socket; a fresh one when the place has changed hands.
+    fn source(&mut self, key: Key, socket: RawFd) -> &mut Source {
+        let index = key.index as usize;
+        if index >= self.sources.len() {
+            self.sources.resize_with(index + 1, Source::default);
+        }
+        let source = &mut self.sources[index];
+        if source.socket != socket || source.generation != key.generation {
+            *source = Source {
+                generation: key.generation,
+                socket,
+                // A new connection has an empty send buffer; if not, the first send finds out.
+                writable: true,
+                ..Source::default()
+            };
+        }
+        source
+    }
+
+    fn accept(&mut self, socket: RawFd, many: bool, key: Key) -> Option<Outcome> {
+        let index = key.index as usize;
+        if index >= self.listeners.len() {
+            self.listeners.resize_with(index + 1, Listener::default);
+        }
+        let listener = &mut self.listeners[index];
+        if listener.socket != socket || listener.generation != key.generation {
+            *listener = Listener {
+                generation: key.generation,
+                socket,
+                ..Listener::default()
+            };
+        }
+        listener.accepting = true;
+        listener.many = many;
+        if !listener.registered {
+            let data = EventData::new_u64(LISTENER | data_of(key));
+            // Exclusive: of the threads that wait on one listening socket, the kernel wakes one.
+            let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+            if let Err(error) = epoll::add(&self.epoll, sys::borrow(socket), data, flags) {
+                listener.accepting = false;
+                return Some(Outcome::Accepted(Err(error.into())));
+            }
+            listener.registered = true;
+        }
+        None
+    }
+
+    fn connect(
+        &mut self,
+        socket: RawFd,
+        address: &crate::net::Address,
+        key: Key,
+    ) -> Option<Outcome> {
+        match sys::connect(socket, address) {
+            Ok(true) => return Some(Outcome::Connected(Ok(()))),
+            Ok(false) => {}
+            Err(error) => return Some(Outcome::Connected(Err(error))),
+        }
+        let source = self.source(key, socket);
+        source.writable = false;
+        if let Err(error) = self.register(key) {
+            return Some(Outcome::Connected(Err(error)));
+        }
+        self.source(key, socket).connecting = true;
+        None
+    }
+
+    fn receive(&mut self, socket: RawFd, key: Key) -> Option<Outcome> {
+        let source = self.source(key, socket);
+        if source.readable {
+            match receive_once(source) {
+                Some(result) => return Some(Outcome::Received(result)),
+                None => source.readable = false,
+            }
+        }
+        source.receiving = true;
+        if !source.registered
+            && let Err(error) = self.register(key)
+        {
+            return Some(Outcome::Received(Err(error)));
+        }
+        None
+    }
+
+    fn send(&mut self, socket: RawFd, mut sending: Sending, key: Key) -> Option<Outcome> {
+        let source = self.source(key, socket);
+        if source.writable {
+            let (taken, stop) = sys::transmit(socket, &mut sending.outgoing, sending.chunk);
+            if taken > 0 || !matches!(stop, Stop::Blocked) {
+                return Some(self.sent(key, sending, taken, stop));
+            }
+            source.writable = false;
+        }
+        source.sending = Some(Box::new(sending));
+        if !self.source(key, socket).registered
+            && let Err(error) = self.register(key)
+            && let Some(sending) = self.source(key, socket).sending.take()
+        {
+            return Some(self.sent(key, *sending, 0, Stop::Failed(error)));
+        }
+        None
+    }
+
+    /// The outcome of a send; remembers a full socket and closes one that was to be closed.
+    fn sent(&mut self, key: Key, sending: Sending, taken: u64, stop: Stop) -> Outcome {
+        let Some(source) = self.sources.get_mut(key.index as usize) else {
+            return Outcome::Sent {
+                outgoing: sending.outgoing,
+                taken,
+                stop,
+            };
+        };
+        let stop = match stop {
+            Stop::Blocked => {
+                source.writable = false;
+                Stop::Blocked
+            }
+            Stop::Empty if sending.close => {
+                sys::close(source.socket);
+                *source = Source::default();
+                Stop::Closed
+            }
+            other => other,
+        };
+        Outcome::Sent {
+            outgoing: sending.outgoing,
+            taken,
+            stop,
+        }
+    }
+
+    /// Registers a connection once for all that can happen to it.
+    fn register(&mut self, key: Key) -> io::Result<()> {
+        let Some(source) = self.sources.get_mut(key.index as usize) else {
+            return Ok(());
+        };
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let data = EventData::new_u64(data_of(key));
+        epoll::add(&self.epoll, sys::borrow(source.socket), data, flags)?;
+        source.registered = true;
+        Ok(())
+    }
+
+    fn listener_event(&mut self, key: Key, completions: &mut Vec<Completion>) {
+        let Some(listener) = self.listeners.get_mut(key.index as usize) else {
+            return;
+        };
+        if data_of(key)
+            != data_of(Key {
+                generation: listener.generation,
+                ..key
+            })
+            || !listener.registered
+        {
+            return;
+        }
+        let token = Token {
+            key: Key {
+                generation: listener.generation,
+                ..key
+            },
+            kind: OpKind::Accept,
+        };
+        if !listener.accepting {
+            // Nobody waits; level-triggered, it would be reported again and again.
+            listener.registered = false;
+            let _ = epoll::delete(&self.epoll, sys::borrow(listener.socket));
+            return;
+        }
+        let first = completions.len();
+        loop {
+            match sys::accept(listener.socket) {
+                Ok(accepted) => completions.push(Completion {
+                    token,
+                    outcome: Outcome::Accepted(Ok(accepted)),
+                    more: listener.many,
+                }),
+                // A connection that ended before it was accepted is nobody's loss.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    listener.accepting = false;
+                    completions.push(Completion {
+                        token,
+                        outcome: Outcome::Accepted(Err(error.into())),
+                        more: false,
+                    });
+                    return;
+                }
+            }
+            if !listener.many {
+                listener.accepting = false;
+                return;
+            }
+            if completions.len() - first >= EVENTS_MAX {
+                return;
+            }
+        }
+    }
+
+    fn source_event(&mut self, key: Key, flags: EventFlags, completions: &mut Vec<Completion>) {
+        let Some(source) = self.sources.get_mut(key.index as usize) else {
+            return;
+        };
+        let key = Key {
+            generation: source.generation,
+            ..key
+        };
+        let over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        source.ended |= over || flags.contains(EventFlags::RDHUP);
+        source.readable |= source.ended || flags.contains(EventFlags::IN);
+        source.writable |= over || flags.contains(EventFlags::OUT);
+
+        if source.connecting && source.writable {
+            source.connecting = false;
+            completions.push(Completion {
+                token: Token {
+                    key,
+                    kind: OpKind::Connect,
+                },
+                outcome: Outcome::Connected(sys::pending_error(source.socket)),
+                more: false,
+            });
+        }
+        if source.receiving && source.readable {
+            source.receiving = false;
+            completions.push(Completion {
+                token: Token {
+                    key,
+                    kind: OpKind::Recv,
+                },
+                outcome: Outcome::Ready,
+                more: false,
+            });
+        }
+        if source.writable
+            && let Some(sending) = source.sending.take()
+        {
+            let socket = source.socket;
+            if let Some(outcome) = self.send(socket, *sending, key) {
+                let token = Token {
+                    key,
+                    kind: OpKind::Send,
+                };
+                completions.push(Completion {
+                    token,
+                    outcome,
+                    more: false,
+                });
+            }
+        }
+    }
+}
+
+impl Engine for Epoll {
+    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome> {
+        match op {
+            Op::Accept { socket, many } => self.accept(socket, many, token.key),
+            Op::Connect { socket, address } => self.connect(socket, &address, token.key),
+            Op::Recv { socket, keep: _ } => self.receive(socket, token.key),
+            Op::Send {
+                socket,
+                outgoing,
+                chunk,
+                close,
+            } => self.send(
+                socket,
+                Sending {
+                    outgoing,
+                    chunk,
+                    close,
+                },
+                token.key,
+            ),
+            Op::Close { socket } => {
+                // The last descriptor of a connection: closing it also unregisters it.
+                *self.source(token.key, socket) = Source::default();
+                sys::close(socket);
+                Some(Outcome::Closed)
+            }
+        }
+    }
+
+    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+        let index = token.key.index as usize;
+        if token.kind == OpKind::Accept {
+            let listener = self.listeners.get_mut(index)?;
+            if listener.generation != token.key.generation {
+                return None;
+            }
+            if std::mem::take(&mut listener.registered) {
+                // Other threads and processes share the socket, so closing it would not unregister it.
+                let _ = epoll::delete(&self.epoll, sys::borrow(listener.socket));
+            }
+            let accepting = std::mem::take(&mut listener.accepting);
+            return accepting.then(|| Outcome::Accepted(Err(cancelled())));
+        }
+        let source = self.sources.get_mut(index)?;
+        if source.generation != token.key.generation {
+            return None;
+        }
+        match token.kind {
+            OpKind::Recv => {
+                std::mem::take(&mut source.receiving).then(|| Outcome::Received(Err(cancelled())))
+            }
+            OpKind::Connect => {
+                std::mem::take(&mut source.connecting).then(|| Outcome::Connected(Err(cancelled())))
+            }
+            OpKind::Send => source.sending.take().map(|sending| Outcome::Sent {
+                outgoing: sending.outgoing,
+                taken: 0,
+                stop: Stop::Failed(cancelled()),
+            }),
+            OpKind::Accept | OpKind::Close => None,
+        }
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        let timeout = timeout.map(|duration| {
+            let ms = duration.as_nanos().div_ceil(1_000_000).min(86_400_000) as i64;
+            Timespec {
+                tv_sec: ms / 1000,
+                tv_nsec: ms % 1000 * 1_000_000,
+            }
+        });
+        self.events.clear();
+        let events = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, events, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for index in 0..self.events.len() {
+            let epoll::Event { flags, data } = self.events[index];
+            let data = data.u64();
+            if data == NOTIFIER {
+                continue;
+            }
+            let key = Key {
+                index: data as u32,
+                generation: (data >> 32) as u32 & 0x7fff_ffff,
+            };
+            if data & LISTENER != 0 {
+                self.listener_event(key, completions);
+            } else if self.sources.get(key.index as usize).is_some_and(|source| {
+                source.registered && source.generation & 0x7fff_ffff == key.generation
+            }) {
+                self.source_event(key, flags, completions);
+            }
+        }
+        Ok(())
+    }
+
+    fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+}
+
+/// Index and the lower 31 bits of the generation, as the kernel keeps them for us.
+fn data_of(key: Key) -> u64 {
+    u64::from(key.generation & 0x7fff_ffff) << 32 | u64::from(key.index)
+}
+
+fn cancelled() -> io::Error {
+    Errno::CANCELED.into()
+}
+
+/// One receive; `None` when nothing is there.
+fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
+    let mut memory = buffer::take();
+    loop {
+        let result = rustix::net::recv(
+            sys::borrow(source.socket),
+            &mut *memory,
+            RecvFlags::DONTWAIT,
+        );
+        match result {
+            Ok((count, _)) => {
+                // Less than was asked for: the socket is empty now, and the next bytes will be an edge.
+                source.readable = source.ended || count == memory.len();
+                return Some(Ok(match count {
+                    0 => {
+                        buffer::give(memory);
+                        Buffer::empty()
+                    }
+                    _ => Buffer::filled(memory, count),
+                }));
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => {
+                buffer::give(memory);
+                return (error != Errno::AGAIN).then(|| Err(error.into()));
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Files, read without blocking the loop on a disk: what the kernel has in memory is taken inline, the rest is left to the
+//! thread pool of [`blocking`](crate::blocking).
+//!
+//! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of going to the disk. Where that
+//! call does not exist (kernel older than 5.12, or a seccomp filter) both are done inline.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::blocking::blocking;
+
+/// How far apart a range is probed for being in memory. Readahead fills larger pieces than this.
+const PROBE_STEP: u64 = 64 * 1024;
+
+/// What a pool thread reads at once while it brings a range into memory.
+const WARM_STEP: usize = 128 * 1024;
+
+/// An open file. Cloning it shares the descriptor; the last clone closes it.
+#[derive(Clone, Debug)]
+pub struct File(Arc<OwnedFd>);
+
+/// What is known of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Bytes.
+    pub size: u64,
+    /// When the content last changed, in seconds since 1970.
+    pub mtime: i64,
+    /// The part of that below a second.
+    pub mtime_nanos: u32,
+    /// When content or metadata last changed, in seconds since 1970.
+    pub ctime: i64,
+    /// The part of that below a second.
+    pub ctime_nanos: u32,
+    /// Number of the file in its file system.
+    pub inode: u64,
+    /// Number of the file system.
+    pub device: u64,
+    /// Kind and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+}
+
+impl Metadata {
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        FileType::from_raw_mode(self.mode) == FileType::Directory
+    }
+
+    /// Whether it is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        FileType::from_raw_mode(self.mode) == FileType::RegularFile
+    }
+
+    /// Whether it is a symbolic link, which only [`link_stat_now`] can say.
+    #[must_use]
+    pub fn is_link(&self) -> bool {
+        FileType::from_raw_mode(self.mode) == FileType::Symlink
+    }
+}
+
+impl From<Stat> for Metadata {
+    // The types of the fields differ between architectures.
+    #[allow(clippy::unnecessary_cast, clippy::cast_lossless)]
+    fn from(stat: Stat) -> Metadata {
+        Metadata {
+            size: stat.st_size as u64,
+            mtime: stat.st_mtime as i64,
+            mtime_nanos: stat.st_mtime_nsec as u32,
+            ctime: stat.st_ctime as i64,
+            ctime_nanos: stat.st_ctime_nsec as u32,
+            inode: stat.st_ino as u64,
+            device: stat.st_dev as u64,
+            mode: stat.st_mode as u32,
+            uid: stat.st_uid,
+        }
+    }
+}
+
+/// Opens a file or directory for reading.
+///
+/// # Errors
+/// Those of `open()` and `fstat()`.
+pub async fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    match open_cached(path, READ) {
+        Ok(file) => described(file),
+        Err(Errno::AGAIN) => {
+            let path = path.to_owned();
+            blocking(move || described(rustix::fs::open(&path, READ, Mode::empty())?)).await
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Metadata of what `path` leads to, without waiting for a disk: three cheap calls when the path is in memory, else a job
+/// for the pool. For a path that was seen a moment ago [`stat_now`] is one call.
+///
+/// # Errors
+/// Those of `stat()`.
+pub async fn stat(path: &Path) -> io::Result<Metadata> {
+    match open_cached(path, OFlags::PATH.union(OFlags::CLOEXEC)) {
+        Ok(place) => Ok(rustix::fs::fstat(&place)?.into()),
+        Err(Errno::AGAIN) => {
+            let path = path.to_owned();
+            blocking(move || stat_now(&path)).await
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Metadata of what `path` leads to, at once: for paths that were seen recently, whose directories are in memory.
+///
+/// # Errors
+/// Those of `stat()`.
+pub fn stat_now(path: &Path) -> io::Result<Metadata> {
+    Ok(rustix::fs::stat(path)?.into())
+}
+
+/// Metadata of `path` itself, even if it is a symbolic link, at once.
+///
+/// # Errors
+/// Those of `lstat()`.
+pub fn link_stat_now(path: &Path) -> io::Result<Metadata> {
+    Ok(rustix::fs::lstat(path)?.into())
+}
+
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
+fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
+    let metadata = rustix::fs::fstat(&file)?.into();
+    Ok((File(Arc::new(file)), metadata))
+}
+
+/// Opens `path` if that needs no disk; `EAGAIN` if it might.
+fn open_cached(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    static MISSING: AtomicBool = AtomicBool::new(false);
+    if MISSING.load(Ordering::Relaxed) {
+        return rustix::fs::open(path, flags, Mode::empty());
+    }
+    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
+            // The call or the flag may be unknown, or the path is refused for its own sake: the plain call tells.
+            let plain = rustix::fs::open(path, flags, Mode::empty());
+            if plain.is_ok() {
+                MISSING.store(true, Ordering::Relaxed);
+            }
+            plain
+        }
+        result => result,
+    }
+}
+
+impl File {
+    /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// Those of `pread()`.
+    pub async fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let mut memory = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            let rest = memory.get_mut(filled..).unwrap_or_default();
+            let place = offset + filled as u64;
+            match rustix::io::preadv2(
+                &*self.0,
+                &mut [IoSliceMut::new(rest)],
+                place,
+                ReadWriteFlags::NOWAIT,
+            ) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
+                    let file = self.clone();
+                    (memory, filled) =
+                        blocking(move || file.read_cold(memory, filled, offset)).await?;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        memory.truncate(filled);
+        Ok(memory.into())
+    }
+
+    /// Fills the rest of `memory`, of which `filled` bytes are there, waiting for the disk.
+    fn read_cold(
+        &self,
+        mut memory: Vec<u8>,
+        mut filled: usize,
+        offset: u64,
+    ) -> io::Result<(Vec<u8>, usize)> {
+        while let Some(rest) = memory.get_mut(filled..)
+            && !rest.is_empty()
+        {
+            match rustix::io::pread(&*self.0, rest, offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok((memory, filled))
+    }
+
+    /// Writes all of `bytes` at `offset`, on a thread of the pool. The file must have been made by [`File::from`].
+    ///
+    /// # Errors
+    /// Those of `pwrite()`.
+    pub async fn write_at(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
+        let file = self.clone();
+        blocking(move || {
+            let mut written = 0;
+            while let Some(rest) = bytes.get(written..)
+                && !rest.is_empty()
+            {
+                match rustix::io::pwrite(&*file.0, rest, offset + written as u64) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(count) => written += count,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// What is known of the file now, at once.
+    ///
+    /// # Errors
+    /// Those of `fstat()`.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        Ok(rustix::fs::fstat(&*self.0)?.into())
+    }
+
+    /// The descriptor.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> File {
+        File(Arc::new(fd))
+    }
+}
+
+impl From<std::fs::File> for File {
+    fn from(file: std::fs::File) -> File {
+        File(Arc::new(file.into()))
+    }
+}
+
+/// How many bytes from `offset`, of `length`, are in memory as far as probes every 64 KiB and at both ends tell.
+///
+/// A range beyond the end of the file counts as being in memory: sending it tells at once that it is not there.
+pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
+    let Some(last) = (offset + length).checked_sub(1) else {
+        return 0;
+    };
+    let mut place = offset;
+    while place < last {
+        if !is_warm(file, place) {
+            return place - offset;
+        }
+        place += PROBE_STEP - place % PROBE_STEP;
+    }
+    if is_warm(file, last) {
+        length
+    } else {
+        (last - last % PROBE_STEP).saturating_sub(offset)
+    }
+}
+
+fn is_warm(file: &File, place: u64) -> bool {
+    let mut byte = [0];
+    let slice = &mut [IoSliceMut::new(&mut byte)];
+    // File systems that cannot say count as cold: slower, but the loop never waits for them.
+    rustix::io::preadv2(&*file.0, slice, place, ReadWriteFlags::NOWAIT).is_ok()
+}
+
+/// Brings a range of a file into memory, waiting for the disk. Errors are left to whoever sends the range.
+pub(crate) fn warm(file: &File, offset: u64, length: u64) {
+    let mut memory = vec![0; WARM_STEP];
+    let end = offset + length;
+    let mut place = offset;
+    while place < end {
+        let step = (end - place).min(WARM_STEP as u64) as usize;
+        let Some(memory) = memory.get_mut(..step) else {
+            return;
+        };
+        match rustix::io::pread(&*file.0, memory, place) {
+            Ok(0) => return,
+            Ok(count) => place += count as u64,
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn temporary(bytes: &[u8]) -> File {
+        let mut file = std::fs::File::from(
+            rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap(),
+        );
+        file.write_all(bytes).unwrap();
+        file.into()
+    }
+
+    #[test]
+    fn metadata_tells_kinds_apart() {
+        let directory = stat_now(Path::new("/")).unwrap();
+        assert!(directory.is_dir() && !directory.is_file() && !directory.is_link());
+        let metadata = temporary(b"12345").metadata().unwrap();
+        assert!(metadata.is_file());
+        assert_eq!(metadata.size, 5);
+    }
+
+    #[test]
+    fn cold_reads_stop_at_the_end() {
+        let file = temporary(b"0123456789");
+        let (memory, filled) = file.read_cold(vec![0; 20], 0, 3).unwrap();
+        assert_eq!(&memory[..filled], b"3456789");
+        warm(&file, 0, 1_000_000);
+    }
+}

@@ -1,0 +1,66 @@
+//! Where a socket is: an internet address with a port, or the path of a Unix socket.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// The address of a stream socket. Displayed as nginx prints it: `127.0.0.1:80`, `[::1]:80`, `unix:/run/site.sock`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// IPv4 or IPv6.
+    Inet(SocketAddr),
+    /// A Unix socket; empty when it has no name. A path that begins with `@` is of Linux's abstract namespace.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The IP address, if it has one.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Address::Inet(address) => Some(address.ip()),
+            Address::Unix(_) => None,
+        }
+    }
+
+    /// The port, if it has one.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Address::Inet(address) => Some(address.port()),
+            Address::Unix(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Inet(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address::Inet(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn displays_as_nginx_does() {
+        for text in ["127.0.0.1:80", "[::1]:8080"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(Address::from(address).to_string(), text);
+        }
+        assert_eq!(
+            Address::Unix("/run/x.sock".into()).to_string(),
+            "unix:/run/x.sock"
+        );
+        assert_eq!(Address::Unix(PathBuf::new()).to_string(), "unix:");
+    }
+}

@@ -1,0 +1,37 @@
+//! Connecting to another end.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::table::StreamState;
+use super::{Address, Stream};
+use crate::worker::enter;
+
+/// Connects to `address`, from the address `bind` if there is one, until `deadline`.
+///
+/// # Errors
+/// Those of `socket()`, `bind()` and `connect()`; `TimedOut` at the deadline.
+///
+/// # Panics
+/// When the thread has no runtime.
+pub async fn connect(
+    address: &Address,
+    bind: Option<IpAddr>,
+    deadline: Option<Instant>,
+) -> io::Result<Stream> {
+    let stream = enter(|worker| {
+        let socket = worker.engine.socket(address, bind)?;
+        let peer = match address {
+            Address::Inet(address) => Some(*address),
+            Address::Unix(_) => None,
+        };
+        let key = worker.streams.insert(StreamState::new(socket, peer, false));
+        worker.connect(key, address.clone());
+        io::Result::Ok(Stream::new(key))
+    })?;
+    poll_fn(|context| enter(|worker| worker.poll_connect(stream.key(), deadline, context.waker())))
+        .await?;
+    Ok(stream)
+}

@@ -1,0 +1,77 @@
+//! Stream sockets: listening, accepting, connecting, receiving and sending.
+//!
+//! Operations belong to the stream, not to the future that waits for them: dropping a future loses no byte and frees no
+//! buffer that the kernel may still write to. All waiting is for one party each: one receiver and one `drained` a stream.
+
+mod address;
+mod connect;
+mod listen;
+pub(crate) mod listener;
+mod stream;
+pub(crate) mod table;
+
+pub use address::Address;
+pub use connect::connect;
+pub use listen::{CallError, KeepAlive, ListenOptions, listen};
+pub use listener::{Accept, Listener};
+pub use stream::{Drained, Recv, Stream};
+
+use bytes::Bytes;
+
+use crate::file::File;
+
+/// A piece of what a stream sends.
+#[derive(Clone, Debug)]
+pub enum Segment {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A range of a file, sent without copying it through this process. If the file turns out shorter, the stream fails
+    /// with `UnexpectedEof`.
+    File {
+        /// The file.
+        file: File,
+        /// Where the range begins.
+        offset: u64,
+        /// How long it is.
+        length: u64,
+    },
+}
+
+impl Segment {
+    /// How many bytes it will send.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Segment::Bytes(bytes) => bytes.len() as u64,
+            Segment::File { length, .. } => *length,
+        }
+    }
+
+    /// Whether it sends nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops `count` bytes from its front.
+    pub(crate) fn advance(&mut self, count: u64) {
+        match self {
+            Segment::Bytes(bytes) => {
+                let count = usize::try_from(count)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                bytes::Buf::advance(bytes, count);
+            }
+            Segment::File { offset, length, .. } => {
+                *offset += count;
+                *length = length.saturating_sub(count);
+            }
+        }
+    }
+}
+
+impl From<Bytes> for Segment {
+    fn from(bytes: Bytes) -> Segment {
+        Segment::Bytes(bytes)
+    }
+}

@@ -1,0 +1,270 @@
+//! A connected stream socket as its owner sees it; the work is done in `table.rs`.
+
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use base::slab::Key;
+
+use super::table::Addresses;
+use super::{Address, Segment};
+use crate::buffer::Buffer;
+use crate::engine::Control;
+use crate::worker::{enter, try_enter};
+
+/// A connected stream socket. Dropping it closes the connection and forgets what was not yet sent; [`finish`](Self::finish)
+/// sends it first.
+#[derive(Debug)]
+pub struct Stream {
+    key: Key,
+    /// Not `Send`: the key is of this thread's table.
+    _local: PhantomData<*const ()>,
+}
+
+impl Stream {
+    pub(crate) fn new(key: Key) -> Stream {
+        Stream {
+            key,
+            _local: PhantomData,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Receives what the peer has sent, as soon as there is something. An empty buffer is the end of input.
+    ///
+    /// Cancel-safe: what arrives after the future was dropped is there for the next one. While it waits, the stream holds
+    /// no buffer.
+    ///
+    /// # Errors
+    /// `TimedOut` at `deadline`, after which the stream is as before; `ECONNRESET` and the like for good.
+    #[inline]
+    pub fn recv(&self, deadline: Option<Instant>) -> Recv<'_> {
+        Recv {
+            stream: self,
+            deadline,
+            idle: false,
+            waiting: false,
+        }
+    }
+
+    /// Like [`recv`](Self::recv), while a request head or an idle byte is awaited: the engine may then arrange to receive
+    /// again and again by itself.
+    #[inline]
+    pub fn recv_idle(&self, deadline: Option<Instant>) -> Recv<'_> {
+        Recv {
+            stream: self,
+            deadline,
+            idle: true,
+            waiting: false,
+        }
+    }
+
+    /// Appends to what is to be sent. No system call. After a send error, or [`shutdown_write`](Self::shutdown_write), it is
+    /// dropped.
+    pub fn push(&self, segment: impl Into<Segment>) {
+        let segment = segment.into();
+        enter(|worker| worker.push(self.key, segment));
+    }
+
+    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits: the rest goes on by itself
+    /// as the socket drains.
+    pub fn start_send(&self) {
+        enter(|worker| worker.start_send(self.key));
+    }
+
+    /// Sends what was pushed, then closes. The engine sees to it; the send timeout ends it.
+    pub fn finish(self) {
+        let stream = ManuallyDrop::new(self);
+        enter(|worker| worker.finish(stream.key));
+    }
+
+    /// Bytes that were pushed and not yet taken by the kernel.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        usize::try_from(enter(|worker| worker.backlog(self.key))).unwrap_or(usize::MAX)
+    }
+
+    /// Starts sending and waits until at most `limit` bytes are left to send. Cancel-safe.
+    ///
+    /// # Errors
+    /// `TimedOut` when the peer has taken nothing for the send timeout; `UnexpectedEof` when a file was shorter than its
+    /// segment said; `EPIPE`, `ECONNRESET` and the like. Except for `TimedOut`, later calls return the same.
+    pub fn drained(&self, limit: usize) -> Drained<'_> {
+        Drained {
+            stream: self,
+            limit: limit as u64,
+            waiting: false,
+        }
+    }
+
+    /// How long the peer may take nothing before [`drained`](Self::drained) and [`finish`](Self::finish) give up. 60 s at
+    /// first.
+    pub fn set_send_timeout(&self, timeout: Duration) {
+        enter(|worker| worker.set_send_timeout(self.key, timeout));
+    }
+
+    /// How many bytes of files are sent in one turn of the loop. 2 MiB at first.
+    pub fn set_sendfile_chunk(&self, bytes: usize) {
+        enter(|worker| worker.set_chunk(self.key, bytes));
+    }
+
+    /// Bytes that the kernel has taken since the stream began.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        enter(|worker| worker.streams.get(self.key).map_or(0, |state| state.sent))
+    }
+
+    /// The address of the other end. Asked when it is first needed.
+    #[must_use]
+    pub fn peer(&self) -> Address {
+        enter(|worker| {
+            let unknown = || Address::Unix(PathBuf::new());
+            let Some(state) = worker.streams.get_mut(self.key) else {
+                return unknown();
+            };
+            if let Some(peer) = state.peer {
+                return Address::Inet(peer);
+            }
+            let addresses: &mut Addresses = state.addresses.get_or_insert_default();
+            let known = addresses.peer.get_or_insert_with(|| {
+                worker
+                    .engine
+                    .peer(state.socket)
+                    .unwrap_or_else(|_| unknown())
+            });
+            known.clone()
+        })
+    }
+
+    /// The address of this end. Asked when it is first needed.
+    #[must_use]
+    pub fn local(&self) -> Address {
+        enter(|worker| {
+            let unknown = || Address::Unix(PathBuf::new());
+            let Some(state) = worker.streams.get_mut(self.key) else {
+                return unknown();
+            };
+            let addresses: &mut Addresses = state.addresses.get_or_insert_default();
+            let known = addresses.local.get_or_insert_with(|| {
+                worker
+                    .engine
+                    .local(state.socket)
+                    .unwrap_or_else(|_| unknown())
+            });
+            known.clone()
+        })
+    }
+
+    /// Ends this direction once what was pushed is sent. Receiving goes on.
+    pub fn shutdown_write(&self) {
+        enter(|worker| worker.shutdown_write(self.key));
+    }
+
+    /// Closes at once with a reset; what was not yet sent or not yet read by the peer is lost.
+    pub fn reset(self) {
+        enter(|worker| {
+            if let Some(state) = worker.streams.get(self.key) {
+                // If it fails, the connection has been reset by the peer already.
+                let _ = worker.engine.control(state.socket, Control::ResetOnClose);
+            }
+        });
+    }
+
+    /// `TCP_NODELAY`. Costs nothing when it is that way already.
+    pub fn set_nodelay(&self, on: bool) {
+        enter(|worker| worker.set_nodelay(self.key, on));
+    }
+
+    /// `TCP_CORK`: while it is on, only full packets leave.
+    pub fn set_cork(&self, on: bool) {
+        enter(|worker| {
+            if let Some(state) = worker.streams.get(self.key) {
+                // It fails for Unix sockets, which have no packets.
+                let _ = worker.engine.control(state.socket, Control::Cork(on));
+            }
+        });
+    }
+
+    /// The descriptor, for options that are not offered here. It is closed with the stream.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        enter(|worker| {
+            worker
+                .streams
+                .get(self.key)
+                .map_or(-1, |state| state.socket)
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        try_enter(|worker| worker.close(self.key));
+    }
+}
+
+/// The future of [`Stream::recv`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Recv<'a> {
+    stream: &'a Stream,
+    deadline: Option<Instant>,
+    idle: bool,
+    waiting: bool,
+}
+
+impl Future for Recv<'_> {
+    type Output = io::Result<Buffer>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (key, deadline, idle) = (self.stream.key, self.deadline, self.idle);
+        let result = enter(|worker| worker.poll_recv(key, deadline, idle, context.waker()));
+        self.waiting = result.is_pending();
+        result
+    }
+}
+
+impl Drop for Recv<'_> {
+    fn drop(&mut self) {
+        if self.waiting {
+            try_enter(|worker| worker.forget_reader(self.stream.key));
+        }
+    }
+}
+
+/// The future of [`Stream::drained`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Drained<'a> {
+    stream: &'a Stream,
+    limit: u64,
+    waiting: bool,
+}
+
+impl Future for Drained<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (key, limit) = (self.stream.key, self.limit);
+        let result = enter(|worker| worker.poll_drained(key, limit, context.waker()));
+        self.waiting = result.is_pending();
+        result
+    }
+}
+
+impl Drop for Drained<'_> {
+    fn drop(&mut self) {
+        if self.waiting {
+            try_enter(|worker| worker.forget_writer(self.stream.key));
+        }
+    }
+}

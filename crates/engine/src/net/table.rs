@@ -1,0 +1,827 @@
+//! The thread's table of streams: what is known of each, and what happens when an operation completes.
+//!
+//! An entry stays until its handle is gone, its socket is closed and no operation is in flight. In between:
+//!
+//! ```text
+//!           push, start_send            finish            everything sent, or the send timeout
+//!   open ─────────────────────▶ open ──────────▶ finishing ──────────────────────────▶ closing ──▶ gone
+//!     └──────────────────────────── drop, reset ──────────────────────────────────────────▲
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use base::limits::{RECEIVE_BUFFERS_PER_CONNECTION_MAX, SENDFILE_CHUNK_DEFAULT};
+use base::slab::Key;
+use base::wheel::Entry;
+
+use super::{Address, Segment};
+use crate::blocking;
+use crate::buffer::Buffer;
+use crate::engine::{Control, Op, OpKind, Outcome, Outgoing, Stop, Token};
+use crate::file;
+use crate::worker::{Timer, Worker, enter};
+
+/// nginx's default of `send_timeout`.
+const SEND_TIMEOUT_MS_DEFAULT: u32 = 60_000;
+
+const NEVER: u64 = u64::MAX;
+
+/// One stream. Its size counts ten thousand times; a test below bounds it.
+pub(crate) struct StreamState {
+    pub(crate) socket: RawFd,
+
+    // Operations in flight.
+    receiving: bool,
+    sending: bool,
+    connecting: bool,
+    closing: bool,
+    /// A pool thread reads the next range of a file into memory.
+    warming: bool,
+    /// A chunk of a file was sent; the rest waits for the next turn.
+    next_turn: bool,
+
+    // What the owner wants.
+    /// The handle is gone, and what is queued need not be sent.
+    dropped: bool,
+    /// The handle is gone; close when everything is sent.
+    finishing: bool,
+    /// No more is sent after what is queued.
+    shutdown: bool,
+    nodelay: bool,
+
+    // What the peer did.
+    ended: bool,
+    received_once: bool,
+    closed: bool,
+    receive_failure: Failure,
+    send_failure: Failure,
+
+    send_timeout_ms: u32,
+    chunk: u32,
+
+    reader: Option<Waker>,
+    reader_deadline_ms: u64,
+    writer: Option<Waker>,
+    writer_limit: u64,
+
+    arrived: Option<Buffer>,
+    arrived_more: Option<Box<VecDeque<Buffer>>>,
+    pending: Option<Box<Outgoing>>,
+    /// Bytes that were pushed and not yet taken by the kernel.
+    backlog: u64,
+    pub(crate) sent: u64,
+    /// When the kernel last took something, or when the backlog began.
+    progress_ms: u64,
+
+    timer: Option<Entry>,
+    timer_ms: u64,
+
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) addresses: Option<Box<Addresses>>,
+}
+
+/// Addresses that were asked for and are not free to know.
+#[derive(Default)]
+pub(crate) struct Addresses {
+    pub(crate) peer: Option<Address>,
+    pub(crate) local: Option<Address>,
+}
+
+/// An error that stays, in four bytes: an `errno`, or one of those that have none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Failure(i32);
+
+impl Failure {
+    const NONE: Failure = Failure(0);
+    const SHORT_FILE: Failure = Failure(-1);
+    const OTHER: Failure = Failure(-2);
+
+    fn of(error: &io::Error) -> Failure {
+        match error.raw_os_error() {
+            Some(number) => Failure(number),
+            None if error.kind() == io::ErrorKind::UnexpectedEof => Failure::SHORT_FILE,
+            None => Failure::OTHER,
+        }
+    }
+
+    fn error(self) -> Option<io::Error> {
+        match self {
+            Failure::NONE => None,
+            Failure::SHORT_FILE => Some(io::ErrorKind::UnexpectedEof.into()),
+            Failure::OTHER => Some(io::ErrorKind::Other.into()),
+            Failure(number) => Some(io::Error::from_raw_os_error(number)),
+        }
+    }
+}
+
+impl StreamState {
+    pub(crate) fn new(socket: RawFd, peer: Option<SocketAddr>, nodelay: bool) -> StreamState {
+        StreamState {
+            socket,
+            receiving: false,
+            sending: false,
+            connecting: false,
+            closing: false,
+            warming: false,
+            next_turn: false,
+            dropped: false,
+            finishing: false,
+            shutdown: false,
+            nodelay,
+            ended: false,
+            received_once: false,
+            closed: false,
+            receive_failure: Failure::NONE,
+            send_failure: Failure::NONE,
+            send_timeout_ms: SEND_TIMEOUT_MS_DEFAULT,
+            chunk: SENDFILE_CHUNK_DEFAULT as u32,
+            reader: None,
+            reader_deadline_ms: NEVER,
+            writer: None,
+            writer_limit: 0,
+            arrived: None,
+            arrived_more: None,
+            pending: None,
+            backlog: 0,
+            sent: 0,
+            progress_ms: 0,
+            timer: None,
+            timer_ms: 0,
+            peer,
+            addresses: None,
+        }
+    }
+
+    fn take_arrived(&mut self) -> Option<Buffer> {
+        let first = self.arrived.take()?;
+        if let Some(more) = &mut self.arrived_more {
+            self.arrived = more.pop_front();
+            if more.is_empty() {
+                self.arrived_more = None;
+            }
+        }
+        Some(first)
+    }
+
+    fn put_arrived(&mut self, buffer: Buffer) {
+        match self.arrived {
+            None => self.arrived = Some(buffer),
+            Some(_) => self.arrived_more.get_or_insert_default().push_back(buffer),
+        }
+    }
+
+    fn arrived_count(&self) -> usize {
+        usize::from(self.arrived.is_some())
+            + self.arrived_more.as_ref().map_or(0, |more| more.len())
+    }
+
+    /// The first moment at which somebody has waited too long.
+    fn deadline_ms(&self) -> u64 {
+        let receive = if self.reader.is_some() {
+            self.reader_deadline_ms
+        } else {
+            NEVER
+        };
+        let waited_for = self.writer.is_some() || self.finishing;
+        receive.min(if waited_for {
+            self.send_deadline_ms()
+        } else {
+            NEVER
+        })
+    }
+
+    fn send_deadline_ms(&self) -> u64 {
+        if self.backlog == 0 {
+            return NEVER;
+        }
+        self.progress_ms + u64::from(self.send_timeout_ms)
+    }
+
+    fn in_flight(&self) -> bool {
+        self.receiving || self.sending || self.connecting || self.closing || self.warming
+    }
+}
+
+// Receiving.
+impl Worker {
+    pub(crate) fn poll_recv(
+        &mut self,
+        key: Key,
+        deadline: Option<Instant>,
+        idle: bool,
+        waker: &Waker,
+    ) -> Poll<io::Result<Buffer>> {
+        loop {
+            let Some(state) = self.streams.get_mut(key) else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            if let Some(buffer) = state.take_arrived() {
+                return Poll::Ready(Ok(buffer));
+            }
+            if state.ended {
+                return Poll::Ready(Ok(Buffer::empty()));
+            }
+            if let Some(error) = state.receive_failure.error() {
+                return Poll::Ready(Err(error));
+            }
+            if !state.receiving {
+                state.receiving = true;
+                let keep = idle && state.received_once;
+                let op = Op::Recv {
+                    socket: state.socket,
+                    keep,
+                };
+                match self.engine.submit(
+                    op,
+                    Token {
+                        key,
+                        kind: OpKind::Recv,
+                    },
+                ) {
+                    Some(Outcome::Received(result)) => {
+                        self.received(key, Some(result), false);
+                        continue;
+                    }
+                    Some(_) => {
+                        self.received(key, None, false);
+                        continue;
+                    }
+                    None => {}
+                }
+            }
+            let deadline_ms = deadline.map_or(NEVER, |moment| self.clock.ms_of(moment));
+            if deadline_ms <= self.clock.now_ms() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            if let Some(state) = self.streams.get_mut(key) {
+                state.reader = Some(waker.clone());
+                state.reader_deadline_ms = deadline_ms;
+            }
+            self.arm_timer(key);
+            return Poll::Pending;
+        }
+    }
+
+    /// Nobody waits for bytes any more; those that come are kept for the next who does.
+    pub(crate) fn forget_reader(&mut self, key: Key) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.reader = None;
+        }
+    }
+
+    /// Takes in what a receive has brought; `None` when it only says that there is something to receive.
+    pub(crate) fn received(&mut self, key: Key, result: Option<io::Result<Buffer>>, more: bool) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.receiving = more;
+        if state.dropped || state.finishing {
+            self.release(key);
+            return;
+        }
+        match result {
+            None => {}
+            Some(Ok(buffer)) if buffer.is_empty() => state.ended = true,
+            Some(Ok(buffer)) => {
+                state.received_once = true;
+                state.put_arrived(buffer);
+            }
+            // Ended by the bound below; what came before is in order, and the next receive goes on.
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ECANCELED) => {}
+            Some(Err(error)) => state.receive_failure = Failure::of(&error),
+        }
+        self.after.wakes.extend(state.reader.take());
+        if more && state.arrived_count() >= RECEIVE_BUFFERS_PER_CONNECTION_MAX {
+            self.cancel_receive(key);
+        }
+    }
+
+    fn cancel_receive(&mut self, key: Key) {
+        let token = Token {
+            key,
+            kind: OpKind::Recv,
+        };
+        if self.engine.cancel(token).is_some()
+            && let Some(state) = self.streams.get_mut(key)
+        {
+            state.receiving = false;
+        }
+    }
+}
+
+// Sending.
+impl Worker {
+    pub(crate) fn push(&mut self, key: Key, segment: Segment) {
+        let useless = match self.streams.get(key) {
+            Some(state) => {
+                segment.is_empty() || state.shutdown || state.send_failure != Failure::NONE
+            }
+            None => true,
+        };
+        if useless {
+            self.after.spent.push(segment);
+            return;
+        }
+        let queue = match self
+            .streams
+            .get_mut(key)
+            .and_then(|state| state.pending.take())
+        {
+            Some(queue) => queue,
+            None => self.queue(),
+        };
+        let now_ms = self.clock.now_ms();
+        if let Some(state) = self.streams.get_mut(key) {
+            if state.backlog == 0 {
+                state.progress_ms = now_ms;
+            }
+            state.backlog += segment.len();
+            state.pending.insert(queue).push(segment);
+        }
+    }
+
+    /// Gives what is queued to the engine, as far as it goes now.
+    pub(crate) fn start_send(&mut self, key: Key) {
+        loop {
+            let Some(state) = self.streams.get_mut(key) else {
+                return;
+            };
+            if state.sending || state.warming || state.next_turn || state.connecting || state.closed
+            {
+                return;
+            }
+            let Some(mut outgoing) = state.pending.take() else {
+                self.all_sent(key);
+                return;
+            };
+            if outgoing.warm == 0 && !self.warm_up(key, &mut outgoing) {
+                if let Some(state) = self.streams.get_mut(key) {
+                    state.pending = Some(outgoing);
+                }
+                return;
+            }
+            let Some(state) = self.streams.get_mut(key) else {
+                return;
+            };
+            state.sending = true;
+            let op = Op::Send {
+                socket: state.socket,
+                outgoing,
+                chunk: u64::from(state.chunk),
+                close: state.finishing && !state.shutdown,
+            };
+            match self.engine.submit(
+                op,
+                Token {
+                    key,
+                    kind: OpKind::Send,
+                },
+            ) {
+                Some(Outcome::Sent {
+                    outgoing,
+                    taken,
+                    stop,
+                }) => {
+                    self.sent(key, outgoing, taken, stop);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Takes in how far a send came. The caller then goes on with [`start_send`](Self::start_send).
+    pub(crate) fn sent(&mut self, key: Key, mut outgoing: Box<Outgoing>, taken: u64, stop: Stop) {
+        self.take_spent(&mut outgoing);
+        let now_ms = self.clock.now_ms();
+        let Some(state) = self.streams.get_mut(key) else {
+            self.give_queue(outgoing);
+            return;
+        };
+        state.sending = false;
+        state.sent += taken;
+        state.backlog -= taken.min(state.backlog);
+        if taken > 0 {
+            state.progress_ms = now_ms;
+        }
+        if let Stop::Failed(error) = &stop {
+            state.send_failure = Failure::of(error);
+            state.backlog = 0;
+        }
+        let failed = state.send_failure != Failure::NONE;
+        if failed || state.backlog <= state.writer_limit {
+            self.after.wakes.extend(state.writer.take());
+        }
+        match stop {
+            Stop::Chunk => {
+                state.next_turn = true;
+                self.next_turn.push(key);
+            }
+            Stop::Closed => {
+                state.closed = true;
+                state.dropped = true;
+            }
+            Stop::Empty | Stop::Blocked | Stop::Cold | Stop::Failed(_) => {}
+        }
+        if failed || state.dropped {
+            let later = state.pending.take();
+            self.give_queue(outgoing);
+            later.into_iter().for_each(|queue| self.give_queue(queue));
+            self.release(key);
+        } else if outgoing.is_empty() {
+            self.give_queue(outgoing);
+        } else {
+            // What was pushed meanwhile goes behind what is left.
+            if let Some(mut later) = state.pending.take() {
+                outgoing.append(&mut later);
+                state.pending = Some(outgoing);
+                self.give_queue(later);
+            } else {
+                state.pending = Some(outgoing);
+            }
+        }
+    }
+
+    /// The queue is empty, or the stream failed: what was to happen then.
+    fn all_sent(&mut self, key: Key) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        if state.finishing {
+            self.close(key);
+        } else if state.shutdown {
+            let socket = state.socket;
+            // It fails only when the connection is gone, which the next receive tells.
+            let _ = self.engine.control(socket, Control::ShutdownWrite);
+        }
+    }
+
+    /// Goes on with a file in a new turn of the loop.
+    pub(crate) fn next_chunk(&mut self, key: Key) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.next_turn = false;
+            self.start_send(key);
+        }
+    }
+
+    /// Finds out how much of the next range of a file is in memory. False when nothing can be sent before a pool thread
+    /// has read it; that is on its way then.
+    fn warm_up(&mut self, key: Key, outgoing: &mut Outgoing) -> bool {
+        let Some(Segment::File {
+            file,
+            offset,
+            length,
+        }) = outgoing.first_file()
+        else {
+            return true;
+        };
+        let Some(state) = self.streams.get_mut(key) else {
+            return true;
+        };
+        let (file, offset) = (file.clone(), *offset);
+        let length = (*length).min(u64::from(state.chunk));
+        let warm = file::warm_prefix(&file, offset, length);
+        if warm > 0 || matches!(outgoing.front(), Some(Segment::Bytes(_))) {
+            outgoing.warm = warm;
+            return true;
+        }
+        if self.blocks_inline {
+            file::warm(&file, offset, length);
+            outgoing.warm = length;
+            return true;
+        }
+        state.warming = true;
+        let remote = self.remote.clone();
+        blocking::run(Box::new(move || {
+            file::warm(&file, offset, length);
+            drop(file);
+            remote.post(Box::new(move || enter(|worker| worker.warmed(key, length))));
+        }));
+        false
+    }
+
+    /// A pool thread has read the first `length` bytes of the range that is to be sent next.
+    fn warmed(&mut self, key: Key, length: u64) {
+        let now_ms = self.clock.now_ms();
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.warming = false;
+        if state.dropped {
+            self.release(key);
+            return;
+        }
+        // The disk was slow, not the peer.
+        state.progress_ms = now_ms;
+        if let Some(outgoing) = &mut state.pending {
+            outgoing.warm = length;
+        }
+        self.start_send(key);
+    }
+
+    pub(crate) fn poll_drained(
+        &mut self,
+        key: Key,
+        limit: u64,
+        waker: &Waker,
+    ) -> Poll<io::Result<()>> {
+        self.start_send(key);
+        let now_ms = self.clock.now_ms();
+        let Some(state) = self.streams.get_mut(key) else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if let Some(error) = state.send_failure.error() {
+            return Poll::Ready(Err(error));
+        }
+        if state.backlog <= limit {
+            return Poll::Ready(Ok(()));
+        }
+        if state.send_deadline_ms() <= now_ms && !state.warming {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        state.writer = Some(waker.clone());
+        state.writer_limit = limit;
+        self.arm_timer(key);
+        Poll::Pending
+    }
+
+    /// Nobody waits for the backlog to shrink any more.
+    pub(crate) fn forget_writer(&mut self, key: Key) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.writer = None;
+        }
+    }
+
+    pub(crate) fn backlog(&self, key: Key) -> u64 {
+        self.streams.get(key).map_or(0, |state| state.backlog)
+    }
+
+    pub(crate) fn set_send_timeout(&mut self, key: Key, timeout: Duration) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.send_timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        }
+    }
+
+    pub(crate) fn set_chunk(&mut self, key: Key, bytes: usize) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.chunk = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
+        }
+    }
+
+    pub(crate) fn shutdown_write(&mut self, key: Key) {
+        if let Some(state) = self.streams.get_mut(key)
+            && !state.shutdown
+        {
+            state.shutdown = true;
+            self.start_send(key);
+        }
+    }
+
+    pub(crate) fn set_nodelay(&mut self, key: Key, on: bool) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        if state.nodelay != on {
+            // It fails for Unix sockets, which have no delay.
+            let _ = self.engine.control(state.socket, Control::NoDelay(on));
+            state.nodelay = on;
+        }
+    }
+}
+
+// The life of an entry.
+impl Worker {
+    pub(crate) fn connect(&mut self, key: Key, address: Address) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.connecting = true;
+        let op = Op::Connect {
+            socket: state.socket,
+            address,
+        };
+        if let Some(Outcome::Connected(result)) = self.engine.submit(
+            op,
+            Token {
+                key,
+                kind: OpKind::Connect,
+            },
+        ) {
+            self.connected(key, result);
+        }
+    }
+
+    pub(crate) fn connected(&mut self, key: Key, result: io::Result<()>) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.connecting = false;
+        if let Err(error) = result {
+            state.receive_failure = Failure::of(&error);
+            state.send_failure = state.receive_failure;
+        }
+        self.after.wakes.extend(state.reader.take());
+        if state.dropped {
+            self.release(key);
+        }
+    }
+
+    pub(crate) fn poll_connect(
+        &mut self,
+        key: Key,
+        deadline: Option<Instant>,
+        waker: &Waker,
+    ) -> Poll<io::Result<()>> {
+        let deadline_ms = deadline.map_or(NEVER, |moment| self.clock.ms_of(moment));
+        let now_ms = self.clock.now_ms();
+        let Some(state) = self.streams.get_mut(key) else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if !state.connecting {
+            return Poll::Ready(state.receive_failure.error().map_or(Ok(()), Err));
+        }
+        if deadline_ms <= now_ms {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        state.reader = Some(waker.clone());
+        state.reader_deadline_ms = deadline_ms;
+        self.arm_timer(key);
+        Poll::Pending
+    }
+
+    /// The handle is gone: send what is queued, then close.
+    pub(crate) fn finish(&mut self, key: Key) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.finishing = true;
+        state.reader = None;
+        state.writer = None;
+        state.arrived = None;
+        state.arrived_more = None;
+        if state.send_failure != Failure::NONE {
+            self.close(key);
+            return;
+        }
+        if state.receiving {
+            self.cancel_receive(key);
+        }
+        self.start_send(key);
+        self.arm_timer(key);
+    }
+
+    /// Closes the socket and ends what is in flight; the entry goes when the last operation has come back.
+    pub(crate) fn close(&mut self, key: Key) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.dropped = true;
+        state.finishing = false;
+        state.reader = None;
+        state.writer = None;
+        state.arrived = None;
+        state.arrived_more = None;
+        let (receiving, connecting, sending) = (state.receiving, state.connecting, state.sending);
+        if let Some(queue) = state.pending.take() {
+            self.give_queue(queue);
+        }
+        if receiving {
+            self.cancel_receive(key);
+        }
+        if connecting
+            && self
+                .engine
+                .cancel(Token {
+                    key,
+                    kind: OpKind::Connect,
+                })
+                .is_some()
+            && let Some(state) = self.streams.get_mut(key)
+        {
+            state.connecting = false;
+        }
+        if sending
+            && let Some(Outcome::Sent {
+                outgoing, taken, ..
+            }) = self.engine.cancel(Token {
+                key,
+                kind: OpKind::Send,
+            })
+        {
+            self.sent(key, outgoing, taken, Stop::Blocked);
+        }
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        if !state.closed {
+            state.closed = true;
+            state.closing = true;
+            let op = Op::Close {
+                socket: state.socket,
+            };
+            if self
+                .engine
+                .submit(
+                    op,
+                    Token {
+                        key,
+                        kind: OpKind::Close,
+                    },
+                )
+                .is_some()
+            {
+                state.closing = false;
+            }
+        }
+        self.release(key);
+    }
+
+    pub(crate) fn closed(&mut self, key: Key) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.closing = false;
+            self.release(key);
+        }
+    }
+
+    /// Closes every stream that is left, when the runtime ends.
+    pub(crate) fn close_all(&mut self) {
+        let keys: Vec<Key> = self.streams.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.close(key));
+    }
+
+    /// Frees the entry if nothing needs it any more.
+    fn release(&mut self, key: Key) {
+        let Some(state) = self.streams.get(key) else {
+            return;
+        };
+        if !state.dropped || !state.closed || state.in_flight() {
+            return;
+        }
+        if let Some(state) = self.streams.remove(key)
+            && let Some(entry) = state.timer
+        {
+            self.timers.cancel(entry);
+        }
+    }
+
+    /// Makes sure that the stream is looked at when somebody has waited too long.
+    ///
+    /// A timer that is filed for an earlier moment is left where it is: it finds out when it fires. So the usual case, a
+    /// deadline that moves further away with each request, is no more than the store of a number.
+    fn arm_timer(&mut self, key: Key) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        let deadline_ms = state.deadline_ms();
+        if deadline_ms == NEVER || (state.timer.is_some() && state.timer_ms <= deadline_ms) {
+            return;
+        }
+        if let Some(entry) = state.timer.take() {
+            self.timers.cancel(entry);
+        }
+        state.timer_ms = deadline_ms;
+        state.timer = Some(self.timers.schedule(deadline_ms, Timer::Stream(key)));
+    }
+
+    /// The stream's timer fired: wakes whoever has waited too long, and files the timer anew for the others.
+    pub(crate) fn stream_timer(&mut self, key: Key) {
+        let now_ms = self.clock.now_ms();
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        state.timer = None;
+        if state.reader.is_some() && state.reader_deadline_ms <= now_ms {
+            self.after.wakes.extend(state.reader.take());
+        }
+        if state.warming {
+            state.progress_ms = now_ms;
+        }
+        if state.send_deadline_ms() <= now_ms {
+            if state.finishing {
+                self.close(key);
+                return;
+            }
+            self.after.wakes.extend(state.writer.take());
+        }
+        self.arm_timer(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An idle connection is this, a task, and a few dozen bytes in the engine and the timer wheel: together below 1 KiB.
+    #[test]
+    fn a_stream_is_small() {
+        assert!(
+            size_of::<StreamState>() <= 232,
+            "{}",
+            size_of::<StreamState>()
+        );
+    }
+}

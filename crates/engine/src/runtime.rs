@@ -1,0 +1,175 @@
+//! The loop of a thread: poll what is ready, run the turn's end, let the engine wait, again.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base::limits::RECEIVE_BUFFER_SIZE_DEFAULT;
+
+use crate::choose::EngineKind;
+use crate::clock::Clock;
+use crate::engine::{Completion, Engine};
+use crate::epoll::Epoll;
+use crate::remote::Remote;
+use crate::worker::{self, Worker, enter};
+use crate::{buffer, task};
+
+/// How often tasks that wake each other are polled before the kernel is asked again.
+const PASSES_MAX: usize = 8;
+
+thread_local! {
+    static HOOKS: RefCell<Vec<Box<dyn FnMut()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a runtime needs to know at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// About how many connections there will be; sizes the rings of `io_uring`. It limits nothing.
+    pub connections: usize,
+    /// Bytes of one receive buffer.
+    pub buffer_size: usize,
+    /// Accept all waiting connections at once instead of one a turn (nginx's `multi_accept`).
+    pub multi_accept: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            connections: 512,
+            buffer_size: RECEIVE_BUFFER_SIZE_DEFAULT,
+            multi_accept: false,
+        }
+    }
+}
+
+/// One thread's event loop. There is at most one on a thread at a time; it stays on the thread that made it.
+pub struct Runtime {
+    remote: Remote,
+    completions: Vec<Completion>,
+    batch: Vec<u32>,
+    /// Not `Send`: everything it drives lies in this thread's storage.
+    _local: std::marker::PhantomData<*const ()>,
+}
+
+impl Runtime {
+    /// A runtime over the engine `kind` for this thread.
+    ///
+    /// # Errors
+    /// When the kernel refuses the engine, and `AlreadyExists` when the thread has a runtime.
+    pub fn new(kind: EngineKind, settings: Settings) -> io::Result<Runtime> {
+        buffer::set_size(settings.buffer_size);
+        let engine: Box<dyn Engine> = match kind {
+            EngineKind::Epoll => Box::new(Epoll::new()?),
+            EngineKind::Uring | EngineKind::Sim => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Runtime::over(engine, settings)
+    }
+
+    /// A runtime over an engine of the caller's making.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the thread has a runtime.
+    pub fn over(engine: Box<dyn Engine>, settings: Settings) -> io::Result<Runtime> {
+        let remote = Remote::new(engine.notifier());
+        if !worker::install(Worker::new(engine, settings, remote.clone())) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        task::begin(remote.number());
+        Ok(Runtime {
+            remote,
+            completions: Vec::new(),
+            batch: Vec::new(),
+            _local: std::marker::PhantomData,
+        })
+    }
+
+    /// The handle by which other threads reach this runtime.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        self.remote.clone()
+    }
+
+    /// Drives `future` and everything that was spawned until `future` is ready. Other tasks stay, and go on with the next
+    /// call.
+    ///
+    /// # Panics
+    /// When `future` panics, and when the engine fails, which nothing can be done about.
+    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let waker = task::waker(task::MAIN);
+        let mut context = Context::from_waker(&waker);
+        task::wake(task::MAIN);
+        loop {
+            for _ in 0..PASSES_MAX {
+                let main = task::take_main();
+                if main && let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                    return output;
+                }
+                if !task::poll_ready(&mut self.batch) && !main {
+                    break;
+                }
+            }
+            self.turn();
+        }
+    }
+
+    /// Ends a turn: the hooks, the wait, what came from other threads.
+    fn turn(&mut self) {
+        run_hooks();
+        let busy = task::any_ready();
+        let completions = &mut self.completions;
+        if let Err(error) = enter(|worker| worker.turn(busy, completions)) {
+            panic!("the engine failed: {error}");
+        }
+        task::resume_yielded();
+        if let Some((jobs, wakes)) = self.remote.take() {
+            wakes.into_iter().for_each(task::wake);
+            for job in jobs {
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        task::end();
+        HOOKS.with_borrow_mut(Vec::clear);
+        self.remote.close();
+        // What the tasks have closed still has to reach the kernel.
+        let _ = enter(|worker| {
+            worker.close_all();
+            worker
+                .engine
+                .wait(Some(Duration::ZERO), &mut self.completions)
+        });
+        self.completions.clear();
+        drop(worker::uninstall());
+        Clock::stop();
+    }
+}
+
+/// Has `hook` run once a turn of this thread's loop, before it waits: for what is better done in batches.
+///
+/// A panic in it is told to the panic hook; it runs again the next turn.
+pub fn on_turn_end(hook: impl FnMut() + 'static) {
+    HOOKS.with_borrow_mut(|hooks| hooks.push(Box::new(hook)));
+}
+
+fn run_hooks() {
+    let mut hooks = HOOKS.take();
+    if hooks.is_empty() {
+        return;
+    }
+    for hook in &mut hooks {
+        let _ = catch_unwind(AssertUnwindSafe(hook));
+    }
+    HOOKS.with_borrow_mut(|added| {
+        hooks.append(added);
+        *added = hooks;
+    });
+}

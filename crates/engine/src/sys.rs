@@ -1,0 +1,246 @@
+//! System calls that more than one file needs, behind safe functions.
+//!
+//! `rustix` makes almost all of them safe. What is left here: borrowing a descriptor by its number, closing one, and
+//! socket options that `rustix` does not know.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use crate::engine::{Control, Outgoing, Stop};
+use crate::net::{Address, Segment};
+
+/// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
+pub(crate) const PARTS_MAX: usize = 64;
+
+/// The descriptor with this number, for the time of one system call.
+pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: the number comes from a stream, a listener or a file that keeps it open while the engine knows it; the
+    // callers in this crate make one system call with it and keep nothing. A wrong number would be the error EBADF,
+    // except -1, which `BorrowedFd` forbids and which no table holds.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Closes a descriptor that belongs to the caller.
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: sockets are owned by the tables of this crate as numbers; each is closed once, when its entry is removed.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+}
+
+/// Sets a socket option of type `int`.
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the option value is an `int` that lives until the call returns, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A stream socket that does not block and is not inherited.
+pub(crate) fn stream_socket(to: &Address, from: Option<IpAddr>) -> io::Result<RawFd> {
+    let family = match to {
+        Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
+        Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        Address::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if let (Some(ip), Address::Inet(_)) = (from, to) {
+        // Without this the kernel would reserve a port for the address alone and run out of them early.
+        let _ = set_option(
+            socket.as_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            1,
+        );
+        rustix::net::bind(&socket, &SocketAddr::new(ip, 0))?;
+    }
+    Ok(socket.into_raw_fd())
+}
+
+/// Starts connecting. `Ok(false)` means that it goes on in the background.
+pub(crate) fn connect(socket: RawFd, address: &Address) -> io::Result<bool> {
+    let result = match address {
+        Address::Inet(address) => rustix::net::connect(borrow(socket), address),
+        Address::Unix(path) => rustix::net::connect(borrow(socket), &unix_address(path)?),
+    };
+    match result {
+        Ok(()) => Ok(true),
+        Err(Errno::INPROGRESS) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The socket address of a Unix path; one that begins with `@` is of the abstract namespace, as systemd writes it.
+pub(crate) fn unix_address(path: &std::path::Path) -> io::Result<SocketAddrUnix> {
+    match path.as_os_str().as_bytes().strip_prefix(b"@") {
+        Some(name) => Ok(SocketAddrUnix::new_abstract_name(name)?),
+        None => Ok(SocketAddrUnix::new(path)?),
+    }
+}
+
+/// The error that a connection attempt ended with, if any.
+pub(crate) fn pending_error(socket: RawFd) -> io::Result<()> {
+    match sockopt::socket_error(borrow(socket))? {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(crate) fn control(socket: RawFd, control: Control) -> io::Result<()> {
+    let socket = borrow(socket);
+    match control {
+        Control::NoDelay(on) => sockopt::set_tcp_nodelay(socket, on)?,
+        Control::Cork(on) => sockopt::set_tcp_cork(socket, on)?,
+        Control::ResetOnClose => sockopt::set_socket_linger(socket, Some(Duration::ZERO))?,
+        Control::ShutdownWrite => {
+            rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn peer(socket: RawFd) -> io::Result<Address> {
+    match rustix::net::getpeername(borrow(socket))? {
+        Some(address) => Ok(address_of(address)),
+        None => Ok(Address::Unix(PathBuf::new())),
+    }
+}
+
+pub(crate) fn local(socket: RawFd) -> io::Result<Address> {
+    Ok(address_of(rustix::net::getsockname(borrow(socket))?))
+}
+
+/// Ours for the kernel's; an address of another family reads as a Unix socket without a name.
+fn address_of(address: SocketAddrAny) -> Address {
+    if let Ok(inet) = SocketAddr::try_from(address.clone()) {
+        return Address::Inet(inet);
+    }
+    let Ok(unix) = SocketAddrUnix::try_from(address) else {
+        return Address::Unix(PathBuf::new());
+    };
+    if let Some(name) = unix.abstract_name() {
+        let mut path = vec![b'@'];
+        path.extend_from_slice(name);
+        return Address::Unix(PathBuf::from(OsStr::from_bytes(&path)));
+    }
+    Address::Unix(PathBuf::from(OsStr::from_bytes(
+        unix.path_bytes().unwrap_or_default(),
+    )))
+}
+
+/// Accepts one connection, not blocking and not inherited.
+pub(crate) fn accept(socket: RawFd) -> Result<(RawFd, Option<SocketAddr>), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (fd, peer) = rustix::net::acceptfrom_with(borrow(socket), flags)?;
+    let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
+    Ok((fd.into_raw_fd(), peer))
+}
+
+/// Sends as much of `outgoing` as the kernel takes now, with as few calls as possible. Never waits.
+///
+/// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are sent.
+pub(crate) fn transmit(socket: RawFd, outgoing: &mut Outgoing, chunk: u64) -> (u64, Stop) {
+    let socket = borrow(socket);
+    let mut taken = 0;
+    let mut of_files = 0;
+    loop {
+        let (wanted, result) = match outgoing.front() {
+            None => return (taken, Stop::Empty),
+            Some(Segment::Bytes(_)) => send_bytes(socket, outgoing),
+            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
+            Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
+            Some(Segment::File {
+                file,
+                offset,
+                length,
+            }) => {
+                let count = (*length).min(outgoing.warm).min(chunk - of_files);
+                let mut offset = *offset;
+                let count = usize::try_from(count).unwrap_or(usize::MAX);
+                let result = rustix::fs::sendfile(socket, file.as_fd(), Some(&mut offset), count);
+                of_files += result.unwrap_or(0) as u64;
+                // A short count may mean a full socket or the end of the file; the next call tells which.
+                (0, result)
+            }
+        };
+        match result {
+            Ok(0) => return (taken, Stop::Failed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => {
+                outgoing.advance(count as u64);
+                taken += count as u64;
+                if count < wanted {
+                    return (taken, Stop::Blocked);
+                }
+            }
+            Err(Errno::AGAIN) => return (taken, Stop::Blocked),
+            Err(Errno::INTR) => {}
+            Err(error) => return (taken, Stop::Failed(error.into())),
+        }
+    }
+}
+
+/// Sends the byte strings at the front in one call; also returns how many bytes it offered.
+fn send_bytes(socket: BorrowedFd<'_>, outgoing: &Outgoing) -> (usize, Result<usize, Errno>) {
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut segments = outgoing.segments();
+    let Some(Segment::Bytes(first)) = segments.next() else {
+        return (0, Ok(0));
+    };
+    let mut parts = [IoSlice::new(&[]); PARTS_MAX];
+    let mut count = 1;
+    let mut total = first.len();
+    for segment in segments {
+        match segment {
+            Segment::Bytes(bytes) if count < PARTS_MAX => {
+                if count == 1 {
+                    parts[0] = IoSlice::new(first);
+                }
+                parts[count] = IoSlice::new(bytes);
+                count += 1;
+                total += bytes.len();
+            }
+            // More follows right behind: the kernel shall not send a small packet for the head alone. A range of a
+            // file that has to be read from the disk first is not right behind.
+            Segment::Bytes(_) => {
+                flags |= SendFlags::MORE;
+                break;
+            }
+            Segment::File { .. } => {
+                if outgoing.warm > 0 {
+                    flags |= SendFlags::MORE;
+                }
+                break;
+            }
+        }
+    }
+    if count == 1 {
+        return (total, rustix::net::send(socket, first, flags));
+    }
+    let mut control = rustix::net::SendAncillaryBuffer::default();
+    let parts = parts.get(..count).unwrap_or_default();
+    (
+        total,
+        rustix::net::sendmsg(socket, parts, &mut control, flags),
+    )
+}

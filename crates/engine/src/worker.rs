@@ -1,0 +1,227 @@
+//! What one thread owns: its engine, the tables of streams and listeners, its timers and its clock.
+//!
+//! Everything here is reached through [`enter`], which borrows the thread's [`Worker`] for a moment. Foreign code never
+//! runs inside: wakers to call and sent segments to drop are collected and seen to when the borrow has ended. That is
+//! why nothing in this crate can be borrowed twice, whatever a future, a waker or a destructor does.
+
+use std::cell::RefCell;
+use std::io;
+use std::task::Waker;
+use std::time::Duration;
+
+use base::slab::{Key, Slab};
+use base::wheel::TimerWheel;
+
+use crate::clock::Clock;
+use crate::engine::{Completion, Engine, OpKind, Outcome, Outgoing};
+use crate::net::Segment;
+use crate::net::listener::ListenerState;
+use crate::net::table::StreamState;
+use crate::remote::Remote;
+use crate::runtime::Settings;
+use crate::sleep::Sleeper;
+
+thread_local! {
+    static WORKER: RefCell<Option<Box<Worker>>> = const { RefCell::new(None) };
+}
+
+/// Queues of outgoing segments that are kept for the next streams that send.
+const SPARE_QUEUES_MAX: usize = 64;
+
+pub(crate) struct Worker {
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) streams: Slab<StreamState>,
+    pub(crate) listeners: Slab<ListenerState>,
+    pub(crate) sleepers: Slab<Sleeper>,
+    pub(crate) timers: TimerWheel<Timer>,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Settings,
+    pub(crate) remote: Remote,
+    /// Whether jobs that block run at once on this thread, which makes a simulation repeatable.
+    pub(crate) blocks_inline: bool,
+    /// Streams that have sent a whole chunk of a file and go on in the next turn.
+    pub(crate) next_turn: Vec<Key>,
+    pub(crate) after: After,
+    spare_queues: Vec<Box<Outgoing>>,
+    due: Vec<Timer>,
+}
+
+/// What a deadline belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timer {
+    Sleeper(Key),
+    Stream(Key),
+}
+
+/// What has to be done when the worker is no longer borrowed.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) wakes: Vec<Waker>,
+    pub(crate) spent: Vec<Segment>,
+}
+
+impl After {
+    fn is_empty(&self) -> bool {
+        self.wakes.is_empty() && self.spent.is_empty()
+    }
+}
+
+/// Runs `f` with this thread's worker, then wakes and drops what `f` left to be woken and dropped.
+///
+/// # Panics
+/// When the thread has no runtime: the functions of this crate belong inside [`Runtime::block_on`](crate::Runtime::block_on).
+pub(crate) fn enter<R>(f: impl FnOnce(&mut Worker) -> R) -> R {
+    match try_enter(f) {
+        Some(result) => result,
+        None => panic!("this thread has no tidegate runtime"),
+    }
+}
+
+/// Like [`enter`], for destructors: `None` without a runtime, or when the thread is ending.
+pub(crate) fn try_enter<R>(f: impl FnOnce(&mut Worker) -> R) -> Option<R> {
+    WORKER
+        .try_with(|cell| {
+            let mut slot = cell.borrow_mut();
+            let worker = slot.as_mut()?;
+            let result = f(worker);
+            if worker.after.is_empty() {
+                return Some(result);
+            }
+            let mut after = std::mem::take(&mut worker.after);
+            drop(slot);
+            after.wakes.drain(..).for_each(Waker::wake);
+            after.spent.clear();
+            // Keep the vectors for the next time, unless foreign code has put something into new ones meanwhile.
+            if let Some(worker) = cell.borrow_mut().as_mut()
+                && worker.after.is_empty()
+            {
+                worker.after = after;
+            }
+            Some(result)
+        })
+        .ok()?
+}
+
+/// Makes `worker` this thread's. False if there is one already.
+pub(crate) fn install(worker: Worker) -> bool {
+    WORKER.with_borrow_mut(|slot| {
+        if slot.is_some() {
+            return false;
+        }
+        *slot = Some(Box::new(worker));
+        true
+    })
+}
+
+/// Takes this thread's worker away.
+pub(crate) fn uninstall() -> Option<Box<Worker>> {
+    WORKER.with_borrow_mut(Option::take)
+}
+
+impl Worker {
+    pub(crate) fn new(engine: Box<dyn Engine>, settings: Settings, remote: Remote) -> Worker {
+        let clock = Clock::new(engine.now());
+        Worker {
+            engine,
+            streams: Slab::new(),
+            listeners: Slab::new(),
+            sleepers: Slab::new(),
+            timers: TimerWheel::new(0),
+            clock,
+            settings,
+            remote,
+            blocks_inline: false,
+            next_turn: Vec::new(),
+            after: After::default(),
+            spare_queues: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// Lets the engine wait, reads the clock, and turns what completed and what is due into wake-ups.
+    ///
+    /// With `busy` nothing is waited for: tasks are ready already.
+    pub(crate) fn turn(&mut self, busy: bool, completions: &mut Vec<Completion>) -> io::Result<()> {
+        let timeout = if busy || !self.next_turn.is_empty() {
+            Some(Duration::ZERO)
+        } else {
+            self.timers
+                .next_deadline()
+                .map(|deadline_ms| self.clock.until(deadline_ms))
+        };
+        self.pause_listeners();
+        self.engine.wait(timeout, completions)?;
+        self.clock.read(self.engine.now());
+        for key in std::mem::take(&mut self.next_turn) {
+            self.next_chunk(key);
+        }
+        for completion in completions.drain(..) {
+            self.complete(completion);
+        }
+        self.run_timers();
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion {
+            token,
+            outcome,
+            more,
+        } = completion;
+        let key = token.key;
+        match (token.kind, outcome) {
+            (OpKind::Accept, Outcome::Accepted(result)) => self.accepted(key, result, more),
+            (OpKind::Connect, Outcome::Connected(result)) => self.connected(key, result),
+            (OpKind::Recv, Outcome::Received(result)) => self.received(key, Some(result), more),
+            (OpKind::Recv, Outcome::Ready) => self.received(key, None, more),
+            (
+                OpKind::Send,
+                Outcome::Sent {
+                    outgoing,
+                    taken,
+                    stop,
+                },
+            ) => {
+                self.sent(key, outgoing, taken, stop);
+                self.start_send(key);
+            }
+            (OpKind::Close, Outcome::Closed) => self.closed(key),
+            (kind, outcome) => debug_assert!(false, "{kind:?} completed with {outcome:?}"),
+        }
+    }
+
+    fn run_timers(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        self.timers.advance(self.clock.now_ms(), &mut due);
+        for timer in due.drain(..) {
+            match timer {
+                Timer::Sleeper(key) => {
+                    if let Some(sleeper) = self.sleepers.get_mut(key) {
+                        self.after.wakes.extend(sleeper.fire());
+                    }
+                }
+                Timer::Stream(key) => self.stream_timer(key),
+            }
+        }
+        self.due = due;
+    }
+
+    /// An empty queue for a stream that begins to send.
+    pub(crate) fn queue(&mut self) -> Box<Outgoing> {
+        self.spare_queues.pop().unwrap_or_default()
+    }
+
+    /// Takes a queue back that is no longer needed; what is left in it is dropped.
+    pub(crate) fn give_queue(&mut self, mut queue: Box<Outgoing>) {
+        queue.abandon();
+        self.after.spent.append(&mut queue.spent);
+        if self.spare_queues.len() < SPARE_QUEUES_MAX {
+            self.spare_queues.push(queue);
+        }
+    }
+
+    /// Takes from a queue what was sent, to be dropped later.
+    pub(crate) fn take_spent(&mut self, queue: &mut Outgoing) {
+        self.after.spent.append(&mut queue.spent);
+    }
+}
