@@ -1,1 +1,39 @@
-//! Master, bundle, worker process, signals.
+//! Master, bundle, worker process and signals: how Tidegate starts, reloads and ends.
+//!
+//! The pages to read in order: [`application`] (what a program gives to this crate), `start`
+//! (one run of the command), `master` (the loop that owns listeners, logs and the worker
+//! process), [`worker`] (the other end). Between the two stand [`bundle`], everything a worker
+//! compiles from, and `control`, the socket that carries it.
+//!
+//! This crate knows no directive and no protocol: what a configuration needs comes from the
+//! [`Application`]. It does not confine the worker, replace the running binary or talk to
+//! systemd.
+
+pub mod application;
+pub mod bundle;
+mod control;
+mod daemon;
+mod descriptors;
+pub mod identity;
+pub mod log;
+mod master;
+pub mod options;
+mod pid_file;
+mod reply;
+mod signals;
+mod start;
+pub mod worker;
+
+pub use application::{
+    Application, LogTarget, MasterSettings, Need, NeedKind, Needs, NewProcessLine, OpenError,
+    Worker,
+};
+pub use bundle::Bundle;
+pub use identity::Identity;
+pub use log::Level;
+pub use options::{Action, ErrorLog, Options, SignalName};
+pub use start::run;
+pub use worker::{Events, is_worker, worker_main};
+
+/// The name in front of every line that goes to the terminal.
+pub const PROGRAM: &str = "tidegate";

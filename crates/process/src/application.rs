@@ -1,0 +1,183 @@
+//! The contract between this crate and the program that serves: [`Application`] says what a
+//! configuration needs, [`Worker`] runs it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use conf::{Diagnostic, Files, Loaded, Registry};
+
+use crate::bundle::Bundle;
+use crate::log::Level;
+use crate::options::Options;
+use crate::worker::Events;
+
+/// A program that serves by a configuration.
+///
+/// The master calls [`examine`](Application::examine), the worker process calls
+/// [`worker`](Application::worker); with `master_process off` both happen in one process, on
+/// two threads, hence `Sync`.
+pub trait Application: Sync {
+    /// The first line of the log: name and version.
+    fn banner(&self) -> String;
+
+    /// Every directive the program knows.
+    fn registry(&self) -> &Registry;
+
+    /// Compiles once and says what a worker needs, or every error. Runs in the master at start,
+    /// with `-t`, and on every reload.
+    ///
+    /// Must not leave a thread running: the master may fork after it. Files that the worker will
+    /// want to read must be read through `files`; they are in the bundle then.
+    fn examine(
+        &self,
+        loaded: &Loaded,
+        files: &dyn Files,
+        options: &Options,
+    ) -> Result<Needs, Vec<Diagnostic>>;
+
+    /// The serving half, made once in a worker process before its first [`Worker::prepare`].
+    fn worker(&self, events: Events) -> Box<dyn Worker>;
+}
+
+/// The serving half, driven by the thread that talks to the master. All calls come from that one
+/// thread, one after another.
+pub trait Worker {
+    /// Compiles a bundle and keeps the result aside; nothing that is served changes. The error's
+    /// lines are logged and printed by `-s reload`.
+    ///
+    /// The bundle's descriptors are all that its configuration names, so those that this worker
+    /// already has come a second time.
+    fn prepare(&mut self, bundle: Bundle) -> Result<(), String>;
+
+    /// Serves by what was prepared last. Calls [`Events::generation_finished`] for the
+    /// generation that this one replaces when the last request of that one has ended.
+    fn commit(&mut self);
+
+    /// Throws away what was prepared last.
+    fn abandon(&mut self);
+
+    /// New descriptors of logs that were opened again, by key. Never comes between `prepare` and
+    /// `commit`. Keys that this worker does not know are to be dropped.
+    fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
+
+    /// Accepts nothing more, ends idle connections, lets requests end, writes the logs, and calls
+    /// [`Events::drained`] at last.
+    fn quit(&mut self);
+
+    /// Ends everything at once and writes the logs; the process exits when this returns.
+    fn terminate(&mut self);
+}
+
+/// What one configuration needs of the system.
+pub struct Needs {
+    /// What the master itself follows.
+    pub master: MasterSettings,
+    /// Descriptors that the master opens and passes on.
+    pub descriptors: Vec<Need>,
+    /// Warnings and notices found on the way.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The lines that a running worker process cannot follow when they change.
+    pub new_process_lines: Vec<NewProcessLine>,
+}
+
+/// The directives that the master itself follows.
+#[derive(Clone, Debug)]
+pub struct MasterSettings {
+    /// Go to the background (`daemon`).
+    pub daemon: bool,
+    /// Serve in a process of its own (`master_process`).
+    pub master_process: bool,
+    /// The pid file (`pid`), absolute or below the prefix.
+    pub pid: PathBuf,
+    /// Whom the worker process becomes; none where the master has no such privilege.
+    pub identity: Option<crate::identity::Identity>,
+    /// `worker_rlimit_nofile`: both limits of open files for the worker process.
+    pub open_files_max: Option<u64>,
+    /// The `error_log` lines of the main level.
+    pub error_logs: Vec<LogTarget>,
+}
+
+/// One `error_log` line of the main level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogTarget {
+    /// The key of the log among the descriptors; `None` is standard error.
+    pub key: Option<String>,
+    /// Lines of this level and graver ones are written.
+    pub level: Level,
+}
+
+/// One descriptor that a configuration needs.
+pub struct Need {
+    /// What it is, for instance `listen 127.0.0.1:8080` or `log /var/log/x`: over a reload the
+    /// same key keeps the same descriptor.
+    pub key: String,
+    /// Listener or log.
+    pub kind: NeedKind,
+    /// Opens it.
+    pub open: Box<dyn Fn() -> Result<OwnedFd, OpenError>>,
+}
+
+/// What a descriptor is to the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NeedKind {
+    /// A listening socket.
+    Listener {
+        /// The file of a Unix socket, removed when the socket is closed for good.
+        socket_file: Option<PathBuf>,
+    },
+    /// A log, opened again by USR1.
+    Log,
+}
+
+/// Why a descriptor could not be opened, in nginx's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// Somebody else has the address: worth another try at start, and no error in a test.
+    AddressInUse(String),
+    /// Anything else.
+    Failed(String),
+}
+
+impl OpenError {
+    /// The words for the log.
+    pub fn text(&self) -> &str {
+        match self {
+            OpenError::AddressInUse(text) | OpenError::Failed(text) => text,
+        }
+    }
+}
+
+/// A directive that is fixed for the life of a worker process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewProcessLine {
+    /// The directive.
+    pub name: String,
+    /// The whole line as written; two equal texts ask for the same.
+    pub text: String,
+    /// Where it stands, `FILE:LINE`.
+    pub place: String,
+}
+
+impl Needs {
+    /// The first line in which `self` differs from `running` in a way that asks for a new worker
+    /// process: the name of its directive and where it stands (or stood).
+    pub(crate) fn forcing_line<'a>(&'a self, running: &'a Needs) -> Option<&'a NewProcessLine> {
+        let missing_in = |needs: &Needs, line: &NewProcessLine| {
+            !needs
+                .new_process_lines
+                .iter()
+                .any(|other| other.name == line.name && other.text == line.text)
+        };
+        let added = self
+            .new_process_lines
+            .iter()
+            .find(|line| missing_in(running, line));
+        added.or_else(|| {
+            running
+                .new_process_lines
+                .iter()
+                .find(|line| missing_in(self, line))
+        })
+    }
+}

@@ -1,0 +1,475 @@
+//! The bundle: everything a worker process compiles from, in one sealed memory file, beside the
+//! descriptors that go with it.
+//!
+//! The format is a header and a sequence of fields; a number is eight bytes little-endian, a text
+//! is its length and its bytes, a list is its count and its items. The parser trusts no length:
+//! whatever the bytes are, it gives an error or a value, and never allocates more than it was
+//! given. It carries no compiled state, so a bundle survives a crash and a change of the binary.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::application::LogTarget;
+use crate::identity::Identity;
+use crate::log::Level;
+use crate::options::{Action, ErrorLog, Options};
+
+/// What a worker process gets to compile from.
+pub struct Bundle {
+    /// The number of the generation that is compiled from it.
+    pub generation: u64,
+    /// The paths and directives of the command line; the action is always to start.
+    pub options: Options,
+    /// Every file that the master read for this configuration.
+    pub files: conf::Sealed,
+    /// Every descriptor that the configuration needs, by [`crate::Need::key`].
+    pub descriptors: HashMap<String, OwnedFd>,
+}
+
+/// The text of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contents {
+    pub(crate) generation: u64,
+    pub(crate) options: Options,
+    pub(crate) process: ProcessSettings,
+    pub(crate) recording: conf::Recording,
+    /// Keys of the descriptors, in the order in which they are sent.
+    pub(crate) keys: Vec<String>,
+}
+
+/// What the worker process does to itself before it compiles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessSettings {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) open_files_max: Option<u64>,
+    pub(crate) error_logs: Vec<LogTarget>,
+}
+
+/// Why a bundle was refused.
+#[derive(Debug)]
+pub enum BundleError {
+    /// The memory file could not be read.
+    Read(io::Error),
+    /// It could still be changed by somebody else.
+    NotSealed,
+    /// It does not begin as a bundle does.
+    NotABundle,
+    /// It ends in the middle of a field.
+    Truncated,
+    /// Something follows the last field.
+    Trailing,
+    /// A field holds a value it cannot have; the name of the field.
+    Invalid(&'static str),
+    /// The number of descriptors is not the number of keys.
+    Descriptors {
+        /// How many the bundle names.
+        named: usize,
+        /// How many came with it.
+        received: usize,
+    },
+}
+
+impl Display for BundleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BundleError::Read(error) => write!(f, "bundle cannot be read: {error}"),
+            BundleError::NotSealed => f.write_str("bundle is not sealed"),
+            BundleError::NotABundle => f.write_str("bundle has another format"),
+            BundleError::Truncated => f.write_str("bundle is cut off"),
+            BundleError::Trailing => f.write_str("bundle is longer than its fields"),
+            BundleError::Invalid(field) => write!(f, "bundle holds an invalid {field}"),
+            BundleError::Descriptors { named, received } => {
+                write!(
+                    f,
+                    "bundle names {named} descriptors, {received} came with it"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for BundleError {}
+
+/// Name and version of the format; another version is another format.
+const MAGIC: &[u8] = b"tidegate bundle 1\n";
+
+/// The seals that make a text final.
+const SEALS: SealFlags = SealFlags::SEAL
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::GROW)
+    .union(SealFlags::WRITE);
+
+/// Puts bytes into a memory file that nobody can change any more.
+pub(crate) fn seal(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create("tidegate-bundle", flags)?);
+    file.write_all(bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
+    Ok(file.into())
+}
+
+/// The bytes of a sealed memory file.
+pub(crate) fn unseal(file: OwnedFd) -> Result<Vec<u8>, BundleError> {
+    let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| BundleError::NotSealed)?;
+    if !seals.contains(SEALS) {
+        return Err(BundleError::NotSealed);
+    }
+    let file = File::from(file);
+    let length = file.metadata().map_err(BundleError::Read)?.len();
+    let mut bytes = vec![0; usize::try_from(length).map_err(|_| BundleError::Truncated)?];
+    // The offset of the file is shared with everybody who holds it, so it must not matter.
+    file.read_exact_at(&mut bytes, 0)
+        .map_err(BundleError::Read)?;
+    Ok(bytes)
+}
+
+/// Gives every descriptor its key.
+pub(crate) fn keyed(
+    keys: Vec<String>,
+    descriptors: Vec<OwnedFd>,
+) -> Result<HashMap<String, OwnedFd>, BundleError> {
+    let (named, received) = (keys.len(), descriptors.len());
+    if named != received {
+        return Err(BundleError::Descriptors { named, received });
+    }
+    Ok(keys.into_iter().zip(descriptors).collect())
+}
+
+/// The text that goes with logs that were opened again: their keys alone.
+pub(crate) fn encode_keys(keys: &[String]) -> Vec<u8> {
+    let mut writer = Writer(MAGIC.to_vec());
+    writer.list(keys, |writer, key| writer.text(key.as_bytes()));
+    writer.0
+}
+
+/// The opposite of [`encode_keys`].
+pub(crate) fn decode_keys(bytes: &[u8]) -> Result<Vec<String>, BundleError> {
+    let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(BundleError::NotABundle)?);
+    let keys = reader.list(|reader| reader.string("key"))?;
+    reader.end()?;
+    Ok(keys)
+}
+
+impl Contents {
+    /// The bytes to seal.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer(MAGIC.to_vec());
+        writer.number(self.generation);
+        writer.path(&self.options.prefix);
+        writer.path(&self.options.conf_path);
+        writer.option(match &self.options.error_log {
+            ErrorLog::Stderr => None,
+            ErrorLog::File(path) => Some(|writer: &mut Writer| writer.path(path)),
+        });
+        writer.list(&self.options.globals, |writer, text| writer.text(text));
+        writer.option(self.process.identity.as_ref().map(|identity| {
+            move |writer: &mut Writer| {
+                writer.text(identity.name.as_bytes());
+                writer.number(u64::from(identity.user));
+                writer.number(u64::from(identity.group));
+                writer.list(&identity.groups, |writer, group| {
+                    writer.number(u64::from(*group))
+                });
+            }
+        }));
+        let open_files_max = self.process.open_files_max;
+        writer.option(open_files_max.map(|max| move |writer: &mut Writer| writer.number(max)));
+        writer.list(&self.process.error_logs, |writer, target| {
+            writer.number(target.level as u64);
+            let key = target.key.as_ref();
+            writer.option(key.map(|key| move |writer: &mut Writer| writer.text(key.as_bytes())));
+        });
+        writer.list(&self.recording.files, |writer, (path, text)| {
+            writer.path(path);
+            writer.text(text);
+        });
+        writer.list(&self.recording.globs, |writer, (pattern, paths)| {
+            writer.path(pattern);
+            writer.list(paths, |writer, path| writer.path(path));
+        });
+        writer.list(&self.keys, |writer, key| writer.text(key.as_bytes()));
+        writer.0
+    }
+
+    /// The opposite of [`Contents::encode`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Contents, BundleError> {
+        let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(BundleError::NotABundle)?);
+        let generation = reader.number()?;
+        let prefix = reader.path()?;
+        let conf_path = reader.path()?;
+        let error_log = match reader.option(Reader::path)? {
+            Some(path) => ErrorLog::File(path),
+            None => ErrorLog::Stderr,
+        };
+        let globals = reader.list(|reader| Ok(reader.text()?.to_vec()))?;
+        let identity = reader.option(|reader| {
+            Ok(Identity {
+                name: reader.string("user name")?,
+                user: reader.number32("user")?,
+                group: reader.number32("group")?,
+                groups: reader.list(|reader| reader.number32("group"))?,
+            })
+        })?;
+        let open_files_max = reader.option(Reader::number)?;
+        let error_logs = reader.list(|reader| {
+            let level = reader.number()?;
+            let level = Level::ALL.into_iter().find(|known| *known as u64 == level);
+            let key = reader.option(|reader| reader.string("key"))?;
+            Ok(LogTarget {
+                key,
+                level: level.ok_or(BundleError::Invalid("level"))?,
+            })
+        })?;
+        let files = reader.list(|reader| Ok((reader.path()?, reader.text()?.to_vec())))?;
+        let globs = reader.list(|reader| Ok((reader.path()?, reader.list(Reader::path)?)))?;
+        let keys = reader.list(|reader| reader.string("key"))?;
+        reader.end()?;
+        Ok(Contents {
+            generation,
+            options: Options {
+                prefix,
+                conf_path,
+                error_log,
+                globals,
+                action: Action::Start,
+                quiet: false,
+            },
+            process: ProcessSettings {
+                identity,
+                open_files_max,
+                error_logs,
+            },
+            recording: conf::Recording { files, globs },
+            keys,
+        })
+    }
+}
+
+/// Appends fields.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text);
+    }
+
+    fn path(&mut self, path: &Path) {
+        self.text(path.as_os_str().as_bytes());
+    }
+
+    fn list<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Writer, &T)) {
+        self.number(items.len() as u64);
+        for each in items {
+            item(self, each);
+        }
+    }
+
+    /// A list of none or one.
+    fn option(&mut self, value: Option<impl FnOnce(&mut Writer)>) {
+        self.number(u64::from(value.is_some()));
+        if let Some(write) = value {
+            write(self);
+        }
+    }
+}
+
+/// Takes fields off the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], BundleError> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(BundleError::Truncated)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> Result<u64, BundleError> {
+        let (bytes, rest) = self
+            .0
+            .split_first_chunk::<8>()
+            .ok_or(BundleError::Truncated)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+
+    fn number32(&mut self, field: &'static str) -> Result<u32, BundleError> {
+        u32::try_from(self.number()?).map_err(|_| BundleError::Invalid(field))
+    }
+
+    fn text(&mut self) -> Result<&'a [u8], BundleError> {
+        let length = self.number()?;
+        self.take(usize::try_from(length).map_err(|_| BundleError::Truncated)?)
+    }
+
+    fn string(&mut self, field: &'static str) -> Result<String, BundleError> {
+        String::from_utf8(self.text()?.to_vec()).map_err(|_| BundleError::Invalid(field))
+    }
+
+    fn path(&mut self) -> Result<PathBuf, BundleError> {
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(
+            self.text()?.to_vec(),
+        )))
+    }
+
+    /// The count is never used to allocate: an item is eight bytes at least, so a count that lies
+    /// ends in `Truncated`.
+    fn list<T>(
+        &mut self,
+        mut item: impl FnMut(&mut Reader<'a>) -> Result<T, BundleError>,
+    ) -> Result<Vec<T>, BundleError> {
+        let mut items = Vec::new();
+        for _ in 0..self.number()? {
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+
+    fn option<T>(
+        &mut self,
+        item: impl FnOnce(&mut Reader<'a>) -> Result<T, BundleError>,
+    ) -> Result<Option<T>, BundleError> {
+        match self.number()? {
+            0 => Ok(None),
+            1 => item(self).map(Some),
+            _ => Err(BundleError::Invalid("option")),
+        }
+    }
+
+    fn end(self) -> Result<(), BundleError> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(BundleError::Trailing)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Contents {
+        Contents {
+            generation: 7,
+            options: Options {
+                prefix: "/usr/share/nginx".into(),
+                conf_path: "/etc/nginx/nginx.conf".into(),
+                error_log: ErrorLog::File("/var/log/nginx/error.log".into()),
+                globals: vec![b"daemon off;".to_vec()],
+                action: Action::Start,
+                quiet: false,
+            },
+            process: ProcessSettings {
+                identity: Some(Identity {
+                    name: "www-data".into(),
+                    user: 33,
+                    group: 33,
+                    groups: vec![33, 4],
+                }),
+                open_files_max: Some(20_000),
+                error_logs: vec![
+                    LogTarget {
+                        key: Some("log /x".into()),
+                        level: Level::Debug,
+                    },
+                    LogTarget {
+                        key: None,
+                        level: Level::Error,
+                    },
+                ],
+            },
+            recording: conf::Recording {
+                files: vec![(
+                    "/etc/nginx/nginx.conf".into(),
+                    b"events {}\n\xff\0".to_vec(),
+                )],
+                globs: vec![("/etc/nginx/*.conf".into(), vec!["/etc/nginx/a.conf".into()])],
+            },
+            keys: vec!["listen 127.0.0.1:80".into(), "log /x".into()],
+        }
+    }
+
+    #[test]
+    fn contents_survive_the_way() {
+        let contents = example();
+        assert_eq!(Contents::decode(&contents.encode()).unwrap(), contents);
+        let bare = Contents {
+            process: ProcessSettings::default(),
+            ..contents
+        };
+        assert_eq!(Contents::decode(&bare.encode()).unwrap(), bare);
+    }
+
+    #[test]
+    fn a_bundle_cut_off_anywhere_is_refused() {
+        let bytes = example().encode();
+        for length in 0..bytes.len() {
+            assert!(
+                Contents::decode(&bytes[..length]).is_err(),
+                "{length} bytes"
+            );
+        }
+        let mut longer = bytes;
+        longer.push(0);
+        assert!(matches!(
+            Contents::decode(&longer),
+            Err(BundleError::Trailing)
+        ));
+    }
+
+    #[test]
+    fn lengths_are_not_trusted() {
+        let bytes = example().encode();
+        // Every eight bytes in turn become the largest number: an error or another value, never
+        // a panic or a huge allocation.
+        for at in MAGIC.len()..bytes.len() - 8 {
+            let mut broken = bytes.clone();
+            broken[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+            let _ = Contents::decode(&broken);
+        }
+    }
+
+    #[test]
+    fn a_sealed_text_cannot_change() {
+        let file = seal(b"text").unwrap();
+        let again = File::from(file.try_clone().unwrap());
+        assert!(again.write_at(b"x", 0).is_err());
+        assert!(again.set_len(0).is_err());
+        assert_eq!(unseal(file).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_text_that_can_change_is_refused() {
+        let file = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(matches!(unseal(file), Err(BundleError::NotSealed)));
+    }
+
+    #[test]
+    fn keys_alone_survive_the_way() {
+        let keys = vec!["log /a".to_owned(), "log /b".to_owned()];
+        assert_eq!(decode_keys(&encode_keys(&keys)).unwrap(), keys);
+        assert!(matches!(
+            keyed(keys, Vec::new()),
+            Err(BundleError::Descriptors {
+                named: 2,
+                received: 0
+            })
+        ));
+    }
+}

@@ -1,0 +1,429 @@
+//! The socket between the master and one worker process: small messages one way and the other,
+//! descriptors from the master to the worker only.
+//!
+//! The socket keeps message boundaries (SOCK_SEQPACKET). A command that carries descriptors is
+//! sent as packets of descriptors first and the command last, because one packet takes 253 of
+//! them at most. The master never waits for a worker: what the socket does not take stays in a
+//! queue. It takes no descriptor from a worker and bounds what it reads, since a worker may have
+//! been taken over by somebody else.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+/// What the master tells a worker; `D` is how descriptors are held.
+#[derive(Clone, Debug)]
+pub(crate) enum Command<D> {
+    /// Compile this bundle and keep it aside.
+    Prepare {
+        generation: u64,
+        bundle: D,
+        descriptors: Vec<D>,
+    },
+    /// Serve by it.
+    Commit { generation: u64 },
+    /// Throw it away.
+    Abandon { generation: u64 },
+    /// Logs opened again, with a sealed list of their keys.
+    Reopen { keys: D, descriptors: Vec<D> },
+    /// End when every request has ended.
+    Quit,
+    /// End now.
+    Terminate,
+}
+
+/// What a worker tells the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The bundle compiled.
+    Prepared { generation: u64 },
+    /// It did not; one error a line.
+    Failed { generation: u64, text: String },
+    /// The last request of a replaced generation has ended.
+    Finished { generation: u64 },
+}
+
+/// Descriptors in one packet; the kernel takes 253.
+const DESCRIPTORS_PER_PACKET: usize = 200;
+/// Bytes of one packet; longer texts of `Failed` are cut.
+const PACKET_SIZE_MAX: usize = 32 * 1024;
+
+/// The first byte of a packet.
+mod kind {
+    pub(super) const DESCRIPTORS: u8 = 0;
+    pub(super) const PREPARE: u8 = 1;
+    pub(super) const COMMIT: u8 = 2;
+    pub(super) const ABANDON: u8 = 3;
+    pub(super) const REOPEN: u8 = 4;
+    pub(super) const QUIT: u8 = 5;
+    pub(super) const TERMINATE: u8 = 6;
+    pub(super) const PREPARED: u8 = 16;
+    pub(super) const FAILED: u8 = 17;
+    pub(super) const FINISHED: u8 = 18;
+}
+
+/// Both ends of a new channel; the worker's is to be passed on.
+pub(crate) fn pair() -> io::Result<(MasterEnd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((
+        MasterEnd {
+            socket: ours,
+            outgoing: VecDeque::new(),
+        },
+        theirs,
+    ))
+}
+
+/// The master's end.
+pub(crate) struct MasterEnd {
+    socket: OwnedFd,
+    outgoing: VecDeque<Packet>,
+}
+
+/// One packet that waits for the socket, with the descriptors it carries.
+struct Packet {
+    bytes: Vec<u8>,
+    descriptors: Vec<Rc<OwnedFd>>,
+}
+
+impl AsFd for MasterEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl MasterEnd {
+    /// Queues a command and sends what the socket takes. A worker that is gone is noticed by its
+    /// end, not here.
+    pub(crate) fn send(&mut self, command: Command<Rc<OwnedFd>>) {
+        let (kind, generation, descriptors) = match command {
+            Command::Prepare {
+                generation,
+                bundle,
+                descriptors,
+            } => (
+                kind::PREPARE,
+                generation,
+                [vec![bundle], descriptors].concat(),
+            ),
+            Command::Reopen { keys, descriptors } => {
+                (kind::REOPEN, 0, [vec![keys], descriptors].concat())
+            }
+            Command::Commit { generation } => (kind::COMMIT, generation, Vec::new()),
+            Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
+            Command::Quit => (kind::QUIT, 0, Vec::new()),
+            Command::Terminate => (kind::TERMINATE, 0, Vec::new()),
+        };
+        for chunk in descriptors.chunks(DESCRIPTORS_PER_PACKET) {
+            let bytes = packet(kind::DESCRIPTORS, 0, b"");
+            self.outgoing.push_back(Packet {
+                bytes,
+                descriptors: chunk.to_vec(),
+            });
+        }
+        let bytes = packet(kind, generation, b"");
+        self.outgoing.push_back(Packet {
+            bytes,
+            descriptors: Vec::new(),
+        });
+        self.flush();
+    }
+
+    /// Sends what is queued, as far as the socket takes it.
+    pub(crate) fn flush(&mut self) {
+        while let Some(packet) = self.outgoing.front() {
+            match send_packet(self.socket.as_fd(), &packet.bytes, &packet.descriptors) {
+                Ok(()) => drop(self.outgoing.pop_front()),
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS) => return,
+                Err(_) => return self.outgoing.clear(),
+            }
+        }
+    }
+
+    /// Whether [`MasterEnd::flush`] has something to do.
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// The next report, if one is there. The end of the channel is an error of its own kind,
+    /// `UnexpectedEof`; a packet that means nothing is `InvalidData`.
+    pub(crate) fn receive(&self) -> io::Result<Option<Report>> {
+        let mut bytes = vec![0; PACKET_SIZE_MAX];
+        // No room for descriptors: the kernel closes whatever a worker attaches.
+        let length = match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, _)) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(Errno::CONNRESET) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => return Err(error.into()),
+        };
+        let (kind, generation, text) = bytes
+            .get(..length)
+            .and_then(parse)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        match kind {
+            kind::PREPARED => Ok(Some(Report::Prepared { generation })),
+            kind::FINISHED => Ok(Some(Report::Finished { generation })),
+            kind::FAILED => {
+                let text = String::from_utf8_lossy(text).into_owned();
+                Ok(Some(Report::Failed { generation, text }))
+            }
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// The worker's end. Reading and writing wait.
+pub(crate) struct WorkerEnd {
+    socket: OwnedFd,
+    /// Descriptors that came before the command they belong to.
+    arrived: Vec<OwnedFd>,
+}
+
+impl AsFd for WorkerEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl WorkerEnd {
+    /// The worker's end of a channel made by [`pair`].
+    pub(crate) fn new(socket: OwnedFd) -> WorkerEnd {
+        WorkerEnd {
+            socket,
+            arrived: Vec::new(),
+        }
+    }
+
+    /// Tells the master something; one that is gone is noticed by its end.
+    pub(crate) fn send(&self, report: &Report) {
+        let bytes = match report {
+            Report::Prepared { generation } => packet(kind::PREPARED, *generation, b""),
+            Report::Finished { generation } => packet(kind::FINISHED, *generation, b""),
+            Report::Failed { generation, text } => {
+                packet(kind::FAILED, *generation, text.as_bytes())
+            }
+        };
+        while send_packet(self.socket.as_fd(), &bytes, &[]) == Err(Errno::INTR) {}
+    }
+
+    /// Reads one packet; `None` where it was one of descriptors only. The end of the channel is
+    /// an error of its own kind, `UnexpectedEof`.
+    pub(crate) fn receive(&mut self) -> io::Result<Option<Command<OwnedFd>>> {
+        let mut bytes = [0; 64];
+        let length = receive_packet(self.socket.as_fd(), &mut bytes, &mut self.arrived)?;
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let (kind, generation, _) = bytes.get(..length).and_then(parse).ok_or_else(invalid)?;
+        if kind == kind::DESCRIPTORS {
+            return Ok(None);
+        }
+        let mut descriptors = std::mem::take(&mut self.arrived).into_iter();
+        Ok(Some(match kind {
+            kind::PREPARE => Command::Prepare {
+                generation,
+                bundle: descriptors.next().ok_or_else(invalid)?,
+                descriptors: descriptors.collect(),
+            },
+            kind::REOPEN => Command::Reopen {
+                keys: descriptors.next().ok_or_else(invalid)?,
+                descriptors: descriptors.collect(),
+            },
+            kind::COMMIT => Command::Commit { generation },
+            kind::ABANDON => Command::Abandon { generation },
+            kind::QUIT => Command::Quit,
+            kind::TERMINATE => Command::Terminate,
+            _ => return Err(invalid()),
+        }))
+    }
+}
+
+/// One packet: its kind, a generation, a text.
+fn packet(kind: u8, generation: u64, text: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend_from_slice(&generation.to_le_bytes());
+    let room = PACKET_SIZE_MAX - bytes.len();
+    bytes.extend_from_slice(text.get(..room).unwrap_or(text));
+    bytes
+}
+
+/// The opposite of [`packet`].
+fn parse(bytes: &[u8]) -> Option<(u8, u64, &[u8])> {
+    let (kind, rest) = bytes.split_first()?;
+    let (generation, text) = rest.split_first_chunk::<8>()?;
+    Some((*kind, u64::from_le_bytes(*generation), text))
+}
+
+fn send_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[Rc<OwnedFd>],
+) -> Result<(), Errno> {
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(|fd| fd.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_PACKET))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !borrowed.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
+    }
+    let parts = [IoSlice::new(bytes)];
+    rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
+}
+
+fn receive_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    arrived: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_PACKET))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let received =
+        rustix::net::recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            arrived.extend(descriptors);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(received.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundle;
+
+    fn receive(end: &mut WorkerEnd) -> Command<OwnedFd> {
+        loop {
+            if let Some(command) = end.receive().unwrap() {
+                return command;
+            }
+        }
+    }
+
+    #[test]
+    fn more_descriptors_than_a_packet_takes_arrive_in_order() {
+        let (mut master, worker) = pair().unwrap();
+        let mut worker = WorkerEnd::new(worker);
+        let texts: Vec<String> = (0..450)
+            .map(|number| format!("descriptor {number}"))
+            .collect();
+        let seal = |text: &String| Rc::new(bundle::seal(text.as_bytes()).unwrap());
+        let descriptors = texts.iter().map(seal).collect();
+        let bundle = Rc::new(bundle::seal(b"bundle").unwrap());
+        master.send(Command::Prepare {
+            generation: 3,
+            bundle,
+            descriptors,
+        });
+        master.send(Command::Commit { generation: 3 });
+
+        let Command::Prepare {
+            generation: 3,
+            bundle,
+            descriptors,
+        } = receive(&mut worker)
+        else {
+            panic!("not prepare");
+        };
+        assert_eq!(bundle::unseal(bundle).unwrap(), b"bundle");
+        for (descriptor, text) in descriptors.into_iter().zip(&texts) {
+            assert_eq!(bundle::unseal(descriptor).unwrap(), text.as_bytes());
+        }
+        assert!(matches!(
+            receive(&mut worker),
+            Command::Commit { generation: 3 }
+        ));
+    }
+
+    #[test]
+    fn a_slow_worker_does_not_stop_the_master() {
+        let (mut master, worker) = pair().unwrap();
+        let mut worker = WorkerEnd::new(worker);
+        const COUNT: u64 = 10_000;
+        for generation in 0..COUNT {
+            master.send(Command::Commit { generation });
+        }
+        assert!(master.has_outgoing());
+        for expected in 0..COUNT {
+            let command = receive(&mut worker);
+            assert!(matches!(command, Command::Commit { generation } if generation == expected));
+            master.flush();
+        }
+        assert!(!master.has_outgoing());
+    }
+
+    #[test]
+    fn reports_arrive_and_long_texts_are_cut() {
+        let (master, worker) = pair().unwrap();
+        let worker = WorkerEnd::new(worker);
+        assert_eq!(master.receive().unwrap(), None);
+        worker.send(&Report::Prepared { generation: 1 });
+        worker.send(&Report::Failed {
+            generation: 2,
+            text: "x".repeat(100_000),
+        });
+        worker.send(&Report::Finished { generation: 3 });
+        assert_eq!(
+            master.receive().unwrap(),
+            Some(Report::Prepared { generation: 1 })
+        );
+        let Some(Report::Failed {
+            generation: 2,
+            text,
+        }) = master.receive().unwrap()
+        else {
+            panic!("not failed");
+        };
+        assert_eq!(text.len(), PACKET_SIZE_MAX - 9);
+        assert_eq!(
+            master.receive().unwrap(),
+            Some(Report::Finished { generation: 3 })
+        );
+        drop(worker);
+        assert_eq!(
+            master.receive().unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
+    }
+
+    #[test]
+    fn a_master_that_is_gone_is_the_end() {
+        let (master, worker) = pair().unwrap();
+        drop(master);
+        let mut worker = WorkerEnd::new(worker);
+        assert_eq!(
+            worker.receive().unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
+        worker.send(&Report::Prepared { generation: 1 });
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        let (master, worker) = pair().unwrap();
+        for bytes in [
+            &b"\x63"[..],
+            b"\x63\0\0\0\0\0\0\0\0",
+            b"\x01\0\0\0\0\0\0\0\0",
+        ] {
+            send_packet(worker.as_fd(), bytes, &[]).unwrap();
+            assert_eq!(
+                master.receive().unwrap_err().kind(),
+                io::ErrorKind::InvalidData
+            );
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Going to the background, as nginx does: one fork, a session of its own, no terminal. Standard
+//! error stays until the log replaces it.
+#![allow(unsafe_code)]
+
+use std::fs::OpenOptions;
+use std::io;
+
+/// Lets this process end with code 0 and goes on in a child of it. The error is the call that
+/// failed, in nginx's words.
+///
+/// Must be called while the process has one thread: the child would miss the others.
+pub(crate) fn daemonize() -> Result<(), String> {
+    let failed = |call: &str, error: io::Error| crate::log::failure(call, &error);
+    // SAFETY: the process has one thread (said above), so the child is whole.
+    match unsafe { libc::fork() } {
+        -1 => return Err(failed("fork() failed", io::Error::last_os_error())),
+        0 => {}
+        // SAFETY: ends the process without running what is registered for the exit, which belongs
+        // to the child now.
+        _ => unsafe { libc::_exit(0) },
+    }
+    rustix::process::setsid().map_err(|error| failed("setsid() failed", error.into()))?;
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| failed("open(\"/dev/null\") failed", error))?;
+    rustix::stdio::dup2_stdin(&null).map_err(|error| failed("dup2(STDIN) failed", error.into()))?;
+    rustix::stdio::dup2_stdout(&null).map_err(|error| failed("dup2(STDOUT) failed", error.into()))
+}

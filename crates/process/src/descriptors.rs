@@ -1,0 +1,285 @@
+//! The master's table of listeners and logs: what is open now, by key.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::FdFlags;
+
+use crate::application::{LogTarget, Need, NeedKind, OpenError};
+use crate::bundle;
+use crate::log::{Level, Log, Output, Target};
+
+/// How often a start tries to bind before it gives up, and how long it waits in between: another
+/// program may be just about to end.
+pub(crate) const START_ATTEMPTS: u32 = 5;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// One open descriptor.
+#[derive(Clone)]
+pub(crate) struct Held {
+    pub(crate) key: String,
+    pub(crate) kind: NeedKind,
+    pub(crate) descriptor: Rc<OwnedFd>,
+}
+
+/// Everything that a generation needs, open.
+#[derive(Clone, Default)]
+pub(crate) struct Descriptors(Vec<Held>);
+
+impl Descriptors {
+    /// Opens what is needed and not held already. On failure nothing stays open, and what is
+    /// logged is returned as well.
+    pub(crate) fn open(
+        needs: &[Need],
+        held: &Descriptors,
+        attempts: u32,
+        log: &Log,
+    ) -> Result<Descriptors, Vec<String>> {
+        let mut opened = Descriptors::default();
+        let mut left: Vec<&Need> = Vec::new();
+        for need in needs {
+            match held.find(&need.key) {
+                Some(held) => opened.0.push(held.clone()),
+                None => left.push(need),
+            }
+        }
+        for attempt in 1..=attempts {
+            let mut errors = Vec::new();
+            let mut in_use = Vec::new();
+            for need in left {
+                match (need.open)() {
+                    Ok(descriptor) => opened.0.push(hold(need, descriptor)),
+                    Err(error) => {
+                        log.write(Level::Emerg, error.text());
+                        errors.push(error.text().to_owned());
+                        if matches!(error, OpenError::AddressInUse(_)) {
+                            in_use.push(need);
+                        }
+                    }
+                }
+            }
+            if errors.is_empty() {
+                return Ok(opened);
+            }
+            if in_use.len() < errors.len() || attempt == attempts {
+                if attempts > 1 && in_use.len() == errors.len() {
+                    log.write(Level::Emerg, "still could not bind()");
+                }
+                opened.close_missing_in(held, log);
+                return Err(errors);
+            }
+            log.notice(format_args!(
+                "try again to bind() after {}ms",
+                ATTEMPT_PAUSE.as_millis()
+            ));
+            std::thread::sleep(ATTEMPT_PAUSE);
+            left = in_use;
+        }
+        Ok(opened)
+    }
+
+    /// Keys of all, in order.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.0.iter().map(|held| held.key.clone()).collect()
+    }
+
+    /// All, in the order of the keys.
+    pub(crate) fn shared(&self) -> Vec<Rc<OwnedFd>> {
+        self.0
+            .iter()
+            .map(|held| Rc::clone(&held.descriptor))
+            .collect()
+    }
+
+    /// The logs alone.
+    pub(crate) fn logs(&self) -> Descriptors {
+        let logs = self.0.iter().filter(|held| held.kind == NeedKind::Log);
+        Descriptors(logs.cloned().collect())
+    }
+
+    /// The keys in a sealed text, to send along.
+    pub(crate) fn sealed_keys(&self) -> std::io::Result<Rc<OwnedFd>> {
+        bundle::seal(&bundle::encode_keys(&self.keys())).map(Rc::new)
+    }
+
+    /// Opens every log again; one that cannot be opened stays as it is.
+    pub(crate) fn reopen(&mut self, needs: &[Need], log: &Log) {
+        for held in self.0.iter_mut().filter(|held| held.kind == NeedKind::Log) {
+            let Some(need) = needs.iter().find(|need| need.key == held.key) else {
+                continue;
+            };
+            match (need.open)() {
+                Ok(descriptor) => *held = hold(need, descriptor),
+                Err(error) => log.write(Level::Emerg, error.text()),
+            }
+        }
+    }
+
+    /// Closes the listeners, with the files of Unix sockets.
+    pub(crate) fn close_listeners(&mut self, log: &Log) {
+        self.retain(|held| held.kind == NeedKind::Log, log);
+    }
+
+    /// Closes everything that `others` does not hold.
+    pub(crate) fn close_missing_in(&mut self, others: &Descriptors, log: &Log) {
+        self.retain(|held| others.find(&held.key).is_some(), log);
+    }
+
+    /// Where the lines of the main level go.
+    pub(crate) fn log_targets(&self, targets: &[LogTarget]) -> Vec<Target> {
+        log_targets(targets, |key| {
+            self.find(key).map(|held| Rc::clone(&held.descriptor))
+        })
+    }
+
+    fn find(&self, key: &str) -> Option<&Held> {
+        self.0.iter().find(|held| held.key == key)
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Held) -> bool, log: &Log) {
+        self.0.retain(|held| {
+            let keep = keep(held);
+            if !keep
+                && let NeedKind::Listener {
+                    socket_file: Some(path),
+                } = &held.kind
+            {
+                remove_socket(path, log);
+            }
+            keep
+        });
+    }
+}
+
+/// Where the lines of the main level go, with descriptors by key. A target without a descriptor
+/// gets no line.
+pub(crate) fn log_targets(
+    targets: &[LogTarget],
+    descriptor: impl Fn(&str) -> Option<Rc<OwnedFd>>,
+) -> Vec<Target> {
+    let output = |key: &Option<String>| match key {
+        None => Some(Output::Stderr),
+        Some(key) => descriptor(key).map(Output::File),
+    };
+    let target = |target: &LogTarget| {
+        output(&target.key).map(|output| Target {
+            level: target.level,
+            output,
+        })
+    };
+    targets.iter().filter_map(target).collect()
+}
+
+/// Opens what can be opened and closes it again, as `-t` does; an address that is in use belongs
+/// to the running server. Returns whether all went well.
+pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
+    let mut fine = true;
+    for need in needs {
+        match (need.open)() {
+            Ok(_) => {
+                if let NeedKind::Listener {
+                    socket_file: Some(path),
+                } = &need.kind
+                {
+                    remove_socket(path, log);
+                }
+            }
+            Err(OpenError::AddressInUse(_)) => {}
+            Err(OpenError::Failed(text)) => {
+                log.write(Level::Emerg, text);
+                fine = false;
+            }
+        }
+    }
+    fine
+}
+
+fn hold(need: &Need, descriptor: OwnedFd) -> Held {
+    // Nothing but the control channel may reach a worker.
+    let _ = rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
+    Held {
+        key: need.key.clone(),
+        kind: need.kind.clone(),
+        descriptor: Rc::new(descriptor),
+    }
+}
+
+fn remove_socket(path: &Path, log: &Log) {
+    if let Err(error) = std::fs::remove_file(path) {
+        let text = crate::log::failure(&format!("unlink() {} failed", path.display()), &error);
+        log.write(Level::Emerg, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn silent() -> Log {
+        Log::new(Vec::new(), None)
+    }
+
+    fn need(key: &str, open: impl Fn() -> Result<OwnedFd, OpenError> + 'static) -> Need {
+        let kind = NeedKind::Listener { socket_file: None };
+        Need {
+            key: key.to_owned(),
+            kind,
+            open: Box::new(open),
+        }
+    }
+
+    fn anything() -> Result<OwnedFd, OpenError> {
+        Ok(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    #[test]
+    fn a_key_that_is_held_is_not_opened_again() {
+        let needs = [need("a", anything), need("b", anything)];
+        let first = Descriptors::open(&needs, &Descriptors::default(), 1, &silent()).unwrap();
+        let never = || Err(OpenError::Failed("opened again".into()));
+        let needs = [need("b", never), need("c", anything)];
+        let mut second = Descriptors::open(&needs, &first, 1, &silent()).unwrap();
+        assert_eq!(second.keys(), ["b", "c"]);
+        assert!(Rc::ptr_eq(
+            &first.find("b").unwrap().descriptor,
+            &second.find("b").unwrap().descriptor
+        ));
+        second.close_missing_in(&first, &silent());
+        assert_eq!(second.keys(), ["b"]);
+    }
+
+    #[test]
+    fn an_address_in_use_is_tried_again() {
+        let tries = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&tries);
+        let needs = [need("a", move || {
+            counted.set(counted.get() + 1);
+            if counted.get() < 2 {
+                Err(OpenError::AddressInUse("in use".into()))
+            } else {
+                anything()
+            }
+        })];
+        let none = Descriptors::default();
+        assert!(Descriptors::open(&needs, &none, 1, &silent()).is_err());
+        tries.set(0);
+        assert!(Descriptors::open(&needs, &none, START_ATTEMPTS, &silent()).is_ok());
+        assert_eq!(tries.get(), 2);
+    }
+
+    #[test]
+    fn another_failure_is_final_and_all_are_reported() {
+        let needs = [
+            need("a", || Err(OpenError::Failed("no a".into()))),
+            need("b", || Err(OpenError::AddressInUse("no b".into()))),
+        ];
+        let errors = Descriptors::open(&needs, &Descriptors::default(), START_ATTEMPTS, &silent());
+        assert_eq!(
+            errors.err(),
+            Some(vec!["no a".to_owned(), "no b".to_owned()])
+        );
+    }
+}

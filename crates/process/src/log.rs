@@ -1,0 +1,281 @@
+//! The master's own log lines, in nginx's format: whole lines, one append each.
+//!
+//! No buffering and no rotation: the master writes a few lines a day. Requests are logged by the
+//! server, not here.
+
+use std::fmt::{self, Display};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::PROGRAM;
+use crate::options::{ErrorLog, Options};
+
+/// How grave a line is; smaller is graver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The program cannot go on.
+    Emerg = 1,
+    /// Somebody must act now.
+    Alert,
+    /// A part of the system fails.
+    Crit,
+    /// A request or an action fails.
+    Error,
+    /// Something looks wrong.
+    Warn,
+    /// Normal, but worth a line.
+    Notice,
+    /// Detail.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+impl Level {
+    /// Every level, the gravest first.
+    pub const ALL: [Level; 8] = [
+        Level::Emerg,
+        Level::Alert,
+        Level::Crit,
+        Level::Error,
+        Level::Warn,
+        Level::Notice,
+        Level::Info,
+        Level::Debug,
+    ];
+
+    /// The word in the log and in `error_log`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Emerg => "emerg",
+            Level::Alert => "alert",
+            Level::Crit => "crit",
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Notice => "notice",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+
+    /// The level of a word of `error_log`.
+    pub fn parse(name: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.name() == name)
+    }
+}
+
+impl From<conf::Level> for Level {
+    fn from(level: conf::Level) -> Level {
+        match level {
+            conf::Level::Emerg => Level::Emerg,
+            conf::Level::Warn => Level::Warn,
+            conf::Level::Notice => Level::Notice,
+        }
+    }
+}
+
+/// One place that lines go to.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) level: Level,
+    pub(crate) output: Output,
+}
+
+/// The place itself.
+#[derive(Clone, Debug)]
+pub(crate) enum Output {
+    Stderr,
+    File(Rc<OwnedFd>),
+}
+
+/// Where the lines of this process go.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    targets: Vec<Target>,
+    /// Lines of this level and graver ones are also printed as `tidegate: [level] …` on
+    /// standard error; `None` once the program runs by itself.
+    console: Option<Level>,
+}
+
+impl Log {
+    /// The log until the configuration's own is open. An error log that cannot be opened is
+    /// reported and replaced by standard error, as nginx does.
+    pub(crate) fn startup(options: &Options, level: Level, console: Level) -> Log {
+        let output = match &options.error_log {
+            ErrorLog::Stderr => Output::Stderr,
+            ErrorLog::File(path) => match open_append(path) {
+                Ok(file) => Output::File(Rc::new(file)),
+                Err(error) => {
+                    let text = failure(&format!("open() \"{}\" failed", path.display()), &error);
+                    print(&format!("[alert] could not open error log file: {text}"));
+                    Output::Stderr
+                }
+            },
+        };
+        Log {
+            targets: vec![Target { level, output }],
+            console: Some(console),
+        }
+    }
+
+    /// A log with the given targets; `console` as in [`Log::startup`].
+    pub(crate) fn new(targets: Vec<Target>, console: Option<Level>) -> Log {
+        Log { targets, console }
+    }
+
+    /// The same log for a program that runs by itself.
+    pub(crate) fn without_console(self) -> Log {
+        Log {
+            console: None,
+            ..self
+        }
+    }
+
+    /// Lets standard error go where the log goes, as nginx does, so that nothing printed is lost:
+    /// to the first file, unless some target is standard error itself.
+    pub(crate) fn redirect_stderr(&self) {
+        if self
+            .targets
+            .iter()
+            .any(|target| matches!(target.output, Output::Stderr))
+        {
+            return;
+        }
+        let file = self.targets.iter().find_map(|target| match &target.output {
+            Output::File(file) => Some(file),
+            Output::Stderr => None,
+        });
+        if let Some(Err(error)) = file.map(rustix::stdio::dup2_stderr) {
+            self.write(Level::Alert, failure("dup2(STDERR) failed", &error.into()));
+        }
+    }
+
+    /// Writes one line.
+    pub(crate) fn write(&self, level: Level, message: impl Display) {
+        let mut on_stderr = false;
+        let mut line = None;
+        for target in self.targets.iter().filter(|target| level <= target.level) {
+            let line: &String = line.get_or_insert_with(|| format_line(level, &message));
+            // A log that cannot be written has nobody left to tell.
+            match &target.output {
+                Output::Stderr => {
+                    on_stderr = true;
+                    let _ = std::io::stderr().write_all(line.as_bytes());
+                }
+                Output::File(file) => {
+                    let _ = rustix::io::write(file, line.as_bytes());
+                }
+            }
+        }
+        if self.console.is_some_and(|console| level <= console) && !on_stderr {
+            print(&format!("[{}] {message}", level.name()));
+        }
+    }
+
+    /// A normal event.
+    pub(crate) fn notice(&self, message: impl Display) {
+        self.write(Level::Notice, message);
+    }
+}
+
+/// Prints `tidegate: TEXT` on standard error.
+pub(crate) fn print(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{PROGRAM}: {text}");
+}
+
+/// `WHAT (NUMBER: REASON)`: nginx's way to print an error of a system call.
+pub fn failure(what: &str, error: &std::io::Error) -> String {
+    format!("{what} {}", Reason(error))
+}
+
+/// Opens a log for appending, as nginx does: created where it is missing, mode 0644.
+pub fn open_append(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?)
+}
+
+/// `(2: No such file or directory)`.
+struct Reason<'a>(&'a std::io::Error);
+
+impl Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        match self.0.raw_os_error() {
+            Some(number) => {
+                let suffix = format!(" (os error {number})");
+                write!(
+                    f,
+                    "({number}: {})",
+                    text.strip_suffix(&suffix).unwrap_or(&text)
+                )
+            }
+            None => write!(f, "({text})"),
+        }
+    }
+}
+
+fn format_line(level: Level, message: &impl Display) -> String {
+    let now = jiff::Zoned::now();
+    let pid = std::process::id();
+    let time = now.strftime("%Y/%m/%d %H:%M:%S");
+    format!("{time} [{}] {pid}#{pid}: {message}\n", level.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_system_calls_read_as_nginx_prints_them() {
+        let error = std::io::Error::from_raw_os_error(2);
+        assert_eq!(
+            failure("open() \"/x\" failed", &error),
+            "open() \"/x\" failed (2: No such file or directory)"
+        );
+    }
+
+    #[test]
+    fn a_line_holds_time_level_and_process() {
+        let line = format_line(Level::Notice, &"signal process started");
+        let pid = std::process::id();
+        assert_eq!(&line[4..5], "/");
+        assert_eq!(&line[10..11], " ");
+        assert_eq!(
+            &line[19..],
+            format!(" [notice] {pid}#{pid}: signal process started\n")
+        );
+    }
+
+    #[test]
+    fn only_lines_of_the_level_are_written() {
+        let path = std::env::temp_dir().join(format!("tidegate-log-{}", std::process::id()));
+        let file = open_append(&path).unwrap();
+        let log = Log::new(
+            vec![Target {
+                level: Level::Warn,
+                output: Output::File(Rc::new(file)),
+            }],
+            None,
+        );
+        log.write(Level::Notice, "quiet");
+        log.write(Level::Error, "loud");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            text.ends_with(": loud\n") && !text.contains("quiet"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_level_parses_back() {
+        for level in Level::ALL {
+            assert_eq!(Level::parse(level.name()), Some(level));
+        }
+        assert_eq!(Level::parse("warning"), None);
+    }
+}

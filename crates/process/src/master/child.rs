@@ -1,0 +1,118 @@
+//! One worker as the master sees it: a process, or a thread of the master.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use crate::application::Application;
+use crate::control::{self, Command, MasterEnd};
+use crate::worker;
+
+/// How long a worker may take to compile its first bundle.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a worker is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Compiles what is in force, to serve by it.
+    Starting,
+    /// Compiles what a reload wants, in a process of its own.
+    Candidate,
+    /// Serves.
+    Serving,
+    /// Ends.
+    Leaving,
+}
+
+/// One worker.
+pub(super) struct Child {
+    pub(super) id: u64,
+    /// None for a thread.
+    pub(super) pid: Option<Pid>,
+    /// None once the other end is closed.
+    pub(super) control: Option<MasterEnd>,
+    pub(super) role: Role,
+    pub(super) started: Instant,
+}
+
+impl Child {
+    /// Starts a process: this program again, with the control channel as its standard input.
+    pub(super) fn process(role: Role) -> io::Result<Child> {
+        let (control, theirs) = control::pair()?;
+        let [name, arguments @ ..] = worker::ARGUMENTS;
+        let mut command = std::process::Command::new("/proc/self/exe");
+        // As with nginx, nothing of the environment but the time zone reaches a worker.
+        command
+            .arg0(name)
+            .args(arguments)
+            .env_clear()
+            .stdin(Stdio::from(theirs));
+        if let Some(zone) = std::env::var_os("TZ") {
+            command.env("TZ", zone);
+        }
+        let process = command.spawn()?;
+        Ok(Child::new(Some(Pid::from_child(&process)), control, role))
+    }
+
+    /// Starts a thread of this process.
+    pub(super) fn thread(role: Role, application: &'static dyn Application) -> io::Result<Child> {
+        let (control, theirs) = control::pair()?;
+        let body = move || worker::run_in_thread(application, theirs);
+        std::thread::Builder::new()
+            .name("worker".to_owned())
+            .spawn(body)?;
+        Ok(Child::new(None, control, role))
+    }
+
+    fn new(pid: Option<Pid>, control: MasterEnd, role: Role) -> Child {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Child {
+            id,
+            pid,
+            control: Some(control),
+            role,
+            started: Instant::now(),
+        }
+    }
+
+    /// Tells the worker something.
+    pub(super) fn send(&mut self, command: Command<Rc<OwnedFd>>) {
+        if let Some(control) = &mut self.control {
+            control.send(command);
+        }
+    }
+
+    /// Tells the worker to end, in one way or the other.
+    pub(super) fn leave(&mut self, command: Command<Rc<OwnedFd>>) {
+        self.role = Role::Leaving;
+        self.send(command);
+    }
+
+    /// Signals a process; a thread has nothing that could be signalled.
+    pub(super) fn kill(&self, signal: Signal) {
+        if let Some(pid) = self.pid {
+            // It may have ended already.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// When a worker that starts must be ready.
+    pub(super) fn ready_deadline(&self) -> Option<Instant> {
+        (self.role == Role::Starting).then(|| self.started + READY_LIMIT)
+    }
+
+    /// For the log.
+    pub(super) fn name(&self) -> String {
+        match self.pid {
+            Some(pid) => format!("worker process {pid}"),
+            None => "worker thread".to_owned(),
+        }
+    }
+}

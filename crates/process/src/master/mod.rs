@@ -1,0 +1,528 @@
+//! The master: one thread that keeps the privileges, the listeners, the logs and the
+//! configuration, and sees to it that a worker serves.
+//!
+//! ```text
+//!              Prepare            Prepared: Commit
+//!   (none) ────────────▶ Starting ────────────────▶ Serving ──┐ Quit, or replaced by a reload
+//!                            │                         │      ▼
+//!              Prepare       │ died: from the bundle   │   Leaving ──▶ (none)
+//!   (none) ────────────▶ Candidate ────────────────────┘      ▲
+//!                            └── a reload failed ─────────────┘
+//! ```
+//!
+//! The loop waits for signals, reports of workers and deadlines, and for nothing else. A signal
+//! that comes in the middle of a reload or a start is kept until that is decided; an order to end
+//! is followed at once. The master reads no byte that a client has sent.
+
+mod child;
+mod reload;
+mod restart;
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+
+use crate::application::Application;
+use crate::control::{Command, Report};
+use crate::descriptors::Descriptors;
+use crate::log::{Level, Log};
+use crate::options::Options;
+use crate::pid_file::PidFile;
+use crate::reply::Reply;
+use crate::signals::{Received, Signals};
+use crate::start::Examined;
+use child::{Child, Role};
+use reload::{Generation, Reload};
+use restart::Restart;
+
+/// How long a worker that was told to end at once may take before it is killed.
+const TERMINATE_LIMIT: Duration = Duration::from_secs(1);
+
+/// What the start hands over.
+pub(crate) struct Startup {
+    pub(crate) options: Options,
+    pub(crate) examined: Examined,
+    pub(crate) descriptors: Descriptors,
+    pub(crate) log: Log,
+    pub(crate) signals: Signals,
+    pub(crate) pid_file: PidFile,
+}
+
+/// The state of the master.
+pub(crate) struct Master {
+    application: &'static dyn Application,
+    options: Options,
+    log: Log,
+    signals: Signals,
+    pid_file: PidFile,
+    /// What is in force.
+    generation: Generation,
+    /// The number of the last generation that did not come into force; numbers are not reused.
+    abandoned: u64,
+    /// Whether workers are processes of their own, decided at start.
+    own_process: bool,
+    children: Vec<Child>,
+    restart: Restart,
+    /// The reload that waits for its worker.
+    reload: Option<Reload>,
+    queue: Queue,
+    stop: Option<Stop>,
+    /// Whether any worker has ever served; if the first cannot, the master ends.
+    has_served: bool,
+    first_start_failed: bool,
+}
+
+/// Signals that wait for their turn.
+#[derive(Default)]
+struct Queue {
+    reload: bool,
+    replies: Vec<Reply>,
+    reopen: bool,
+}
+
+/// The master is about to end.
+#[derive(Clone, Copy)]
+struct Stop {
+    /// When workers that are still there are killed; never while they may end gracefully.
+    kill_at: Option<Instant>,
+}
+
+impl Master {
+    pub(crate) fn new(
+        application: &'static dyn Application,
+        startup: Startup,
+    ) -> std::io::Result<Master> {
+        let Startup {
+            options,
+            examined,
+            descriptors,
+            log,
+            signals,
+            pid_file,
+        } = startup;
+        let own_process = examined.needs.master.master_process;
+        Ok(Master {
+            application,
+            generation: Generation::first(&options, examined, descriptors)?,
+            abandoned: 0,
+            options,
+            // What goes to the terminal from here on goes through the log.
+            log: log.without_console(),
+            signals,
+            pid_file,
+            own_process,
+            children: Vec::new(),
+            restart: Restart::default(),
+            reload: None,
+            queue: Queue::default(),
+            stop: None,
+            has_served: false,
+            first_start_failed: false,
+        })
+    }
+
+    /// Serves until told to end. An error means that nothing was ever served.
+    pub(crate) fn run(mut self) -> Result<(), ()> {
+        self.log.notice("start worker processes");
+        self.start_worker();
+        while !self.has_ended() {
+            self.wait();
+            self.turn();
+        }
+        self.generation.descriptors.close_listeners(&self.log);
+        if let Err(text) = self.pid_file.remove() {
+            self.log.write(Level::Alert, text);
+        }
+        self.log.notice("exit");
+        if self.first_start_failed {
+            Err(())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.first_start_failed || (self.stop.is_some() && self.children.is_empty())
+    }
+
+    /// Waits for a signal, a report, room for a command, or the next deadline.
+    fn wait(&self) {
+        let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        for control in self
+            .children
+            .iter()
+            .filter_map(|child| child.control.as_ref())
+        {
+            let room = if control.has_outgoing() {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
+            };
+            polled.push(PollFd::from_borrowed_fd(
+                control.as_fd(),
+                PollFlags::IN | room,
+            ));
+        }
+        let left = self
+            .next_deadline()
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                // Out of memory: the next turn may be luckier, and must not come at once.
+                self.log
+                    .write(Level::Alert, format_args!("poll() failed: {error}"));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let children = self.children.iter().filter_map(Child::ready_deadline);
+        let others = [
+            self.restart.due(),
+            self.reload.as_ref().map(|reload| reload.deadline),
+            self.stop.and_then(|stop| stop.kill_at),
+        ];
+        children.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Handles everything that has happened.
+    fn turn(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            self.signal(&signal);
+        }
+        let ids: Vec<u64> = self.children.iter().map(|child| child.id).collect();
+        for id in ids {
+            self.read_reports(id);
+        }
+        self.check_deadlines(Instant::now());
+        self.work_off_queue();
+    }
+
+    fn signal(&mut self, signal: &Received) {
+        let action = match signal.number {
+            libc::SIGQUIT => ", shutting down",
+            libc::SIGTERM | libc::SIGINT => ", exiting",
+            libc::SIGHUP => ", reconfiguring",
+            libc::SIGUSR1 => ", reopening logs",
+            libc::SIGCHLD => "",
+            _ => ", ignoring",
+        };
+        self.log.notice(signal.describe(action));
+        match signal.number {
+            libc::SIGQUIT => self.quit(),
+            libc::SIGTERM | libc::SIGINT => self.terminate(),
+            libc::SIGHUP => {
+                self.queue.reload = true;
+                self.queue.replies.extend(Reply::accept(signal));
+            }
+            libc::SIGUSR1 => self.queue.reopen = true,
+            libc::SIGCHLD => self.reap(),
+            _ => {}
+        }
+    }
+
+    /// Does what waits, unless a start or a reload is under way or the master is about to end.
+    fn work_off_queue(&mut self) {
+        let is_starting = self
+            .children
+            .iter()
+            .any(|child| child.role == Role::Starting);
+        if self.stop.is_some() || self.reload.is_some() || is_starting {
+            return;
+        }
+        if std::mem::take(&mut self.queue.reopen) {
+            self.reopen_logs();
+        }
+        if std::mem::take(&mut self.queue.reload) {
+            let replies = std::mem::take(&mut self.queue.replies);
+            self.begin_reload(replies);
+        }
+    }
+
+    /// USR1: new files under the old names, for the master and every worker.
+    fn reopen_logs(&mut self) {
+        self.log.notice("reopening logs");
+        let generation = &mut self.generation;
+        generation
+            .descriptors
+            .reopen(&generation.needs.descriptors, &self.log);
+        self.follow_logs();
+        let logs = self.generation.descriptors.logs();
+        match logs.sealed_keys() {
+            Ok(keys) => {
+                for child in &mut self.children {
+                    let (keys, descriptors) = (keys.clone(), logs.shared());
+                    child.send(Command::Reopen { keys, descriptors });
+                }
+            }
+            Err(error) => self
+                .log
+                .write(Level::Alert, format_args!("memfd failed: {error}")),
+        }
+    }
+
+    /// Lets the master's own lines go where the generation in force says.
+    fn follow_logs(&mut self) {
+        let Generation {
+            descriptors, needs, ..
+        } = &self.generation;
+        self.log = Log::new(descriptors.log_targets(&needs.master.error_logs), None);
+        self.log.redirect_stderr();
+    }
+
+    /// Starts a worker from the bundle in force.
+    fn start_worker(&mut self) {
+        self.restart.started();
+        let (command, role) = (self.generation.prepare(), Role::Starting);
+        if self.spawn(role, command).is_none() {
+            self.worker_lost(Duration::ZERO);
+        }
+    }
+
+    /// Starts a worker and tells it to prepare; its id.
+    fn spawn(
+        &mut self,
+        role: Role,
+        prepare: Command<std::rc::Rc<std::os::fd::OwnedFd>>,
+    ) -> Option<u64> {
+        let spawned = if self.own_process {
+            Child::process(role)
+        } else {
+            Child::thread(role, self.application)
+        };
+        match spawned {
+            Ok(mut child) => {
+                if let Some(pid) = child.pid {
+                    self.log.notice(format_args!("start worker process {pid}"));
+                }
+                child.send(prepare);
+                let id = child.id;
+                self.children.push(child);
+                Some(id)
+            }
+            Err(error) => {
+                let text = crate::log::failure("worker process could not be started", &error);
+                self.log.write(Level::Alert, text);
+                None
+            }
+        }
+    }
+
+    fn child_mut(&mut self, id: u64) -> Option<&mut Child> {
+        self.children.iter_mut().find(|child| child.id == id)
+    }
+
+    /// Sends what waits for a worker and reads everything that it has said.
+    fn read_reports(&mut self, id: u64) {
+        loop {
+            let Some(child) = self.child_mut(id) else {
+                return;
+            };
+            let Some(control) = &mut child.control else {
+                return;
+            };
+            control.flush();
+            match control.receive() {
+                Ok(Some(report)) => self.report(id, report),
+                Ok(None) => return,
+                Err(_) => {
+                    child.control = None;
+                    // A process is lost when it has been reaped, a thread when it is silent.
+                    if child.pid.is_none() {
+                        self.child_lost(id);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, id: u64, report: Report) {
+        let number = self.generation.number;
+        let is_reload = |generation: u64, master: &Master| {
+            let reload = master.reload.as_ref();
+            reload.is_some_and(|reload| reload.target == id && reload.next.number == generation)
+        };
+        let Some(child) = self.child_mut(id) else {
+            return;
+        };
+        match report {
+            Report::Prepared { generation } => {
+                if child.role == Role::Starting && generation == number {
+                    child.role = Role::Serving;
+                    child.send(Command::Commit { generation });
+                    self.has_served = true;
+                } else if is_reload(generation, self) {
+                    self.commit_reload();
+                }
+            }
+            Report::Failed { generation, text } => {
+                let errors: Vec<String> = text.lines().flat_map(|line| self.refuse(line)).collect();
+                if is_reload(generation, self) {
+                    self.fail_reload(&errors);
+                }
+            }
+            Report::Finished { generation } => {
+                let worker = child.name();
+                let text = format!("generation {generation} of {worker} exited with code 0");
+                self.log.notice(text);
+            }
+        }
+    }
+
+    /// Takes the status of every process that has ended. Some may not be ours: as the first
+    /// process of a container the master inherits orphans.
+    fn reap(&mut self) {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => self.process_ended(pid, status),
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn process_ended(&mut self, pid: Pid, status: WaitStatus) {
+        let id = self
+            .children
+            .iter()
+            .find(|child| child.pid == Some(pid))
+            .map(|child| child.id);
+        if let Some(id) = id {
+            // Its last words may still be on the way.
+            self.read_reports(id);
+        }
+        let name = if id.is_some() {
+            "worker process"
+        } else {
+            "unknown process"
+        };
+        match (status.exit_status(), status.terminating_signal()) {
+            (_, Some(signal)) => {
+                const CORE_DUMPED: i32 = 0x80;
+                let core = if status.as_raw() & CORE_DUMPED != 0 {
+                    " (core dumped)"
+                } else {
+                    ""
+                };
+                let text = format!("{name} {pid} exited on signal {signal}{core}");
+                self.log.write(Level::Alert, text);
+            }
+            (code, None) => {
+                let code = code.unwrap_or(0);
+                self.log
+                    .notice(format_args!("{name} {pid} exited with code {code}"));
+            }
+        }
+        if let Some(id) = id {
+            self.child_lost(id);
+        }
+    }
+
+    /// A worker is no more.
+    fn child_lost(&mut self, id: u64) {
+        let Some(index) = self.children.iter().position(|child| child.id == id) else {
+            return;
+        };
+        let child = self.children.remove(index);
+        if self
+            .reload
+            .as_ref()
+            .is_some_and(|reload| reload.target == id)
+        {
+            let text = format!("{} ended while it prepared the configuration", child.name());
+            let errors = self.refuse(&text);
+            self.fail_reload(&errors);
+        }
+        if matches!(child.role, Role::Starting | Role::Serving) && self.stop.is_none() {
+            self.worker_lost(child.started.elapsed());
+        }
+    }
+
+    /// Nobody serves any more: another worker starts, at once where that is not in vain.
+    fn worker_lost(&mut self, lived: Duration) {
+        if !self.has_served {
+            self.first_start_failed = true;
+            return;
+        }
+        let delay = self.restart.after(lived);
+        if delay.is_zero() {
+            self.start_worker();
+        } else {
+            let delay = delay.as_millis();
+            self.log
+                .notice(format_args!("next worker process starts in {delay}ms"));
+        }
+    }
+
+    fn check_deadlines(&mut self, now: Instant) {
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        if is_over(self.stop.and_then(|stop| stop.kill_at)) {
+            self.stop = Some(Stop { kill_at: None });
+            self.children
+                .iter()
+                .for_each(|child| child.kill(Signal::KILL));
+            // A thread cannot be killed; it ends with the process.
+            self.children.retain(|child| child.pid.is_some());
+        }
+        if self.stop.is_some() {
+            return;
+        }
+        if is_over(self.reload.as_ref().map(|reload| reload.deadline)) {
+            self.reload_timed_out();
+        }
+        for child in self
+            .children
+            .iter()
+            .filter(|child| is_over(child.ready_deadline()))
+        {
+            let text = format!("{} does not get ready and is killed", child.name());
+            self.log.write(Level::Alert, text);
+            child.kill(Signal::KILL);
+        }
+        if is_over(self.restart.due()) {
+            self.start_worker();
+        }
+    }
+
+    /// QUIT: no new connections, every request to its end.
+    fn quit(&mut self) {
+        if self.stop.is_some() {
+            return;
+        }
+        self.begin_stop(None);
+        self.children
+            .iter_mut()
+            .for_each(|child| child.leave(Command::Quit));
+    }
+
+    /// TERM and INT: the end, now.
+    fn terminate(&mut self) {
+        if self.stop.is_some_and(|stop| stop.kill_at.is_some()) {
+            return;
+        }
+        self.begin_stop(Some(Instant::now() + TERMINATE_LIMIT));
+        self.children
+            .iter_mut()
+            .for_each(|child| child.leave(Command::Terminate));
+    }
+
+    fn begin_stop(&mut self, kill_at: Option<Instant>) {
+        self.stop = Some(Stop { kill_at });
+        let errors = ["[emerg] the server is about to end".to_owned()];
+        for reply in std::mem::take(&mut self.queue.replies) {
+            reply.failed(&errors);
+        }
+        if self.reload.is_some() {
+            self.fail_reload(&errors);
+        }
+        self.restart = Restart::default();
+        self.generation.descriptors.close_listeners(&self.log);
+    }
+}

@@ -1,0 +1,287 @@
+//! Reload, in two steps: prepare, where everything may fail and nothing changes, and commit,
+//! where nothing can fail.
+//!
+//! *Prepare*: the master reads the configuration, opens what is new and sends the bundle to the
+//! worker that serves, or to a new worker process where a changed directive asks for one.
+//! *Commit*: when that worker says that it is ready.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::Master;
+use super::child::Role;
+use crate::application::Needs;
+use crate::bundle::{self, Contents, ProcessSettings};
+use crate::control::Command;
+use crate::descriptors::Descriptors;
+use crate::log::Level;
+use crate::options::Options;
+use crate::pid_file::{self, PidFile};
+use crate::reply::Reply;
+use crate::start::{self, Examined};
+
+/// How long a worker may take to compile a new configuration.
+const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+
+/// One configuration with everything that belongs to it.
+pub(super) struct Generation {
+    pub(super) number: u64,
+    pub(super) needs: Needs,
+    pub(super) descriptors: Descriptors,
+    bundle: Rc<OwnedFd>,
+}
+
+/// A reload that waits for its worker.
+pub(super) struct Reload {
+    pub(super) next: Generation,
+    /// The worker that prepares it.
+    pub(super) target: u64,
+    pub(super) deadline: Instant,
+    replies: Vec<Reply>,
+}
+
+impl Generation {
+    fn seal(
+        number: u64,
+        options: &Options,
+        examined: Examined,
+        descriptors: Descriptors,
+    ) -> io::Result<Generation> {
+        let Examined {
+            needs, recording, ..
+        } = examined;
+        let process = ProcessSettings {
+            identity: needs.master.identity.clone(),
+            open_files_max: needs.master.open_files_max,
+            error_logs: needs.master.error_logs.clone(),
+        };
+        let (options, keys) = (options.clone(), descriptors.keys());
+        let contents = Contents {
+            generation: number,
+            options,
+            process,
+            recording,
+            keys,
+        };
+        let bundle = Rc::new(bundle::seal(&contents.encode())?);
+        Ok(Generation {
+            number,
+            needs,
+            descriptors,
+            bundle,
+        })
+    }
+
+    /// The generation of the start.
+    pub(super) fn first(
+        options: &Options,
+        examined: Examined,
+        descriptors: Descriptors,
+    ) -> io::Result<Generation> {
+        Generation::seal(1, options, examined, descriptors)
+    }
+
+    /// The command that makes a worker compile it.
+    pub(super) fn prepare(&self) -> Command<Rc<OwnedFd>> {
+        let (bundle, descriptors) = (Rc::clone(&self.bundle), self.descriptors.shared());
+        Command::Prepare {
+            generation: self.number,
+            bundle,
+            descriptors,
+        }
+    }
+}
+
+impl Master {
+    /// The first step.
+    pub(super) fn begin_reload(&mut self, replies: Vec<Reply>) {
+        self.log.notice("reconfiguring");
+        let next = match self.next_generation() {
+            Ok(next) => next,
+            Err(errors) => return answer(replies, &errors),
+        };
+        let serving = self
+            .children
+            .iter()
+            .find(|child| child.role == Role::Serving);
+        let mut target = serving.map(|child| child.id);
+        if let Some(line) = next.needs.forcing_line(&self.generation.needs) {
+            let (name, place) = (&line.name, &line.place);
+            if self.own_process {
+                target = None;
+                self.log.notice(format_args!(
+                    "\"{name}\" in {place} has changed: starting a new worker process"
+                ));
+            } else {
+                let text = format!(
+                    "\"{name}\" in {place} needs a new worker process, which there is none of \
+                     with \"master_process off\": it stays as it was"
+                );
+                self.log.write(Level::Warn, text);
+            }
+        }
+        let prepare = next.prepare();
+        let target = match target {
+            Some(id) => {
+                self.child_mut(id)
+                    .into_iter()
+                    .for_each(|child| child.send(prepare.clone()));
+                Some(id)
+            }
+            None => self.spawn(Role::Candidate, prepare),
+        };
+        let deadline = Instant::now() + PREPARE_LIMIT;
+        match target {
+            Some(target) => {
+                self.reload = Some(Reload {
+                    next,
+                    target,
+                    deadline,
+                    replies,
+                })
+            }
+            None => {
+                self.undo(next);
+                answer(
+                    replies,
+                    &["[emerg] no worker process could be started".to_owned()],
+                );
+            }
+        }
+    }
+
+    /// Reads the configuration, opens what is new and seals the bundle; the errors, once logged.
+    fn next_generation(&self) -> Result<Generation, Vec<String>> {
+        // A mistake in the compiler of the configuration must not end the master.
+        let examine = || start::examine(&self.options, self.application);
+        let examined = catch_unwind(AssertUnwindSafe(examine))
+            .map_err(|_| self.refuse("the configuration could not be examined: internal error"))?
+            .map_err(|diagnostics| {
+                start::report(&diagnostics, &self.log);
+                let line = |d: &conf::Diagnostic| format!("[{}] {d}", Level::from(d.level).name());
+                diagnostics.iter().map(line).collect::<Vec<_>>()
+            })?;
+        start::report(&examined.diagnostics, &self.log);
+        let pid = &examined.needs.master.pid;
+        if pid != self.pid_file.path() {
+            pid_file::check(pid).map_err(|text| self.refuse(&text))?;
+        }
+        let (needs, held) = (&examined.needs.descriptors, &self.generation.descriptors);
+        let descriptors = Descriptors::open(needs, held, 1, &self.log).map_err(|errors| {
+            errors
+                .iter()
+                .map(|error| format!("[emerg] {error}"))
+                .collect::<Vec<_>>()
+        })?;
+        let number = self.generation.number.max(self.abandoned) + 1;
+        let mut opened = descriptors.clone();
+        Generation::seal(number, &self.options, examined, descriptors).map_err(|error| {
+            opened.close_missing_in(held, &self.log);
+            self.refuse(&crate::log::failure("memfd_create() failed", &error))
+        })
+    }
+
+    /// Logs why a reload is refused; the same for its sender.
+    pub(super) fn refuse(&self, text: &str) -> Vec<String> {
+        self.log.write(Level::Emerg, text);
+        vec![format!("[emerg] {text}")]
+    }
+
+    /// The second step: the new generation is the one in force.
+    pub(super) fn commit_reload(&mut self) {
+        let Some(reload) = self.reload.take() else {
+            return;
+        };
+        let pid = &reload.next.needs.master.pid;
+        if pid != self.pid_file.path() {
+            match PidFile::create(pid) {
+                Ok(new) => {
+                    let old = std::mem::replace(&mut self.pid_file, new);
+                    if let Err(text) = old.remove() {
+                        self.log.write(Level::Alert, text);
+                    }
+                }
+                Err(text) => {
+                    let errors = self.refuse(&text);
+                    self.reload = Some(reload);
+                    return self.fail_reload(&errors);
+                }
+            }
+        }
+        let Reload {
+            next,
+            target,
+            replies,
+            ..
+        } = reload;
+        let generation = next.number;
+        let mut old = std::mem::replace(&mut self.generation, next);
+        for child in &mut self.children {
+            if child.id == target {
+                child.role = Role::Serving;
+                child.send(Command::Commit { generation });
+            } else if child.role != Role::Leaving {
+                child.leave(Command::Quit);
+            }
+        }
+        self.has_served = true;
+        self.restart.started();
+        self.follow_logs();
+        old.descriptors
+            .close_missing_in(&self.generation.descriptors, &self.log);
+        replies.into_iter().for_each(Reply::committed);
+    }
+
+    /// Undoes the first step; the errors have been logged.
+    pub(super) fn fail_reload(&mut self, errors: &[String]) {
+        let Some(Reload {
+            next,
+            target,
+            replies,
+            ..
+        }) = self.reload.take()
+        else {
+            return;
+        };
+        let generation = next.number;
+        if let Some(child) = self.child_mut(target) {
+            match child.role {
+                Role::Candidate => child.leave(Command::Terminate),
+                _ => child.send(Command::Abandon { generation }),
+            }
+        }
+        self.undo(next);
+        answer(replies, errors);
+    }
+
+    /// The worker did not get ready in time. One that serves goes on; a new one is of no use.
+    pub(super) fn reload_timed_out(&mut self) {
+        let seconds = PREPARE_LIMIT.as_secs();
+        let errors = self.refuse(&format!("no worker was ready for the reload in {seconds}s"));
+        let target = self.reload.as_ref().map(|reload| reload.target);
+        let is_target = |child: &&super::Child| Some(child.id) == target;
+        let candidate = self.children.iter().find(is_target);
+        if let Some(child) = candidate.filter(|child| child.role == Role::Candidate) {
+            child.kill(Signal::KILL);
+        }
+        self.fail_reload(&errors);
+    }
+
+    /// Closes what was opened for a generation that will not be.
+    fn undo(&mut self, mut next: Generation) {
+        self.abandoned = next.number;
+        next.descriptors
+            .close_missing_in(&self.generation.descriptors, &self.log);
+    }
+}
+
+fn answer(replies: Vec<Reply>, errors: &[String]) {
+    for reply in replies {
+        reply.failed(errors);
+    }
+}

@@ -1,0 +1,67 @@
+//! When the next worker starts after one has died: at once, unless the last ones died at once too.
+
+use std::time::{Duration, Instant};
+
+/// A worker that lives shorter has died of its start.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// The first pause, doubled with every further short life up to the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// The history of deaths, and the start that it leads to.
+#[derive(Debug, Default)]
+pub(super) struct Restart {
+    short_lives: u32,
+    due: Option<Instant>,
+}
+
+impl Restart {
+    /// Counts a death and says how long to wait; zero is at once. Otherwise the time is kept.
+    pub(super) fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= SHORT_LIFE {
+            self.short_lives = 0;
+        }
+        let pause = match self.short_lives {
+            0 => Duration::ZERO,
+            // Past 16 doublings the longest pause is long reached.
+            count => PAUSE_MAX.min(PAUSE_MIN * (1 << (count - 1).min(16))),
+        };
+        self.short_lives = self.short_lives.saturating_add(1);
+        self.due = (!pause.is_zero()).then(|| Instant::now() + pause);
+        pause
+    }
+
+    /// A worker starts now.
+    pub(super) fn started(&mut self) {
+        self.due = None;
+    }
+
+    /// When the next worker starts.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_with_short_lives_only() {
+        let mut restart = Restart::default();
+        let millis =
+            |restart: &mut Restart, lived| restart.after(Duration::from_millis(lived)).as_millis();
+        assert_eq!(millis(&mut restart, 20), 0);
+        assert_eq!(restart.due(), None);
+        assert_eq!(millis(&mut restart, 20), 100);
+        assert!(restart.due().is_some());
+        assert_eq!(millis(&mut restart, 20), 200);
+        for _ in 0..100 {
+            restart.after(Duration::ZERO);
+        }
+        assert_eq!(millis(&mut restart, 20), 10_000);
+        assert_eq!(millis(&mut restart, 1_000), 0);
+        restart.started();
+        assert_eq!(restart.due(), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! The pid file: how the outside finds the master.
+//!
+//! A start that would overwrite the pid file of a process that lives is refused: the file belongs
+//! to another program, or to this one already running. A file that is left over from a crash does
+//! not stop a start, even where its number now belongs to somebody else.
+
+use std::fmt::{self, Display};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::process::Pid;
+
+use crate::log::failure;
+
+/// The longest pid file that is read: nginx's bound for a number and a line feed.
+const SIZE_MAX: u64 = 22;
+
+/// A process may be this much younger than its pid file says: the kernel counts ticks, and
+/// clocks are set.
+const AGE_TOLERANCE: Duration = Duration::from_secs(2);
+
+/// A written pid file; removed by [`PidFile::remove`] only.
+#[derive(Debug)]
+pub(crate) struct PidFile(PathBuf);
+
+/// Why a pid file gives no process.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// It cannot be read.
+    Io(PathBuf, io::Error),
+    /// It holds something else than a number.
+    Invalid(PathBuf, String),
+}
+
+impl Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Io(path, error) => f.write_str(&failure(
+                &format!("open() \"{}\" failed", path.display()),
+                error,
+            )),
+            ReadError::Invalid(path, text) => {
+                write!(f, "invalid PID number \"{text}\" in \"{}\"", path.display())
+            }
+        }
+    }
+}
+
+/// The process that a pid file names.
+pub(crate) fn read(path: &Path) -> Result<Pid, ReadError> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(SIZE_MAX).read_to_end(&mut bytes))
+        .map_err(|error| ReadError::Io(path.to_owned(), error))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let number = text.trim_end_matches(['\r', '\n']);
+    // `parse` alone would take a sign.
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    digits
+        .then(|| number.parse().ok().and_then(Pid::from_raw))
+        .flatten()
+        .ok_or_else(|| ReadError::Invalid(path.to_owned(), number.to_owned()))
+}
+
+/// Checks that nobody else lives behind a pid file that this process is about to write; the error
+/// is the line for the log.
+pub(crate) fn check(path: &Path) -> Result<(), String> {
+    let Ok(pid) = read(path) else { return Ok(()) };
+    if pid == rustix::process::getpid() || !is_alive(pid) {
+        return Ok(());
+    }
+    let written = fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .ok();
+    // A process that is younger than the file did not write it: the number was given away again.
+    if let (Some(written), Some(started)) = (written, start_time(pid))
+        && started > written + AGE_TOLERANCE
+    {
+        return Ok(());
+    }
+    let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Err(format!(
+        "pid file \"{}\" names process {pid} ({}), which is running",
+        path.display(),
+        program.trim_end()
+    ))
+}
+
+/// Checks that a pid file could be written, as `-t` does: it is created where it is missing.
+pub(crate) fn probe(path: &Path) -> Result<(), String> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644);
+    options
+        .open(path)
+        .map(drop)
+        .map_err(|error| open_failed(path, &error))
+}
+
+impl PidFile {
+    /// Writes the number of this process; the error is the line for the log.
+    pub(crate) fn create(path: &Path) -> Result<PidFile, String> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o644);
+        let mut file = options
+            .open(path)
+            .map_err(|error| open_failed(path, &error))?;
+        // One write, so that nobody reads half a number.
+        let line = format!("{}\n", std::process::id());
+        file.write_all(line.as_bytes())
+            .map_err(|error| failure(&format!("write() \"{}\" failed", path.display()), &error))?;
+        Ok(PidFile(path.to_owned()))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Removes it; the error is the line for the log.
+    pub(crate) fn remove(&self) -> Result<(), String> {
+        let path = &self.0;
+        fs::remove_file(path)
+            .map_err(|error| failure(&format!("unlink() \"{}\" failed", path.display()), &error))
+    }
+}
+
+fn open_failed(path: &Path, error: &io::Error) -> String {
+    failure(&format!("open() \"{}\" failed", path.display()), error)
+}
+
+/// A process that may not be signalled lives all the same.
+fn is_alive(pid: Pid) -> bool {
+    !matches!(
+        rustix::process::test_kill_process(pid),
+        Err(rustix::io::Errno::SRCH)
+    )
+}
+
+/// When a process started, from proc_pid_stat(5) and the time of the boot.
+fn start_time(pid: Pid) -> Option<SystemTime> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything; field 22 is the twentieth after it.
+    let ticks: u64 = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()?;
+    let boot = fs::read_to_string("/proc/stat").ok()?;
+    let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
+    let per_second = rustix::param::clock_ticks_per_second();
+    let seconds = boot
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_add(ticks.checked_div(per_second)?)?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn file(name: &str, text: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_a_number_is_a_process() {
+        let path = file("pid-number", "4711\r\n");
+        assert_eq!(read(&path).unwrap().as_raw_pid(), 4711);
+        for (text, shown) in [
+            ("", ""),
+            ("foo\n", "foo"),
+            ("+1", "+1"),
+            ("0", "0"),
+            ("-1", "-1"),
+        ] {
+            fs::write(&path, text).unwrap();
+            let expected = format!("invalid PID number \"{shown}\" in \"{}\"", path.display());
+            assert_eq!(read(&path).unwrap_err().to_string(), expected);
+        }
+        fs::remove_file(&path).unwrap();
+        let missing = read(&path).unwrap_err().to_string();
+        assert!(
+            missing.ends_with("failed (2: No such file or directory)"),
+            "{missing}"
+        );
+    }
+
+    #[test]
+    fn a_live_process_is_respected_and_a_dead_one_is_not() {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+        let path = file("pid-live", &format!("{}\n", sleeper.id()));
+        let refused = check(&path).unwrap_err();
+        assert!(refused.contains("(sleep), which is running"), "{refused}");
+
+        // A file older than the process is left over from somebody else of that number.
+        let old = SystemTime::now() - Duration::from_secs(3600);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+        assert_eq!(check(&path), Ok(()));
+
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        fs::write(&path, format!("{}\n", sleeper.id())).unwrap();
+        assert_eq!(check(&path), Ok(()));
+        fs::write(&path, format!("{}\n", std::process::id())).unwrap();
+        assert_eq!(check(&path), Ok(()));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(check(&path), Ok(()));
+    }
+}

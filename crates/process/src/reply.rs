@@ -1,0 +1,178 @@
+//! How `-s reload` learns what became of the reload.
+//!
+//! The sender makes a pipe and puts the number of its writing end into the signal (sigqueue(3)).
+//! The master opens `/proc/SENDER/fd/NUMBER`, which only root and its own user may do, and writes
+//! one line when it has read the signal, one when the reload is decided, and one for every error.
+//! A signal without a number, as from kill(1), gets no answer; a master that gives none (nginx,
+//! or one in another pid namespace) is taken to have reloaded after a short wait.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Pid;
+
+use crate::signals::{self, Received};
+
+/// How long the sender waits for a sign of the master, which may be reading a configuration.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(5);
+/// How long it waits for the decision: longer than the master gives a worker.
+const DECIDE_LIMIT: Duration = Duration::from_secs(70);
+
+const ACCEPTED: &str = "accepted";
+const COMMITTED: &str = "committed";
+const FAILED: &str = "failed";
+
+/// The master's end: where the answer to one reload goes. Nothing is said of failures to write,
+/// since a sender may have gone away.
+#[derive(Debug)]
+pub(crate) struct Reply(File);
+
+impl Reply {
+    /// Opens the sender's pipe, if there is one, and says that the signal has been read.
+    pub(crate) fn accept(signal: &Received) -> Option<Reply> {
+        let path = format!("/proc/{}/fd/{}", signal.sender?, signal.value?);
+        let mut options = OpenOptions::new();
+        // Without O_NONBLOCK a pipe that nobody reads would stop the master.
+        options
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        let mut file = options.open(path).ok()?;
+        file.metadata().ok()?.file_type().is_fifo().then_some(())?;
+        let _ = writeln!(file, "{ACCEPTED}");
+        Some(Reply(file))
+    }
+
+    /// The reload is in force.
+    pub(crate) fn committed(mut self) {
+        let _ = writeln!(self.0, "{COMMITTED}");
+    }
+
+    /// The reload failed; nothing has changed.
+    pub(crate) fn failed(mut self, errors: &[String]) {
+        let mut text = format!("{FAILED}\n");
+        for error in errors {
+            text.push_str(error);
+            text.push('\n');
+        }
+        let _ = self.0.write_all(text.as_bytes());
+    }
+}
+
+/// What became of a reload.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// In force.
+    Committed,
+    /// Refused, with the errors.
+    Failed(Vec<String>),
+    /// Nobody said.
+    Unknown,
+}
+
+/// Sends a signal and waits for the answer.
+pub(crate) fn send_and_wait(pid: Pid, number: i32) -> io::Result<Outcome> {
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    signals::send(pid, number, writer.as_raw_fd())?;
+    if !wait_readable(&reader, Instant::now() + ACCEPT_LIMIT)? {
+        return Ok(Outcome::Unknown);
+    }
+    // The master has its own writing end by now; without ours, its end is the end of the answer.
+    drop(writer);
+    read_answer(reader, Instant::now() + DECIDE_LIMIT)
+}
+
+fn read_answer(reader: OwnedFd, deadline: Instant) -> io::Result<Outcome> {
+    let mut lines = BufReader::new(File::from(reader));
+    let mut decision = None;
+    let mut errors = Vec::new();
+    loop {
+        if lines.buffer().is_empty() && !wait_readable(lines.get_ref(), deadline)? {
+            return Ok(Outcome::Unknown);
+        }
+        let mut line = String::new();
+        if lines.read_line(&mut line)? == 0 {
+            break;
+        }
+        match line.trim_end() {
+            ACCEPTED => {}
+            COMMITTED | FAILED if decision.is_none() => decision = Some(line),
+            error => errors.push(error.to_owned()),
+        }
+    }
+    Ok(match decision.as_deref().map(str::trim_end) {
+        Some(COMMITTED) => Outcome::Committed,
+        Some(_) => Outcome::Failed(errors),
+        None => Outcome::Unknown,
+    })
+}
+
+/// Whether something can be read (or the end) before the deadline.
+fn wait_readable(descriptor: &impl AsFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(count) => return Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reply to this process, and the end it reads the answer from.
+    fn reply() -> (Option<Reply>, OwnedFd) {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let signal = Received {
+            number: libc::SIGHUP,
+            sender: Some(rustix::process::getpid()),
+            value: Some(writer.as_raw_fd()),
+        };
+        (Reply::accept(&signal), reader)
+    }
+
+    fn answer(reader: OwnedFd) -> Outcome {
+        read_answer(reader, Instant::now() + Duration::from_secs(5)).unwrap()
+    }
+
+    #[test]
+    fn the_answer_comes_through() {
+        let (replier, reader) = reply();
+        replier.unwrap().committed();
+        assert_eq!(answer(reader), Outcome::Committed);
+        let (replier, reader) = reply();
+        replier.unwrap().failed(&["one".into(), "two".into()]);
+        assert_eq!(
+            answer(reader),
+            Outcome::Failed(vec!["one".into(), "two".into()])
+        );
+        let (replier, reader) = reply();
+        drop(replier);
+        assert_eq!(answer(reader), Outcome::Unknown);
+    }
+
+    #[test]
+    fn nothing_but_a_pipe_is_written() {
+        let path = std::env::temp_dir().join(format!("tidegate-reply-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let me = Some(rustix::process::getpid());
+        let signal = |value| Received {
+            number: libc::SIGHUP,
+            sender: me,
+            value,
+        };
+        assert!(Reply::accept(&signal(Some(file.as_raw_fd()))).is_none());
+        assert!(Reply::accept(&signal(Some(-1))).is_none());
+        assert!(Reply::accept(&signal(None)).is_none());
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,172 @@
+//! Signals as something to read: they are blocked, and come out of a descriptor (signalfd(7))
+//! beside everything else a loop waits for. No work is done in a handler, because there is none.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::process::Pid;
+
+/// The signals that the master reads.
+pub(crate) const MASTER: &[i32] = &[
+    libc::SIGCHLD,
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+];
+
+/// The signals that a worker process reads: it ends by three, and must survive the others where
+/// a whole process group is signalled.
+pub(crate) const WORKER: &[i32] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+];
+
+/// A set of blocked signals and the descriptor they come out of.
+#[derive(Debug)]
+pub(crate) struct Signals(OwnedFd);
+
+/// One signal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) number: i32,
+    /// Who sent it, where that is a process this one can see.
+    pub(crate) sender: Option<Pid>,
+    /// The value of a signal sent by sigqueue(3).
+    pub(crate) value: Option<i32>,
+}
+
+impl Received {
+    /// nginx's line for the log; `action` says what follows.
+    pub(crate) fn describe(&self, action: &str) -> String {
+        let (number, name) = (self.number, name(self.number));
+        match self.sender {
+            Some(sender) => format!("signal {number} ({name}) received from {sender}{action}"),
+            None => format!("signal {number} ({name}) received{action}"),
+        }
+    }
+}
+
+impl Signals {
+    /// Blocks the signals for this thread and those that it starts. Must be called while the
+    /// process has one thread: in any other thread they would still do their default.
+    pub(crate) fn block(numbers: &[i32]) -> io::Result<Signals> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set; the following calls get a valid pointer to it,
+        // and signalfd gives a descriptor that nobody else owns.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for number in numbers {
+                libc::sigaddset(set.as_mut_ptr(), *number);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// The next signal, if one is there.
+    pub(crate) fn next(&self) -> Option<Received> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = mem::size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is as long as the length given, and the structure is plain numbers,
+        // valid for any bytes, zero where the read wrote nothing.
+        let (read, info) = unsafe {
+            let read = libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size);
+            (read, info.assume_init())
+        };
+        // Short of a whole record there is no signal: the descriptor does not block.
+        (usize::try_from(read) == Ok(size)).then(|| Received {
+            number: i32::try_from(info.ssi_signo).unwrap_or(0),
+            sender: i32::try_from(info.ssi_pid).ok().and_then(Pid::from_raw),
+            value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_int),
+        })
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Lets faults end this process at once. The standard library catches them to tell an overflow of
+/// a stack; a fault signal that somebody sends would only switch that off.
+pub(crate) fn end_by_faults() {
+    for number in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default action replaces a handler that nothing here relies on.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+}
+
+/// Sends a signal with a value, by sigqueue(3).
+pub(crate) fn send(pid: Pid, number: i32, value: i32) -> io::Result<()> {
+    // The C union is a pointer; its int member is the low half on every Linux.
+    let value = libc::sigval {
+        sival_ptr: std::ptr::without_provenance_mut(value as usize),
+    };
+    // SAFETY: sigqueue reads its arguments only; the pointer is carried, never followed.
+    match unsafe { libc::sigqueue(pid.as_raw_pid(), number, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The name of a signal that this crate reads or sends.
+pub(crate) fn name(number: i32) -> &'static str {
+    match number {
+        libc::SIGCHLD => "SIGCHLD",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGWINCH => "SIGWINCH",
+        _ => "signal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_comes_out_with_its_sender() {
+        // A thread of its own, so that the mask is not that of other tests.
+        std::thread::spawn(|| {
+            let signals = Signals::block(&[libc::SIGUSR2]).unwrap();
+            assert!(signals.next().is_none());
+            // SAFETY: raise takes a number only, and the signal is blocked in this thread.
+            assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
+            let received = signals.next().unwrap();
+            assert_eq!(received.number, libc::SIGUSR2);
+            assert_eq!(received.sender, Some(rustix::process::getpid()));
+            assert_eq!(received.value, None);
+            assert!(signals.next().is_none());
+            let me = std::process::id();
+            assert_eq!(
+                received.describe(", ignoring"),
+                format!("signal 12 (SIGUSR2) received from {me}, ignoring")
+            );
+        })
+        .join()
+        .unwrap();
+    }
+}

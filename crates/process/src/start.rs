@@ -1,0 +1,253 @@
+//! One run of the command: test the configuration, signal a running master, or become one.
+//!
+//! Everything that a terminal sees of Tidegate's start is decided here, with nginx's texts, order
+//! and exit codes.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use conf::{Diagnostic, Disk, Recorder, Recording};
+
+use crate::application::{Application, Needs};
+use crate::daemon;
+use crate::descriptors::{self, Descriptors, START_ATTEMPTS};
+use crate::identity;
+use crate::log::{Level, Log, print};
+use crate::master::{Master, Startup};
+use crate::options::{Action, Options, SignalName};
+use crate::pid_file::{self, PidFile};
+use crate::reply::{self, Outcome};
+use crate::signals::{self, Signals};
+
+/// Does what the command line asks for. Returns when the master has ended.
+pub fn run(options: Options, application: &'static dyn Application) -> ExitCode {
+    let done = match options.action {
+        Action::Test { dump } => test(&options, application, dump),
+        Action::Signal(signal) => send_signal(&options, application, signal),
+        Action::Start => start(options, application),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Refused) => ExitCode::FAILURE,
+    }
+}
+
+/// The run has failed and has said why.
+struct Refused;
+
+/// A configuration that was read and examined.
+pub(crate) struct Examined {
+    pub(crate) needs: Needs,
+    /// Everything that was read.
+    pub(crate) recording: Recording,
+    /// Warnings and notices.
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// What `-T` prints.
+    dump: Vec<u8>,
+}
+
+/// Reads the configuration and asks the application what it needs; or every error, with the
+/// warnings among them.
+pub(crate) fn examine(
+    options: &Options,
+    application: &dyn Application,
+) -> Result<Examined, Vec<Diagnostic>> {
+    let files = Recorder::new(Disk);
+    let Options {
+        conf_path, globals, ..
+    } = options;
+    let registry = application.registry();
+    let loaded = conf::load(conf_path, options.conf_prefix(), globals, registry, &files);
+    let mut diagnostics = loaded.diagnostics.clone();
+    let examined = application.examine(&loaded, &files, options);
+    let has_errors = |found: &[Diagnostic]| found.iter().any(|d| d.level == conf::Level::Emerg);
+    match examined {
+        Ok(mut needs) if !has_errors(&diagnostics) => {
+            diagnostics.append(&mut needs.diagnostics);
+            let dump = conf::dump(&loaded.sources);
+            Ok(Examined {
+                needs,
+                recording: files.recording(),
+                diagnostics,
+                dump,
+            })
+        }
+        Ok(needs) => {
+            diagnostics.extend(needs.diagnostics);
+            Err(diagnostics)
+        }
+        Err(found) => {
+            diagnostics.extend(found);
+            Err(diagnostics)
+        }
+    }
+}
+
+/// Writes diagnostics to the log, each at its level.
+pub(crate) fn report(diagnostics: &[Diagnostic], log: &Log) {
+    for diagnostic in diagnostics {
+        log.write(diagnostic.level.into(), diagnostic);
+    }
+}
+
+/// `-t` and `-T`.
+fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), Refused> {
+    // Notices are for the person who tests: what is accepted without effect is one of them.
+    let console = if options.quiet {
+        Level::Warn
+    } else {
+        Level::Notice
+    };
+    let log = Log::startup(options, Level::Info, console);
+    let path = options.conf_path.display();
+    let say = |text: String| {
+        if !options.quiet {
+            print(&text);
+        }
+    };
+    let failed = || {
+        print(&format!("configuration file {path} test failed"));
+        Refused
+    };
+    let examined = examine(options, application).map_err(|diagnostics| {
+        report(&diagnostics, &log);
+        failed()
+    })?;
+    report(&examined.diagnostics, &log);
+    say(format!("the configuration file {path} syntax is ok"));
+    let needs = &examined.needs;
+    let pid = pid_file::probe(&needs.master.pid).map_err(|text| log.write(Level::Emerg, text));
+    if pid.is_err() || !descriptors::probe(&needs.descriptors, &log) {
+        return Err(failed());
+    }
+    say(format!("configuration file {path} test is successful"));
+    if dump {
+        use std::io::Write;
+        let mut stdout = std::io::stdout();
+        let _ = stdout
+            .write_all(&examined.dump)
+            .and_then(|()| stdout.flush());
+    }
+    Ok(())
+}
+
+/// `-s`. A configuration with errors is refused here, before anybody is signalled.
+fn send_signal(
+    options: &Options,
+    application: &dyn Application,
+    signal: SignalName,
+) -> Result<(), Refused> {
+    let log = Log::startup(options, Level::Notice, Level::Warn);
+    let examined = examine(options, application).map_err(|diagnostics| {
+        report(&diagnostics, &log);
+        Refused
+    })?;
+    log.notice("signal process started");
+    let pid = pid_file::read(&examined.needs.master.pid).map_err(|error| {
+        log.write(Level::Error, error);
+        Refused
+    })?;
+    let number = signal.number();
+    let sent = match signal {
+        SignalName::Reload => reply::send_and_wait(pid, number),
+        _ => signals::send(pid, number, 0).map(|()| Outcome::Committed),
+    };
+    match sent {
+        Ok(Outcome::Committed) => Ok(()),
+        Ok(Outcome::Unknown) => {
+            log.write(
+                Level::Warn,
+                format_args!("process {pid} did not say whether it reloaded"),
+            );
+            Ok(())
+        }
+        Ok(Outcome::Failed(errors)) => {
+            // The master has logged them already.
+            errors.iter().for_each(|error| print(error));
+            Err(Refused)
+        }
+        Err(error) => {
+            let text = crate::log::failure(&format!("kill({pid}, {number}) failed"), &error);
+            log.write(Level::Alert, text);
+            Err(Refused)
+        }
+    }
+}
+
+/// Becomes a master and serves until it is told to end.
+fn start(options: Options, application: &'static dyn Application) -> Result<(), Refused> {
+    let startup_log = Log::startup(&options, Level::Notice, Level::Warn);
+    let refuse = |log: &Log, text: String| {
+        log.write(Level::Emerg, text);
+        Refused
+    };
+    let examined = examine(&options, application).map_err(|diagnostics| {
+        report(&diagnostics, &startup_log);
+        Refused
+    })?;
+    let settings = examined.needs.master.clone();
+    refuse_second_master(&settings.pid, &startup_log)?;
+    // The master holds every listener and log; a soft limit that is too low would be pointless.
+    if let Err(text) = identity::raise_open_files(None) {
+        startup_log.write(Level::Alert, text);
+    }
+    let none = Descriptors::default();
+    let descriptors = Descriptors::open(
+        &examined.needs.descriptors,
+        &none,
+        START_ATTEMPTS,
+        &startup_log,
+    )
+    .map_err(|_| Refused)?;
+    let console = Some(Level::Warn);
+    let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
+    report(&examined.diagnostics, &log);
+    log_system(application, &log);
+
+    if settings.daemon {
+        daemon::daemonize().map_err(|text| refuse(&log, text))?;
+    }
+    // Before the pid file: who reads that may send a signal at once.
+    let signals = Signals::block(signals::MASTER)
+        .map_err(|error| refuse(&log, crate::log::failure("signalfd() failed", &error)))?;
+    let pid_file = PidFile::create(&settings.pid).map_err(|text| refuse(&log, text))?;
+    log.redirect_stderr();
+    let startup = Startup {
+        options,
+        examined,
+        descriptors,
+        log,
+        signals,
+        pid_file,
+    };
+    let master = Master::new(application, startup).map_err(|error| {
+        print(&format!(
+            "[emerg] {}",
+            crate::log::failure("memfd_create() failed", &error)
+        ));
+        Refused
+    })?;
+    master.run().map_err(|()| Refused)
+}
+
+fn refuse_second_master(pid: &Path, log: &Log) -> Result<(), Refused> {
+    pid_file::check(pid).map_err(|text| {
+        log.write(Level::Emerg, text);
+        Refused
+    })
+}
+
+/// The first lines of a log: what runs, and on what.
+fn log_system(application: &dyn Application, log: &Log) {
+    log.notice(application.banner());
+    let system = rustix::system::uname();
+    let (name, release) = (
+        system.sysname().to_string_lossy(),
+        system.release().to_string_lossy(),
+    );
+    log.notice(format_args!("OS: {name} {release}"));
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |n| n.to_string());
+    let (soft, hard) = (number(limit.current), number(limit.maximum));
+    log.notice(format_args!("getrlimit(RLIMIT_NOFILE): {soft}:{hard}"));
+}

@@ -1,0 +1,440 @@
+//! The worker's side: becomes the user, receives bundles, drives the [`Worker`], and ends.
+//!
+//! The main thread of a worker process runs [`Session::run`] and nothing else; what serves runs
+//! on threads of the `Worker`. With `master_process off` the same session runs on a thread of
+//! the master. A worker whose master is gone ends gracefully.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::application::{Application, LogTarget, Worker};
+use crate::bundle::{self, Bundle, Contents, ProcessSettings};
+use crate::control::{Command, Report, WorkerEnd};
+use crate::descriptors::log_targets;
+use crate::identity;
+use crate::log::{Level, Log};
+use crate::signals::{self, Signals};
+
+/// The arguments, from the name of the program on, that make a process a worker. They read well
+/// in ps(1); the control channel is the standard input.
+pub(crate) const ARGUMENTS: [&str; 3] = ["tidegate:", "worker", "process"];
+
+/// Whether this process was started as a worker by a master.
+pub fn is_worker() -> bool {
+    std::env::args_os().eq(ARGUMENTS)
+}
+
+/// Runs a worker process to its end.
+pub fn worker_main(application: &dyn Application) -> ExitCode {
+    // The file that is executed is called `exe` in /proc; people look for the program's name.
+    let _ = rustix::thread::set_name(c"tidegate");
+    signals::end_by_faults();
+    let (signals, socket) = match Signals::block(signals::WORKER).and_then(|s| Ok((s, channel()?)))
+    {
+        Ok(both) => both,
+        Err(error) => {
+            crate::log::print(&format!("[alert] worker process cannot start: {error}"));
+            return ExitCode::from(2);
+        }
+    };
+    Session::new(application, WorkerEnd::new(socket), Some(signals)).run()
+}
+
+/// Runs a worker on this thread, until it has ended.
+pub(crate) fn run_in_thread(application: &dyn Application, socket: OwnedFd) {
+    Session::new(application, WorkerEnd::new(socket), None).run();
+}
+
+/// Takes the control channel off the standard input.
+fn channel() -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    let socket = stdin.as_fd().try_clone_to_owned()?;
+    let null = OpenOptions::new().read(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(socket)
+}
+
+/// How what serves tells the session that something has ended; may be called on any thread.
+#[derive(Clone, Debug)]
+pub struct Events(Arc<Happened>);
+
+#[derive(Debug)]
+struct Happened {
+    /// Generations whose last request has ended, and whether all has.
+    ended: Mutex<(Vec<u64>, bool)>,
+    wake: OwnedFd,
+}
+
+impl Events {
+    fn new() -> io::Result<Events> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Events(Arc::new(Happened {
+            ended: Mutex::default(),
+            wake,
+        })))
+    }
+
+    /// The last request of a generation that was replaced has ended.
+    pub fn generation_finished(&self, generation: u64) {
+        self.change(|(generations, _)| generations.push(generation));
+    }
+
+    /// After [`Worker::quit`]: the last request has ended and the logs are written.
+    pub fn drained(&self) {
+        self.change(|(_, all)| *all = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut (Vec<u64>, bool))) {
+        change(&mut self.0.ended.lock().unwrap_or_else(PoisonError::into_inner));
+        // Only a counter that is full refuses, and that one wakes all the same.
+        let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> (Vec<u64>, bool) {
+        let _ = rustix::io::read(&self.0.wake, &mut [0_u8; 8]);
+        let mut ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(&mut ended.0), ended.1)
+    }
+}
+
+/// How a session ends.
+enum End {
+    /// Asked for, everything written.
+    Normal,
+    /// The first bundle could not be served.
+    Failed,
+    /// This process cannot become what it should be.
+    Fatal,
+}
+
+/// One worker, from the first bundle to the end.
+struct Session<'a> {
+    application: &'a dyn Application,
+    control: WorkerEnd,
+    /// None on a thread of the master, which reads the signals of the process itself.
+    signals: Option<Signals>,
+    events: Option<Events>,
+    worker: Option<Box<dyn Worker>>,
+    /// The log of what was prepared last, until it is committed or abandoned.
+    prepared_log: Option<SessionLog>,
+    log: SessionLog,
+    /// Whether the master has gone; its end would be readable for ever.
+    master_gone: bool,
+    quitting: bool,
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        application: &'a dyn Application,
+        control: WorkerEnd,
+        signals: Option<Signals>,
+    ) -> Session<'a> {
+        Session {
+            application,
+            control,
+            signals,
+            events: None,
+            worker: None,
+            prepared_log: None,
+            log: SessionLog::default(),
+            master_gone: false,
+            quitting: false,
+        }
+    }
+
+    fn run(mut self) -> ExitCode {
+        let end = loop {
+            if let Err(error) = self.wait() {
+                self.log
+                    .write(Level::Alert, format_args!("poll() failed: {error}"));
+                break End::Fatal;
+            }
+            if let Some(end) = self.turn() {
+                break end;
+            }
+        };
+        match end {
+            End::Normal => ExitCode::SUCCESS,
+            End::Failed => ExitCode::FAILURE,
+            End::Fatal => ExitCode::from(2),
+        }
+    }
+
+    /// Waits until anything has happened.
+    fn wait(&self) -> Result<(), Errno> {
+        let mut polled = Vec::with_capacity(3);
+        if !self.master_gone {
+            polled.push(PollFd::new(&self.control, PollFlags::IN));
+        }
+        if let Some(signals) = &self.signals {
+            polled.push(PollFd::new(signals, PollFlags::IN));
+        }
+        if let Some(events) = &self.events {
+            polled.push(PollFd::new(&events.0.wake, PollFlags::IN));
+        }
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Handles everything that has happened; the end, if it has come.
+    fn turn(&mut self) -> Option<End> {
+        while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
+            if let Some(end) = self.signal(&signal) {
+                return Some(end);
+            }
+        }
+        if let Some((generations, all)) = self.events.as_ref().map(Events::take) {
+            for generation in generations {
+                self.control.send(&Report::Finished { generation });
+            }
+            if all && self.quitting {
+                return Some(self.exit());
+            }
+        }
+        if !self.master_gone && is_readable(&self.control) {
+            match self.control.receive() {
+                Ok(None) => {}
+                Ok(Some(command)) => return self.command(command),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.master_gone = true;
+                    self.log.write(Level::Notice, "the master process is gone");
+                    return self.quit();
+                }
+            }
+        }
+        None
+    }
+
+    fn signal(&mut self, signal: &signals::Received) -> Option<End> {
+        let action = match signal.number {
+            libc::SIGTERM | libc::SIGINT => ", exiting",
+            libc::SIGQUIT => ", shutting down",
+            _ => ", ignoring",
+        };
+        self.log.write(Level::Notice, signal.describe(action));
+        match signal.number {
+            libc::SIGTERM | libc::SIGINT => Some(self.terminate()),
+            libc::SIGQUIT => self.quit(),
+            _ => None,
+        }
+    }
+
+    fn command(&mut self, command: Command<OwnedFd>) -> Option<End> {
+        match command {
+            Command::Prepare {
+                generation,
+                bundle,
+                descriptors,
+            } => {
+                return self.prepare(generation, bundle, descriptors);
+            }
+            Command::Commit { .. } => {
+                if let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take()) {
+                    worker.commit();
+                    self.log = log;
+                    self.log.redirect_stderr(self.signals.is_some());
+                }
+            }
+            Command::Abandon { .. } => {
+                if let (Some(worker), Some(_)) = (&mut self.worker, self.prepared_log.take()) {
+                    worker.abandon();
+                }
+            }
+            Command::Reopen { keys, descriptors } => self.reopen(keys, descriptors),
+            Command::Quit => return self.quit(),
+            Command::Terminate => return Some(self.terminate()),
+        }
+        None
+    }
+
+    fn prepare(&mut self, generation: u64, text: OwnedFd, fds: Vec<OwnedFd>) -> Option<End> {
+        if self.quitting {
+            return None;
+        }
+        let first = self.worker.is_none();
+        let outcome = self.try_prepare(generation, text, fds);
+        let (report, end) = match outcome {
+            Ok(()) => (Report::Prepared { generation }, None),
+            Err((text, end)) => (Report::Failed { generation, text }, first.then_some(end)),
+        };
+        self.control.send(&report);
+        end
+    }
+
+    fn try_prepare(
+        &mut self,
+        generation: u64,
+        text: OwnedFd,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), (String, End)> {
+        let bad_bundle = |error: bundle::BundleError| (error.to_string(), End::Failed);
+        let bytes = bundle::unseal(text).map_err(bad_bundle)?;
+        let contents = Contents::decode(&bytes).map_err(bad_bundle)?;
+        drop(bytes);
+        let descriptors = bundle::keyed(contents.keys, descriptors).map_err(bad_bundle)?;
+        let mut log = SessionLog::new(contents.process.error_logs.clone());
+        log.follow(&descriptors);
+
+        if self.worker.is_none() {
+            // Before anything that a peer may have touched is read.
+            if self.signals.is_some() {
+                become_worker(&contents.process, &log).map_err(|error| (error, End::Fatal))?;
+            }
+            let events = Events::new()
+                .map_err(|error| (crate::log::failure("eventfd() failed", &error), End::Fatal))?;
+            self.worker = Some(self.application.worker(events.clone()));
+            self.events = Some(events);
+        }
+        let Some(worker) = &mut self.worker else {
+            return Ok(());
+        };
+        if self.prepared_log.take().is_some() {
+            worker.abandon();
+        }
+        let bundle = Bundle {
+            generation,
+            options: contents.options,
+            files: conf::Sealed::new(contents.recording),
+            descriptors,
+        };
+        worker.prepare(bundle).map_err(|text| (text, End::Failed))?;
+        self.prepared_log = Some(log);
+        Ok(())
+    }
+
+    fn reopen(&mut self, keys: OwnedFd, descriptors: Vec<OwnedFd>) {
+        let logs = bundle::unseal(keys)
+            .and_then(|bytes| bundle::decode_keys(&bytes))
+            .and_then(|keys| bundle::keyed(keys, descriptors));
+        match (logs, &mut self.worker) {
+            (Ok(logs), Some(worker)) => {
+                self.log.follow(&logs);
+                self.log.redirect_stderr(self.signals.is_some());
+                self.log.write(Level::Notice, "reopening logs");
+                worker.reopened(logs);
+            }
+            (Err(error), _) => self.log.write(Level::Alert, error),
+            (Ok(_), None) => {}
+        }
+    }
+
+    fn quit(&mut self) -> Option<End> {
+        if std::mem::replace(&mut self.quitting, true) {
+            return None;
+        }
+        self.log.write(Level::Notice, "gracefully shutting down");
+        match &mut self.worker {
+            Some(worker) => {
+                worker.quit();
+                None
+            }
+            None => Some(self.exit()),
+        }
+    }
+
+    fn terminate(&mut self) -> End {
+        if let Some(worker) = &mut self.worker {
+            worker.terminate();
+        }
+        self.exit()
+    }
+
+    fn exit(&mut self) -> End {
+        self.log.write(Level::Notice, "exiting");
+        self.worker = None;
+        self.log.write(Level::Notice, "exit");
+        End::Normal
+    }
+}
+
+/// Takes the limits and the identity that a worker process has.
+fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<(), String> {
+    if let Err(text) = identity::raise_open_files(settings.open_files_max) {
+        log.write(Level::Alert, text);
+    }
+    settings
+        .identity
+        .as_ref()
+        .map_or(Ok(()), identity::Identity::assume)
+}
+
+fn is_readable(descriptor: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+    let now = rustix::event::Timespec::default();
+    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
+}
+
+/// The `error_log` lines of the main level, over descriptors of this session's own.
+#[derive(Default)]
+struct SessionLog {
+    targets: Vec<LogTarget>,
+    descriptors: HashMap<String, Rc<OwnedFd>>,
+    log: Option<Log>,
+}
+
+impl SessionLog {
+    fn new(targets: Vec<LogTarget>) -> SessionLog {
+        SessionLog {
+            targets,
+            ..SessionLog::default()
+        }
+    }
+
+    /// Follows the descriptors that are new; they stay with whoever they are passed on to.
+    fn follow(&mut self, opened: &HashMap<String, OwnedFd>) {
+        for key in self.targets.iter().filter_map(|target| target.key.as_ref()) {
+            if let Some(Ok(descriptor)) = opened.get(key).map(OwnedFd::try_clone) {
+                self.descriptors.insert(key.clone(), Rc::new(descriptor));
+            }
+        }
+        let targets = log_targets(&self.targets, |key| self.descriptors.get(key).cloned());
+        self.log = Some(Log::new(targets, None));
+    }
+
+    fn write(&self, level: Level, message: impl std::fmt::Display) {
+        if let Some(log) = &self.log {
+            log.write(level, message);
+        }
+    }
+
+    /// Lets what the program prints go where its log goes, in a process of its own.
+    fn redirect_stderr(&self, own_process: bool) {
+        if own_process {
+            self.log.iter().for_each(Log::redirect_stderr);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_wake_and_are_taken_once() {
+        let events = Events::new().unwrap();
+        assert!(!is_readable(&events.0.wake));
+        let elsewhere = events.clone();
+        std::thread::spawn(move || {
+            elsewhere.generation_finished(3);
+            elsewhere.generation_finished(4);
+            elsewhere.drained();
+        })
+        .join()
+        .unwrap();
+        assert!(is_readable(&events.0.wake));
+        assert_eq!(events.take(), (vec![3, 4], true));
+        assert!(!is_readable(&events.0.wake));
+        assert_eq!(events.take(), (vec![], true));
+    }
+}
