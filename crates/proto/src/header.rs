@@ -31,14 +31,14 @@ macro_rules! known {
             /// The variant of a name in any case.
             #[inline]
             pub fn from_name(name: &[u8]) -> Known {
-                let Some(candidates) = BY_LENGTH.get(name.len()) else { return Known::Other };
-                for &index in &candidates.indices[..candidates.count] {
-                    let (text, known) = Known::NAMES[index as usize];
-                    if name.eq_ignore_ascii_case(text.as_bytes()) {
-                        return known;
-                    }
+                let (Some(row), Some(words)) = (BY_LENGTH.get(name.len()), words(name)) else {
+                    return Known::Other;
+                };
+                let is_name = |candidate: &&Candidate| candidate.is_name(words);
+                match row.candidates[..row.count].iter().find(is_name) {
+                    Some(candidate) => candidate.known,
+                    None => Known::Other,
                 }
-                Known::Other
             }
         }
     };
@@ -150,24 +150,81 @@ impl KnownSet {
     }
 }
 
-/// The names of one length, as indices of `Known::NAMES`.
+/// The names of one length.
 #[derive(Clone, Copy)]
-struct Candidates {
+struct Row {
     count: usize,
-    indices: [u8; 8],
+    candidates: [Candidate; 8],
 }
 
-/// Names by their length: two or three compares decide.
-static BY_LENGTH: [Candidates; 24] = {
-    let mut table = [Candidates {
-        count: 0,
-        indices: [0; 8],
-    }; 24];
+/// A name in the form in which it is compared: as words, in lower case, with the case bits of its letters.
+#[derive(Clone, Copy)]
+struct Candidate {
+    words: [u64; 3],
+    case_bits: [u64; 3],
+    known: Known,
+}
+
+impl Candidate {
+    const NONE: Candidate = Candidate { words: [0; 3], case_bits: [0; 3], known: Known::Other };
+
+    /// Setting the case bits of letters' positions alone makes the compare exact for any bytes.
+    #[inline]
+    fn is_name(&self, words: [u64; 3]) -> bool {
+        (words[0] | self.case_bits[0]) == self.words[0]
+            && (words[1] | self.case_bits[1]) == self.words[1]
+            && (words[2] | self.case_bits[2]) == self.words[2]
+    }
+}
+
+/// A name of 2 to 24 bytes as words that overlap where its length is no multiple of theirs, so that it is
+/// loaded without a loop. Two names of the same length are equal if their words are.
+#[inline]
+const fn words(name: &[u8]) -> Option<[u64; 3]> {
+    const fn pair(first: u64, second: u64, bits: u32) -> u64 {
+        first | second << bits
+    }
+    Some(match name.len() {
+        2 | 3 => {
+            let (Some(start), Some(end)) = (name.first_chunk::<2>(), name.last_chunk::<2>()) else { return None };
+            [pair(u16::from_le_bytes(*start) as u64, u16::from_le_bytes(*end) as u64, 16), 0, 0]
+        }
+        4..=8 => {
+            let (Some(start), Some(end)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) else { return None };
+            [pair(u32::from_le_bytes(*start) as u64, u32::from_le_bytes(*end) as u64, 32), 0, 0]
+        }
+        9..=16 => {
+            let (Some(start), Some(end)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) else { return None };
+            [u64::from_le_bytes(*start), u64::from_le_bytes(*end), 0]
+        }
+        17..=24 => {
+            let (Some(start), Some(end)) = (name.first_chunk::<16>(), name.last_chunk::<8>()) else { return None };
+            let start = u128::from_le_bytes(*start);
+            [start as u64, (start >> 64) as u64, u64::from_le_bytes(*end)]
+        }
+        _ => return None,
+    })
+}
+
+/// Names by their length.
+static BY_LENGTH: [Row; 24] = {
+    let mut table = [Row { count: 0, candidates: [Candidate::NONE; 8] }; 24];
     let mut index = 0;
     while index < Known::NAMES.len() {
-        let entry = &mut table[Known::NAMES[index].0.len()];
-        entry.indices[entry.count] = index as u8;
-        entry.count += 1;
+        let (name, known) = Known::NAMES[index];
+        let name = name.as_bytes();
+        let mut letters = [0; 24];
+        let mut at = 0;
+        while at < name.len() {
+            letters[at] = if name[at].is_ascii_lowercase() { 0x20 } else { 0 };
+            at += 1;
+        }
+        let (letters, _) = letters.split_at(name.len());
+        if let (Some(words), Some(case_bits)) = (words(name), words(letters)) {
+            let row = &mut table[name.len()];
+            row.candidates[row.count] = Candidate { words, case_bits, known };
+            row.count += 1;
+        }
         index += 1;
     }
     table
@@ -220,6 +277,14 @@ mod tests {
             assert_eq!(Known::from_name(name.as_bytes()), known);
             assert_eq!(Known::from_name(name.to_uppercase().as_bytes()), known);
             assert_eq!(known.name(), name);
+            for at in 0..name.len() {
+                for byte in 0..=255 {
+                    let mut changed = name.as_bytes().to_vec();
+                    changed[at] = byte;
+                    let same = changed.eq_ignore_ascii_case(name.as_bytes());
+                    assert_eq!(Known::from_name(&changed) == known, same, "{name} with {byte} at {at}");
+                }
+            }
             assert_eq!(name, name.to_lowercase());
         }
         for other in [

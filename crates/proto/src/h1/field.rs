@@ -197,15 +197,12 @@ impl FieldReader {
     #[inline]
     fn name(&mut self, bytes: &[u8], at: &mut usize, rules: Rules) -> Result<bool, InvalidLine> {
         loop {
-            while let Some(&byte) = bytes.get(*at)
-                && CLASS[byte as usize] == PLAIN
-            {
-                *at += 1;
-            }
-            let Some(&byte) = bytes.get(*at) else {
+            let Some(end) = scan::name_end(bytes, *at) else {
+                *at = bytes.len();
                 return Ok(false);
             };
-            match byte {
+            *at = end;
+            match bytes[end] {
                 b':' => {
                     self.name_end = *at;
                     *at += 1;
@@ -263,18 +260,3 @@ impl FieldReader {
         InvalidLine(Span::new(self.start, at))
     }
 }
-
-const PLAIN: u8 = 1;
-
-/// Which bytes a name may be made of without any doubt: letters, digits and the dash.
-static CLASS: [u8; 256] = {
-    let mut class = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        if (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'-' {
-            class[byte] = PLAIN;
-        }
-        byte += 1;
-    }
-    class
-};

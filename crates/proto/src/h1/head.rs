@@ -182,7 +182,8 @@ impl Head {
         .of(bytes)
     }
 
-    /// The version.
+    /// The version. It is HTTP/1.0 until the request line is complete, so that a refusal of the line is
+    /// answered with a head, as nginx does.
     pub fn version(&self) -> Version {
         self.line.version()
     }
@@ -429,8 +430,8 @@ impl Head {
         default_limits: &Limits,
         server: &mut impl FnMut(&[u8]) -> Option<Limits>,
     ) -> Result<bool, HeadError> {
+        let mut limits = self.server_limits.unwrap_or(*default_limits);
         loop {
-            let limits = self.server_limits.unwrap_or(*default_limits);
             let rules = Rules {
                 underscores: limits.underscores_in_headers,
                 repeated_status_line: false,
@@ -454,22 +455,25 @@ impl Head {
                 Progress::More => return Ok(false),
                 Progress::Line => {
                     self.room.take(self.at - start, &limits);
-                    self.add_field(bytes, &limits, server)?;
+                    if self.add_field(bytes, &limits, server)? == Known::Host {
+                        limits = self.server_limits.unwrap_or(limits);
+                    }
                 }
             }
         }
     }
 
+    /// Checks the line that was just read and keeps it; answers with its name.
     #[inline]
     fn add_field(
         &mut self,
         bytes: &[u8],
         limits: &Limits,
         server: &mut impl FnMut(&[u8]) -> Option<Limits>,
-    ) -> Result<(), HeadError> {
+    ) -> Result<Known, HeadError> {
         if self.reader.doubtful && limits.ignore_invalid_headers {
             self.ignored.push(self.reader.line());
-            return Ok(());
+            return Ok(Known::Other);
         }
         if self.fields.len() >= limits.headers_max {
             return Err(HeadError::TooManyHeaders);
@@ -497,7 +501,7 @@ impl Head {
         }
         self.known.insert(field.known);
         self.fields.push(field);
-        Ok(())
+        Ok(field.known)
     }
 
     fn set_server(
@@ -522,7 +526,9 @@ impl Head {
     /// nginx looks for the words anywhere in the value.
     #[inline]
     fn note_connection(&mut self, value: &[u8]) {
-        if contains_ignoring_case(value, b"close") {
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.connection = Connection::KeepAlive;
+        } else if contains_ignoring_case(value, b"close") {
             self.connection = Connection::Close;
         } else if contains_ignoring_case(value, b"keep-alive") {
             self.connection = Connection::KeepAlive;

@@ -131,9 +131,12 @@ impl RequestLine {
         Ok(true)
     }
 
-    /// The version, once the line is complete.
+    /// The version; HTTP/1.0 until the line is complete.
     pub(super) fn version(&self) -> Version {
-        Version::from_numbers(self.major, self.minor)
+        match self.state {
+            State::Done => Version::from_numbers(self.major, self.minor),
+            _ => Version::Http10,
+        }
     }
 
     /// Whether the line's first byte has come.

@@ -1,9 +1,40 @@
-//! The search for the byte that ends a header value.
+//! The searches for the bytes that end a header's name and its value.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 /// Values up to this length are searched in words of eight bytes; beyond it vector instructions win.
 const SHORT: usize = 64;
+
+/// The offset of the first byte at or after `from` that no name has without doubt: anything but letters,
+/// digits and the dash.
+#[inline]
+pub(super) fn name_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    let (words, rest) = bytes.get(from..)?.as_chunks::<8>();
+    for word in words {
+        let stops = !plain_marks(u64::from_le_bytes(*word)) & HIGH;
+        if stops != 0 {
+            return Some(at + (stops.trailing_zeros() / 8) as usize);
+        }
+        at += 8;
+    }
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    rest.iter().position(|byte| !plain(byte)).map(|offset| at + offset)
+}
+
+/// The high bit of each byte that is a letter, a digit or a dash; other bits are noise.
+#[inline]
+fn plain_marks(word: u64) -> u64 {
+    // With the high bits cleared, adding 0x80 - n carries into a byte's high bit where the byte is n or more,
+    // and never into the next byte.
+    let low = word & !HIGH;
+    let folded = low | (LOW * 0x20);
+    let at_least = |bytes: u64, limit: u8| bytes + LOW * u64::from(0x80 - limit);
+    let letter = at_least(folded, b'a') & !at_least(folded, b'z' + 1);
+    let digit = at_least(low, b'0') & !at_least(low, b'9' + 1);
+    let dash = at_least(low, b'-') & !at_least(low, b'-' + 1);
+    (letter | digit | dash) & !word
+}
 
 /// The offset of the first CR, LF or zero byte at or after `from`.
 #[inline]
@@ -72,6 +103,16 @@ mod tests {
                 assert_eq!(line_end(&bytes, from), expected, "{bytes:?} from {from}");
             }
             assert_eq!(line_end(&bytes, length + 1), None);
+        }
+        for byte in 0..=255_u8 {
+            let plain = byte.is_ascii_alphanumeric() || byte == b'-';
+            for at in 0..20 {
+                let mut bytes = [b'x'; 20];
+                bytes[at] = byte;
+                assert_eq!(name_end(&bytes, 0), (!plain).then_some(at), "{byte} at {at}");
+            }
+            let bytes = [byte; 9];
+            assert_eq!(name_end(&bytes, 0), (!plain).then_some(0), "{byte}");
         }
         for special in [0, 9, 10, 13, 1, 14, 0x80, 0x8a] {
             for at in 0..80 {
