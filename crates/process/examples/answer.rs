@@ -94,7 +94,9 @@ impl Application for Answer {
                 })
             };
             (
-                NeedKind::Log,
+                NeedKind::Log {
+                    can_be_reopened: true,
+                },
                 Box::new(open) as Box<dyn Fn() -> Result<OwnedFd, OpenError>>,
             )
         };

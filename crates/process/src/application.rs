@@ -126,8 +126,11 @@ pub enum NeedKind {
         /// The file of a Unix socket, removed when the socket is closed for good.
         socket_file: Option<PathBuf>,
     },
-    /// A log, opened again by USR1.
-    Log,
+    /// A log.
+    Log {
+        /// Whether USR1 opens it again: true of files, not of standard error.
+        can_be_reopened: bool,
+    },
 }
 
 /// Why a descriptor could not be opened, in nginx's words.

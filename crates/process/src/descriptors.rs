@@ -16,6 +16,11 @@ use crate::log::{Level, Log, Output, Target};
 pub(crate) const START_ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
+/// The kind of what USR1 opens again.
+const REOPENED: NeedKind = NeedKind::Log {
+    can_be_reopened: true,
+};
+
 /// One open descriptor.
 #[derive(Clone)]
 pub(crate) struct Held {
@@ -93,9 +98,9 @@ impl Descriptors {
             .collect()
     }
 
-    /// The logs alone.
+    /// The logs that are opened again by USR1.
     pub(crate) fn logs(&self) -> Descriptors {
-        let logs = self.0.iter().filter(|held| held.kind == NeedKind::Log);
+        let logs = self.0.iter().filter(|held| held.kind == REOPENED);
         Descriptors(logs.cloned().collect())
     }
 
@@ -106,7 +111,7 @@ impl Descriptors {
 
     /// Opens every log again; one that cannot be opened stays as it is.
     pub(crate) fn reopen(&mut self, needs: &[Need], log: &Log) {
-        for held in self.0.iter_mut().filter(|held| held.kind == NeedKind::Log) {
+        for held in self.0.iter_mut().filter(|held| held.kind == REOPENED) {
             let Some(need) = needs.iter().find(|need| need.key == held.key) else {
                 continue;
             };
@@ -119,7 +124,7 @@ impl Descriptors {
 
     /// Closes the listeners, with the files of Unix sockets.
     pub(crate) fn close_listeners(&mut self, log: &Log) {
-        self.retain(|held| held.kind == NeedKind::Log, log);
+        self.retain(|held| !matches!(held.kind, NeedKind::Listener { .. }), log);
     }
 
     /// Closes everything that `others` does not hold.
