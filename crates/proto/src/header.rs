@@ -166,7 +166,11 @@ struct Candidate {
 }
 
 impl Candidate {
-    const NONE: Candidate = Candidate { words: [0; 3], case_bits: [0; 3], known: Known::Other };
+    const NONE: Candidate = Candidate {
+        words: [0; 3],
+        case_bits: [0; 3],
+        known: Known::Other,
+    };
 
     /// Setting the case bits of letters' positions alone makes the compare exact for any bytes.
     #[inline]
@@ -186,19 +190,44 @@ const fn words(name: &[u8]) -> Option<[u64; 3]> {
     }
     Some(match name.len() {
         2 | 3 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<2>(), name.last_chunk::<2>()) else { return None };
-            [pair(u16::from_le_bytes(*start) as u64, u16::from_le_bytes(*end) as u64, 16), 0, 0]
+            let (Some(start), Some(end)) = (name.first_chunk::<2>(), name.last_chunk::<2>()) else {
+                return None;
+            };
+            [
+                pair(
+                    u16::from_le_bytes(*start) as u64,
+                    u16::from_le_bytes(*end) as u64,
+                    16,
+                ),
+                0,
+                0,
+            ]
         }
         4..=8 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) else { return None };
-            [pair(u32::from_le_bytes(*start) as u64, u32::from_le_bytes(*end) as u64, 32), 0, 0]
+            let (Some(start), Some(end)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) else {
+                return None;
+            };
+            [
+                pair(
+                    u32::from_le_bytes(*start) as u64,
+                    u32::from_le_bytes(*end) as u64,
+                    32,
+                ),
+                0,
+                0,
+            ]
         }
         9..=16 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) else { return None };
+            let (Some(start), Some(end)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) else {
+                return None;
+            };
             [u64::from_le_bytes(*start), u64::from_le_bytes(*end), 0]
         }
         17..=24 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<16>(), name.last_chunk::<8>()) else { return None };
+            let (Some(start), Some(end)) = (name.first_chunk::<16>(), name.last_chunk::<8>())
+            else {
+                return None;
+            };
             let start = u128::from_le_bytes(*start);
             [start as u64, (start >> 64) as u64, u64::from_le_bytes(*end)]
         }
@@ -208,7 +237,10 @@ const fn words(name: &[u8]) -> Option<[u64; 3]> {
 
 /// Names by their length.
 static BY_LENGTH: [Row; 24] = {
-    let mut table = [Row { count: 0, candidates: [Candidate::NONE; 8] }; 24];
+    let mut table = [Row {
+        count: 0,
+        candidates: [Candidate::NONE; 8],
+    }; 24];
     let mut index = 0;
     while index < Known::NAMES.len() {
         let (name, known) = Known::NAMES[index];
@@ -216,13 +248,21 @@ static BY_LENGTH: [Row; 24] = {
         let mut letters = [0; 24];
         let mut at = 0;
         while at < name.len() {
-            letters[at] = if name[at].is_ascii_lowercase() { 0x20 } else { 0 };
+            letters[at] = if name[at].is_ascii_lowercase() {
+                0x20
+            } else {
+                0
+            };
             at += 1;
         }
         let (letters, _) = letters.split_at(name.len());
         if let (Some(words), Some(case_bits)) = (words(name), words(letters)) {
             let row = &mut table[name.len()];
-            row.candidates[row.count] = Candidate { words, case_bits, known };
+            row.candidates[row.count] = Candidate {
+                words,
+                case_bits,
+                known,
+            };
             row.count += 1;
         }
         index += 1;
@@ -282,7 +322,11 @@ mod tests {
                     let mut changed = name.as_bytes().to_vec();
                     changed[at] = byte;
                     let same = changed.eq_ignore_ascii_case(name.as_bytes());
-                    assert_eq!(Known::from_name(&changed) == known, same, "{name} with {byte} at {at}");
+                    assert_eq!(
+                        Known::from_name(&changed) == known,
+                        same,
+                        "{name} with {byte} at {at}"
+                    );
                 }
             }
             assert_eq!(name, name.to_lowercase());

@@ -430,3 +430,178 @@ impl Trailers {
         line.log_text("upstream sent invalid trailer", bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn describe(
+        result: Result<Option<usize>, ResponseError>,
+        head: &ResponseHead,
+        bytes: &[u8],
+    ) -> String {
+        match result {
+            Ok(None) => "more".to_owned(),
+            Err(error) => error.log_text(bytes).escape_ascii().to_string(),
+            Ok(Some(_)) => {
+                let mut text = format!(
+                    "{} {:?} {:?}{}",
+                    head.status_line(bytes).escape_ascii(),
+                    head.version(),
+                    head.body(false),
+                    if head.closes() { " close" } else { "" }
+                );
+                for field in head.fields() {
+                    let (name, value) = (field.name(bytes), field.value(bytes));
+                    text += &format!("|{}:{}", name.escape_ascii(), value.escape_ascii());
+                }
+                text
+            }
+        }
+    }
+
+    fn read(bytes: &[u8]) -> String {
+        let whole = |bytes: &[u8]| {
+            let mut head = ResponseHead::default();
+            let result = parse(bytes, &mut head);
+            describe(result, &head, bytes)
+        };
+        let mut growing = ResponseHead::default();
+        for end in 0..=bytes.len() {
+            let result = parse(&bytes[..end], &mut growing);
+            let done = result != Ok(None);
+            let text = describe(result, &growing, &bytes[..end]);
+            assert_eq!(
+                text,
+                whole(&bytes[..end]),
+                "{}",
+                bytes[..end].escape_ascii()
+            );
+            if done {
+                break;
+            }
+        }
+        whole(bytes)
+    }
+
+    #[test]
+    fn response_heads() {
+        for (bytes, expected) in [
+            ("HTTP/1.1 200 OK\r\n\r\n", "200 OK Http11 UntilClose"),
+            (
+                "HTTP/1.0 404 Not Found\r\nA: b\r\n\r\n",
+                "404 Not Found Http10 UntilClose close|A:b",
+            ),
+            ("HTTP/1.1 200\r\n\r\n", "200 Http11 UntilClose"),
+            ("HTTP/1.1 200 \n\n", "200  Http11 UntilClose"),
+            ("HTTP/1.1   403.6 No\r\n\r\n", "403.6 No Http11 UntilClose"),
+            (
+                "HTTP/1.1 204 No\r\nContent-Length: 3\r\n\r\n",
+                "204 No Http11 None|Content-Length:3",
+            ),
+            ("HTTP/1.1 304 No\r\n\r\n", "304 No Http11 None"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",
+                "200 OK Http11 Length(3)|Content-Length:3",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: CHUNKED\r\n\r\n",
+                "200 OK Http11 Chunked|Transfer-Encoding:CHUNKED",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nConnection: a, Close\r\n\r\n",
+                "200 OK Http11 UntilClose close|Connection:a, Close",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nA_b.c(: d\r\n\r\n",
+                "200 OK Http11 UntilClose|A_b.c(:d",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nHTTP/1.1 200 OK\r\nA: b\r\n\r\n",
+                "200 OK Http11 UntilClose|A:b",
+            ),
+            ("HTTP/2.0 200 OK\r\n\r\n", "200 OK Http11 UntilClose"),
+            ("hello", " Http09 UntilClose close"),
+            ("HTTP/0.9 200 OK\r\n\r\n", " Http09 UntilClose close"),
+            ("HTTP/1.1 20x\r\n\r\n", " Http09 UntilClose close"),
+            ("HTTP/1.1 200x\r\n\r\n", " Http09 UntilClose close"),
+            ("HTTP/1.1 200 OK\rx", " Http09 UntilClose close"),
+            ("HTTP/1.1 200 OK", "more"),
+            (
+                "HTTP/1.1 200 OK\r\nA b\r\n",
+                "upstream sent invalid header: \\\"A\\\\x20...\\\"",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\ncontent-length: 1\r\n",
+                "upstream sent duplicate header line: \\\"content-length: 1\\\", \
+                 previous value: \\\"Content-Length: 1\\\"",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+                "upstream sent \\\"Content-Length\\\" and \\\"Transfer-Encoding\\\" headers at the same time",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n",
+                "upstream sent \\\"Content-Length\\\" and \\\"Transfer-Encoding\\\" headers at the same time",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: x\r\n",
+                "upstream sent invalid \\\"Content-Length\\\" header: \\\"Content-Length: x\\\"",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n",
+                "upstream sent unknown \\\"Transfer-Encoding\\\": \\\"gzip\\\"",
+            ),
+            (
+                "HTTP/1.0 103 Early Hints\r\n",
+                "upstream sent HTTP/1.0 response with early hints",
+            ),
+        ] {
+            assert_eq!(read(bytes.as_bytes()), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn early_hints_come_before_the_head() {
+        let bytes = b"HTTP/1.1 103 Early Hints\r\nLink: a\r\nContent-Length: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
+        let mut head = ResponseHead::default();
+        let length = parse(bytes, &mut head).expect("valid").expect("complete");
+        assert!(head.is_early_hints());
+        assert_eq!(head.value(Known::Link, bytes), Some(&b"a"[..]));
+        let rest = &bytes[length..];
+        assert_eq!(parse(rest, &mut head), Ok(Some(rest.len())));
+        assert_eq!((head.status(), head.fields().len()), (200, 0));
+    }
+
+    #[test]
+    fn answers_to_head_have_no_body() {
+        let mut head = ResponseHead::default();
+        parse(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", &mut head).expect("valid");
+        assert_eq!(
+            (head.body(true), head.content_length()),
+            (ResponseBody::None, Some(3))
+        );
+    }
+
+    #[test]
+    fn trailers() {
+        let bytes = b"A: b\r\nC_d:e\r\n\r\nrest";
+        let mut trailers = Trailers::default();
+        for end in 0..15 {
+            assert_eq!(trailers.parse(&bytes[..end]), Ok(None));
+        }
+        assert_eq!(trailers.parse(bytes), Ok(Some(15)));
+        let names: Vec<&[u8]> = trailers
+            .fields()
+            .iter()
+            .map(|field| field.name(bytes))
+            .collect();
+        assert_eq!(names, [&b"A"[..], b"C_d"]);
+        let bytes = b"A b\r\n";
+        let line = Trailers::default().parse(bytes).expect_err("invalid");
+        assert_eq!(
+            Trailers::log_text(line, bytes),
+            b"upstream sent invalid trailer: \"A\\x20...\""
+        );
+    }
+}

@@ -19,7 +19,9 @@ pub(super) fn name_end(bytes: &[u8], from: usize) -> Option<usize> {
         at += 8;
     }
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
-    rest.iter().position(|byte| !plain(byte)).map(|offset| at + offset)
+    rest.iter()
+        .position(|byte| !plain(byte))
+        .map(|offset| at + offset)
 }
 
 /// The high bit of each byte that is a letter, a digit or a dash; other bits are noise.
@@ -109,7 +111,11 @@ mod tests {
             for at in 0..20 {
                 let mut bytes = [b'x'; 20];
                 bytes[at] = byte;
-                assert_eq!(name_end(&bytes, 0), (!plain).then_some(at), "{byte} at {at}");
+                assert_eq!(
+                    name_end(&bytes, 0),
+                    (!plain).then_some(at),
+                    "{byte} at {at}"
+                );
             }
             let bytes = [byte; 9];
             assert_eq!(name_end(&bytes, 0), (!plain).then_some(0), "{byte}");
