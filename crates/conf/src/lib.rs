@@ -1,1 +1,76 @@
 //! nginx's configuration language: lexer, tree, directive table, inheritance.
+//!
+//! This crate knows no directive. A program declares its directives as [`Setting`]s, puts them into
+//! a [`Registry`], has a configuration read by [`load`], and asks each scope of the [`Tree`] for
+//! values. What one file with errors is to a person, is all of its errors at once: see
+//! [`Diagnostic`].
+//!
+//! ```
+//! use std::path::Path;
+//! use conf::{Contexts, Declared, Inherit, Recording, Registry, Sealed, Setter, Setting, parse};
+//!
+//! // A module declares its directives beside the code that they steer. ...
+//! static HTTP: Setting<()> =
+//!     Setting::new("http", &[""], parse::nothing).contexts(Contexts::MAIN).arity(conf::Arity::none()).block();
+//!
+//! static LIMIT: Setting<u64> = Setting::new("client_max_body_size", &["size"], parse::offset)
+//!     .contexts(Contexts::HTTP)
+//!     .default("1m")
+//!     .manual("The largest request body that is accepted.");
+//!
+//! static RULES: Setting<Vec<bool>> = Setting::new("allow", &["address | all"], rules)
+//!     .also(&["deny"])
+//!     .contexts(Contexts::HTTP)
+//!     .inherit(Inherit::List)
+//!     .manual("Allows or denies access; the first rule that fits decides.");
+//!
+//! fn rules(setter: &Setter<'_>) -> Result<Vec<bool>, conf::Fault> {
+//!     Ok(setter.lines().iter().map(|line| line.is("allow")).collect())
+//! }
+//!
+//! const TABLE: &[&dyn Declared] = &[&HTTP, &LIMIT, &RULES];
+//!
+//! // ... The program reads a configuration by the table of all modules, ...
+//! let files = Sealed::new(Recording {
+//!     files: vec![("/nginx.conf".into(), b"http { client_max_body_size 2m; deny all; }".to_vec())],
+//!     globs: Vec::new(),
+//! });
+//! let registry = Registry::new(&[TABLE]);
+//! let loaded = conf::load(Path::new("/nginx.conf"), Path::new("/"), &[], &registry, &files);
+//! assert!(loaded.diagnostics.is_empty());
+//!
+//! // ... and asks its scopes.
+//! let http = loaded.tree.root().children("http").next().unwrap();
+//! assert_eq!(http.get(&LIMIT).unwrap(), 2 << 20);
+//! assert_eq!(http.get(&RULES).unwrap(), [false]);
+//! ```
+
+mod check;
+mod contexts;
+mod diagnostic;
+mod files;
+mod glob;
+mod language;
+mod lexer;
+mod load;
+pub mod manual;
+pub mod parse;
+mod position;
+mod registry;
+mod scope;
+mod setting;
+mod spec;
+mod template;
+mod tree;
+
+pub use contexts::Contexts;
+pub use diagnostic::{Diagnostic, Fault, Level};
+pub use files::{Disk, Files, Recorder, Recording, Sealed};
+pub use load::{Loaded, SourceFile, dump, load};
+pub use position::Position;
+pub use registry::Registry;
+pub use scope::{ScopeId, ScopeRef};
+pub use setting::{Declared, Parse, Setter, Setting};
+pub use spec::{Arity, BlockKind, Effect, Inherit, Reload, Spec};
+pub use template::{Part, Template};
+pub use tree::{Block, Line, Tree, Word};

@@ -1,0 +1,170 @@
+//! The pass over a tree that has been read: parses every value once, and finds duplicates, lines
+//! without effect, and modules that are not built in.
+
+use std::cell::RefCell;
+
+use crate::diagnostic::{Diagnostic, Fault, Level};
+use crate::language::LOAD_MODULE;
+use crate::load::module_name;
+use crate::position::Position;
+use crate::registry::Registry;
+use crate::scope::ScopeRef;
+use crate::setting::{Declared, Setter};
+use crate::spec::Effect;
+use crate::tree::{Line, Tree};
+
+/// Checks every line that the table knows. Diagnostics come with the number of their line.
+pub(crate) fn values(tree: &Tree, registry: &Registry, found: &mut Vec<(u32, Diagnostic)>) {
+    for scope in tree.scopes() {
+        for group in scope
+            .scope
+            .index
+            .chunk_by(|one, other| one.key == other.key)
+        {
+            let Some(first) = group.first() else { continue };
+            let lines: Vec<&Line> = group
+                .iter()
+                .filter_map(|entry| scope.lines().get(entry.line))
+                .collect();
+            Check {
+                scope,
+                declared: first.declared,
+                lines: &lines,
+                found,
+            }
+            .run();
+        }
+    }
+    modules(tree.root(), registry, found);
+}
+
+/// The check of one directive or group in one scope.
+struct Check<'a, 'f> {
+    scope: ScopeRef<'a>,
+    declared: &'static dyn Declared,
+    lines: &'a [&'a Line],
+    found: &'f mut Vec<(u32, Diagnostic)>,
+}
+
+impl<'a> Check<'a, '_> {
+    fn run(&mut self) {
+        let spec = self.declared.spec();
+        if spec.inherit.allows_several() {
+            self.list();
+        } else {
+            self.duplicates();
+            self.parse(self.lines.get(..1).unwrap_or_default());
+        }
+        if let Effect::NoEffect(reason) = spec.effect {
+            for line in self.lines {
+                let text = format!("\"{}\" has no effect here: {reason}", line.name.text());
+                let notice = Diagnostic::new(Level::Notice, text, Some(line.position));
+                self.found.push((line.sequence, notice));
+            }
+        }
+    }
+
+    /// Several lines are one value, but each that is wrong is reported.
+    fn list(&mut self) {
+        let Some(fault) = self.parse_quietly(self.lines) else {
+            return self.parse(self.lines);
+        };
+        let before = self.found.len();
+        for line in self.lines.chunks(1) {
+            self.parse(line);
+        }
+        let only_together = !self
+            .found
+            .iter()
+            .skip(before)
+            .any(|(_, d)| d.level == Level::Emerg);
+        if only_together {
+            self.report(fault.into());
+        }
+    }
+
+    /// Reports every line but the first.
+    fn duplicates(&mut self) {
+        let Some((first, others)) = self.lines.split_first() else {
+            return;
+        };
+        for line in others {
+            let name = line.name.text();
+            let text = match line.name.bytes == first.name.bytes {
+                true => format!("\"{name}\" directive is duplicate"),
+                false => format!(
+                    "\"{name}\" directive is duplicate, \"{}\" directive was specified earlier",
+                    first.name.text()
+                ),
+            };
+            let fault = Fault::at(&line.name, text);
+            let fault = fault.with_hint(format!("the first is in {}", first.position));
+            self.found.push((line.sequence, fault.into()));
+        }
+    }
+
+    /// Parses lines, and reports warnings and the fault if there is one.
+    fn parse(&mut self, lines: &[&'a Line]) {
+        let warnings = RefCell::new(Vec::new());
+        let fault = self.attempt(lines, Some(&warnings));
+        for diagnostic in warnings
+            .into_inner()
+            .into_iter()
+            .chain(fault.map(Diagnostic::from))
+        {
+            self.report(diagnostic);
+        }
+    }
+
+    fn parse_quietly(&self, lines: &[&'a Line]) -> Option<Fault> {
+        self.attempt(lines, None)
+    }
+
+    fn attempt(
+        &self,
+        lines: &[&Line],
+        warnings: Option<&RefCell<Vec<Diagnostic>>>,
+    ) -> Option<Fault> {
+        let first = lines.first()?;
+        let spec = self.declared.spec();
+        let setter = Setter {
+            spec,
+            lines,
+            scope: self.scope,
+            default: false,
+            warnings,
+        };
+        self.declared
+            .check(&setter)
+            .err()
+            .map(|fault| fault.or_at(first.position))
+    }
+
+    /// Adds a diagnostic to those of the line that it is about.
+    fn report(&mut self, diagnostic: Diagnostic) {
+        let position = diagnostic.position;
+        let about = |line: &&&Line| {
+            let same =
+                |one: Position| (one.file, one.line) == (line.position.file, line.position.line);
+            position.is_some_and(same)
+        };
+        let line = self.lines.iter().find(about).or(self.lines.first());
+        self.found
+            .push((line.map_or(0, |line| line.sequence), diagnostic));
+    }
+}
+
+/// Warns of modules that are not built in.
+fn modules(root: ScopeRef<'_>, registry: &Registry, found: &mut Vec<(u32, Diagnostic)>) {
+    for line in root.own_lines(&LOAD_MODULE.spec) {
+        let word = line.argument(0);
+        let module = module_name(word.path());
+        if !registry.knows_module(&module) {
+            let text = format!("module \"{module}\" is not built in and cannot be loaded");
+            found.push((
+                line.sequence,
+                Diagnostic::new(Level::Warn, text, Some(word.position)),
+            ));
+        }
+    }
+}

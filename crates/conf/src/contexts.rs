@@ -1,0 +1,138 @@
+//! Contexts: the kinds of blocks in which a directive may stand.
+
+use std::fmt;
+use std::ops::BitOr;
+
+/// A set of contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Contexts(u32);
+
+impl Contexts {
+    /// No context at all.
+    pub const NONE: Contexts = Contexts(0);
+    /// The top level of the file.
+    pub const MAIN: Contexts = Contexts(1);
+    /// `events`.
+    pub const EVENTS: Contexts = Contexts(1 << 1);
+    /// `http`.
+    pub const HTTP: Contexts = Contexts(1 << 2);
+    /// `server` in `http`.
+    pub const SERVER: Contexts = Contexts(1 << 3);
+    /// `location`.
+    pub const LOCATION: Contexts = Contexts(1 << 4);
+    /// `if` in `server`.
+    pub const SERVER_IF: Contexts = Contexts(1 << 5);
+    /// `if` in `location`.
+    pub const LOCATION_IF: Contexts = Contexts(1 << 6);
+    /// `limit_except`.
+    pub const LIMIT_EXCEPT: Contexts = Contexts(1 << 7);
+    /// `upstream` in `http`.
+    pub const UPSTREAM: Contexts = Contexts(1 << 8);
+    /// `stream`.
+    pub const STREAM: Contexts = Contexts(1 << 9);
+    /// `server` in `stream`.
+    pub const STREAM_SERVER: Contexts = Contexts(1 << 10);
+    /// `upstream` in `stream`.
+    pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 11);
+    /// `mail`.
+    pub const MAIL: Contexts = Contexts(1 << 12);
+    /// `server` in `mail`.
+    pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
+
+    /// Every context.
+    pub const ALL: Contexts = Contexts((1 << 14) - 1);
+
+    /// The contexts of either set.
+    #[must_use]
+    pub const fn or(self, other: Contexts) -> Contexts {
+        Contexts(self.0 | other.0)
+    }
+
+    /// Whether every context of `other` is in this set.
+    #[must_use]
+    pub const fn contains(self, other: Contexts) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the two sets share a context.
+    #[must_use]
+    pub const fn intersects(self, other: Contexts) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The context of the lines in the block that directive `name` opens in context `outer`. A
+    /// block without a context of its own has that of its surroundings.
+    #[must_use]
+    pub fn inside(name: &[u8], outer: Contexts) -> Contexts {
+        NESTING
+            .iter()
+            .find(|(opener, within, _)| opener.as_bytes() == name && within.intersects(outer))
+            .map_or(outer, |(_, _, inner)| *inner)
+    }
+
+    /// The names of the contexts, as the manual writes them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        NAMES
+            .iter()
+            .filter(move |(context, _)| self.intersects(*context))
+            .map(|(_, name)| *name)
+    }
+}
+
+/// Which block leads from which context into which.
+const NESTING: &[(&str, Contexts, Contexts)] = &[
+    ("events", Contexts::MAIN, Contexts::EVENTS),
+    ("http", Contexts::MAIN, Contexts::HTTP),
+    ("stream", Contexts::MAIN, Contexts::STREAM),
+    ("mail", Contexts::MAIN, Contexts::MAIL),
+    ("server", Contexts::HTTP, Contexts::SERVER),
+    ("server", Contexts::STREAM, Contexts::STREAM_SERVER),
+    ("server", Contexts::MAIL, Contexts::MAIL_SERVER),
+    ("upstream", Contexts::HTTP, Contexts::UPSTREAM),
+    ("upstream", Contexts::STREAM, Contexts::STREAM_UPSTREAM),
+    (
+        "location",
+        Contexts::SERVER.or(Contexts::LOCATION),
+        Contexts::LOCATION,
+    ),
+    ("if", Contexts::SERVER, Contexts::SERVER_IF),
+    ("if", Contexts::LOCATION, Contexts::LOCATION_IF),
+    ("limit_except", Contexts::LOCATION, Contexts::LIMIT_EXCEPT),
+];
+
+const NAMES: &[(Contexts, &str)] = &[
+    (Contexts::MAIN, "main"),
+    (Contexts::EVENTS, "events"),
+    (Contexts::HTTP, "http"),
+    (Contexts::SERVER, "server"),
+    (Contexts::LOCATION, "location"),
+    (Contexts::SERVER_IF, "if in server"),
+    (Contexts::LOCATION_IF, "if in location"),
+    (Contexts::LIMIT_EXCEPT, "limit_except"),
+    (Contexts::UPSTREAM, "upstream"),
+    (Contexts::STREAM, "stream"),
+    (Contexts::STREAM_SERVER, "server in stream"),
+    (Contexts::STREAM_UPSTREAM, "upstream in stream"),
+    (Contexts::MAIL, "mail"),
+    (Contexts::MAIL_SERVER, "server in mail"),
+];
+
+impl BitOr for Contexts {
+    type Output = Contexts;
+
+    fn bitor(self, other: Contexts) -> Contexts {
+        self.or(other)
+    }
+}
+
+impl fmt::Display for Contexts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.names().enumerate() {
+            if index > 0 {
+                out.write_str(", ")?;
+            }
+            out.write_str(name)?;
+        }
+        Ok(())
+    }
+}

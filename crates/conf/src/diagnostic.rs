@@ -1,0 +1,232 @@
+//! What is said about a configuration: errors, warnings, notices.
+//!
+//! The text of a [`Diagnostic`] is nginx's, so that people and scripts which know nginx's messages
+//! know ours. What nginx does not tell (the nearest known name, the exact place) stands in lines of
+//! its own after it: see [`Diagnostic::render`].
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use crate::load::SourceFile;
+use crate::position::Position;
+use crate::tree::Word;
+
+/// How grave a diagnostic is, the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// The configuration cannot be used.
+    Emerg,
+    /// It can be used, but is likely not what was meant.
+    Warn,
+    /// Something worth knowing, such as a directive that has no effect here.
+    Notice,
+}
+
+impl Level {
+    /// The name as it stands in brackets in a log line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Emerg => "emerg",
+            Level::Warn => "warn",
+            Level::Notice => "notice",
+        }
+    }
+}
+
+/// One message about the configuration.
+///
+/// Shown by `{}` it is nginx's one line, `unknown directive "x" in FILE:LINE`; by `{:#}` the hint
+/// follows in a second line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How grave it is.
+    pub level: Level,
+    /// The text, without the place.
+    pub message: String,
+    /// What it is about.
+    pub position: Option<Position>,
+    /// What would have worked.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)?;
+        if let Some(position) = self.position
+            && position.file != 0
+        {
+            write!(out, " in {position}")?;
+        }
+        match &self.hint {
+            Some(hint) if out.alternate() => write!(out, "\n  hint: {hint}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Diagnostic {
+    /// A diagnostic without a hint.
+    pub fn new(level: Level, message: impl Into<String>, position: Option<Position>) -> Diagnostic {
+        Diagnostic {
+            level,
+            message: message.into(),
+            position,
+            hint: None,
+        }
+    }
+
+    /// The message for a person: nginx's line, then the place in the source with a caret below it,
+    /// then the hint. Ends with a line feed.
+    #[must_use]
+    pub fn render(&self, sources: &[SourceFile]) -> String {
+        let mut text = format!("{self}\n");
+        if let Some(position) = self.position
+            && let Some(name) = position.file_name()
+            && let Some(source) = sources.iter().find(|source| *source.name == *name)
+        {
+            excerpt(
+                &mut text,
+                &name.display().to_string(),
+                &source.text,
+                position,
+            );
+        }
+        if let Some(hint) = &self.hint {
+            let _ = writeln!(text, "  hint: {hint}");
+        }
+        text
+    }
+}
+
+/// The longest part of a line that an excerpt shows, in bytes.
+const EXCERPT_LENGTH_MAX: usize = 160;
+
+/// Appends the source line around a position, with carets below the word.
+fn excerpt(out: &mut String, name: &str, source: &[u8], position: Position) {
+    let offset = (position.offset as usize).min(source.len());
+    let (before, after) = source.split_at(offset);
+    let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
+    let before_in_line = before.get(start..).unwrap_or_default();
+    let rest = after
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let number = 1 + memchr::memchr_iter(b'\n', before).count();
+    let column = 1 + before_in_line.len();
+    // A line too long to show begins at the word.
+    let shown_before = if before_in_line.len() + 20 > EXCERPT_LENGTH_MAX {
+        &[][..]
+    } else {
+        before_in_line
+    };
+    let room = EXCERPT_LENGTH_MAX - shown_before.len();
+    let visible = |bytes: &[u8]| -> String {
+        let text = String::from_utf8_lossy(bytes);
+        text.chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect()
+    };
+    let lead = visible(shown_before);
+    let tail = visible(rest.get(..room.min(rest.len())).unwrap_or_default());
+    let width = visible(word_at(rest))
+        .chars()
+        .count()
+        .min(tail.chars().count())
+        .max(1);
+    let gutter = " ".repeat(number.to_string().len());
+    let indent = " ".repeat(lead.chars().count());
+    let carets = "^".repeat(width);
+    let _ = writeln!(out, " {gutter} at {name}:{number}:{column}");
+    let _ = writeln!(out, " {number} | {}", format!("{lead}{tail}").trim_end());
+    let _ = writeln!(out, " {gutter} | {indent}{carets}");
+}
+
+/// The word that a text begins with.
+fn word_at(text: &[u8]) -> &[u8] {
+    let end = match text.split_first() {
+        Some((quote @ (b'"' | b'\''), rest)) => memchr::memchr(*quote, rest).map(|at| at + 2),
+        _ => text.iter().position(|byte| b" \t\r;{".contains(byte)),
+    };
+    text.get(..end.unwrap_or(text.len())).unwrap_or(text)
+}
+
+/// Why a directive's arguments were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The text, in nginx's words where nginx has the same error.
+    pub message: String,
+    /// What it is about; where that is missing, the directive's own position is taken.
+    pub position: Option<Position>,
+    /// What would have worked.
+    pub hint: Option<String>,
+}
+
+impl Fault {
+    /// A fault of the directive as a whole.
+    pub fn new(message: impl Into<String>) -> Fault {
+        Fault {
+            message: message.into(),
+            position: None,
+            hint: None,
+        }
+    }
+
+    /// A fault of one word.
+    pub fn at(word: &Word, message: impl Into<String>) -> Fault {
+        Fault {
+            message: message.into(),
+            position: Some(word.position),
+            hint: None,
+        }
+    }
+
+    /// `invalid value "x"`.
+    #[must_use]
+    pub fn invalid_value(word: &Word) -> Fault {
+        Fault::at(word, format!("invalid value \"{}\"", word.text()))
+    }
+
+    /// `invalid parameter "x"`.
+    #[must_use]
+    pub fn invalid_parameter(word: &Word) -> Fault {
+        Fault::at(word, format!("invalid parameter \"{}\"", word.text()))
+    }
+
+    /// The same with a hint.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Fault {
+        Fault {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// The same at `position`, unless it has one.
+    #[must_use]
+    pub fn or_at(self, position: Position) -> Fault {
+        Fault {
+            position: self.position.or(Some(position)),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Diagnostic::from(self.clone()), out)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl From<Fault> for Diagnostic {
+    fn from(fault: Fault) -> Diagnostic {
+        Diagnostic {
+            level: Level::Emerg,
+            message: fault.message,
+            position: fault.position,
+            hint: fault.hint,
+        }
+    }
+}

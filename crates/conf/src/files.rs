@@ -1,0 +1,156 @@
+//! Where configuration files come from: the disk, or a record of an earlier reading.
+//!
+//! The master reads through a [`Recorder`] and hands the [`Recording`] to the worker process, which
+//! reads the very same texts from a [`Sealed`] and touches no file.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::hash::Map;
+
+use crate::glob;
+
+/// A source of configuration files.
+pub trait Files {
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// As the system has it.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// The paths that a pattern of `glob(7)` fits, in the order of their bytes.
+    ///
+    /// # Errors
+    /// None for directories that are missing or may not be read: they hold nothing that fits.
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
+}
+
+/// The file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl Files for Disk {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        std::fs::read(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(glob::expand(pattern))
+    }
+}
+
+/// Everything that was read: what a [`Sealed`] answers from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Files with their contents, each path once, in the order of reading.
+    pub files: Vec<(PathBuf, Vec<u8>)>,
+    /// Patterns with the paths that they fitted.
+    pub globs: Vec<(PathBuf, Vec<PathBuf>)>,
+}
+
+/// Reads through to other files and remembers what it got.
+///
+/// A path is read once: whoever asks again gets the same bytes, so that a recording never
+/// disagrees with what was made from it.
+#[derive(Debug, Default)]
+pub struct Recorder<F> {
+    files: F,
+    record: RefCell<Record>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    recording: Recording,
+    /// Indexes into the recording.
+    files: Map<PathBuf, usize>,
+    globs: Map<PathBuf, usize>,
+}
+
+impl<F: Files> Recorder<F> {
+    /// Records what is read from `files`.
+    pub fn new(files: F) -> Recorder<F> {
+        Recorder {
+            files,
+            record: RefCell::default(),
+        }
+    }
+
+    /// What was read so far.
+    pub fn recording(&self) -> Recording {
+        self.record.borrow().recording.clone()
+    }
+}
+
+impl<F: Files> Files for Recorder<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let record = &mut *self.record.borrow_mut();
+        let known = record
+            .files
+            .get(path)
+            .and_then(|index| record.recording.files.get(*index));
+        if let Some((_, text)) = known {
+            return Ok(text.clone());
+        }
+        let text = self.files.read(path)?;
+        record
+            .files
+            .insert(path.to_owned(), record.recording.files.len());
+        record.recording.files.push((path.to_owned(), text.clone()));
+        Ok(text)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        let record = &mut *self.record.borrow_mut();
+        let known = record
+            .globs
+            .get(pattern)
+            .and_then(|index| record.recording.globs.get(*index));
+        if let Some((_, paths)) = known {
+            return Ok(paths.clone());
+        }
+        let paths = self.files.glob(pattern)?;
+        record
+            .globs
+            .insert(pattern.to_owned(), record.recording.globs.len());
+        record
+            .recording
+            .globs
+            .push((pattern.to_owned(), paths.clone()));
+        Ok(paths)
+    }
+}
+
+/// Files as they were when they were recorded; nothing else exists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sealed {
+    files: Map<PathBuf, Vec<u8>>,
+    globs: Map<PathBuf, Vec<PathBuf>>,
+}
+
+impl Sealed {
+    /// Answers from a recording.
+    #[must_use]
+    pub fn new(recording: Recording) -> Sealed {
+        Sealed {
+            files: recording.files.into_iter().collect(),
+            globs: recording.globs.into_iter().collect(),
+        }
+    }
+}
+
+impl Files for Sealed {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files
+            .get(path)
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        self.globs
+            .get(pattern)
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}

@@ -1,0 +1,403 @@
+//! From bytes to words: the rules of nginx's `ngx_conf_read_token()`.
+//!
+//! A word ends at white space, `;` or `{`; quotes hold it together; `\` keeps the next byte from
+//! meaning anything; `${` does not begin a block; `#` at the start of a word begins a comment.
+//! Bytes need not be UTF-8. After an error the lexer can go on behind the broken directive, so that
+//! one run finds every error. What the words mean is not known here.
+
+use std::borrow::Cow;
+
+use crate::diagnostic::Fault;
+use crate::position::Position;
+use crate::tree::Word;
+
+/// The longest word (and comment) in a file, in bytes as written: nginx's buffer. A longer one is
+/// refused, because what is that long is a quote that somebody forgot to close.
+pub(crate) const WORD_LENGTH_MAX: usize = 4096;
+
+/// How much of an overlong word the error shows.
+const SHOWN_OF_LONG_WORD: usize = 10;
+
+/// A UTF-8 byte order mark. nginx takes it for a part of the first directive's name.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// What the lexer finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// A directive: its words, at least one.
+    Directive {
+        words: Vec<Word>,
+        /// Whether it ended with `{` rather than `;`.
+        opens_block: bool,
+    },
+    /// `}`
+    BlockEnd,
+    /// The end of the text.
+    End,
+}
+
+/// Reads one text.
+pub(crate) struct Lexer<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// Where the word or comment began that is being read.
+    start: usize,
+    line: u32,
+    file: u32,
+    /// A file, as opposed to a `-g` option.
+    is_file: bool,
+    /// The end was reached in the middle of something, and that was reported.
+    cut_short: bool,
+}
+
+impl<'a> Lexer<'a> {
+    /// A lexer for a file with this number.
+    pub(crate) fn file(text: &'a [u8], file: u32) -> Lexer<'a> {
+        let at = if text.starts_with(BYTE_ORDER_MARK) {
+            BYTE_ORDER_MARK.len()
+        } else {
+            0
+        };
+        Lexer {
+            text,
+            at,
+            start: at,
+            line: 1,
+            file,
+            is_file: true,
+            cut_short: false,
+        }
+    }
+
+    /// A lexer for a text outside of any file.
+    pub(crate) fn text(text: &'a [u8], file: u32) -> Lexer<'a> {
+        Lexer {
+            text,
+            at: 0,
+            start: 0,
+            line: 0,
+            file,
+            is_file: false,
+            cut_short: false,
+        }
+    }
+
+    /// Here, for messages.
+    pub(crate) fn position(&self) -> Position {
+        self.position_at(self.at.saturating_sub(1))
+    }
+
+    fn position_at(&self, offset: usize) -> Position {
+        let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+        Position {
+            file: self.file,
+            line: self.line,
+            offset,
+        }
+    }
+
+    /// Whether the end was reached in the middle of a directive or block and that was reported.
+    pub(crate) fn was_cut_short(&self) -> bool {
+        self.cut_short
+    }
+
+    /// The error of a text that ends inside a block.
+    pub(crate) fn end_inside_block(&mut self) -> Fault {
+        self.cut_short = true;
+        self.fault("unexpected end of file, expecting \"}\"")
+    }
+
+    /// The next directive, block end, or the end.
+    pub(crate) fn next(&mut self) -> Result<Token, Fault> {
+        let mut words = Vec::new();
+        loop {
+            self.start = self.at;
+            let Some(byte) = self.take()? else {
+                return self.end(&words);
+            };
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                b'#' => self.comment()?,
+                b';' | b'{' if words.is_empty() => return Err(self.unexpected(byte)),
+                b';' | b'{' => return Ok(self.directive(words, byte == b'{')),
+                b'}' if words.is_empty() => return Ok(Token::BlockEnd),
+                b'}' => {
+                    let fault = self.unexpected(byte);
+                    // The `;` before it is missing; the block ends here all the same.
+                    self.at -= 1;
+                    return Err(fault);
+                }
+                b'"' | b'\'' => {
+                    self.quoted(byte, &mut words)?;
+                    if let Some(end) = self.after_quoted()? {
+                        return Ok(self.directive(words, end == b'{'));
+                    }
+                }
+                byte => match self.bare(byte, &mut words)? {
+                    end @ (b';' | b'{') => return Ok(self.directive(words, end == b'{')),
+                    _space => {}
+                },
+            }
+        }
+    }
+
+    /// Goes on behind a directive that [`Lexer::next`] has refused.
+    pub(crate) fn recover(&mut self) {
+        // What ended the broken directive already needs no search.
+        let last = self
+            .at
+            .checked_sub(1)
+            .and_then(|at| self.text.get(at))
+            .copied();
+        let mut byte = match last {
+            Some(byte @ (b';' | b'{')) => Some(byte),
+            _ => self.skip_byte(),
+        };
+        while let Some(found) = byte {
+            match found {
+                b';' => return,
+                b'{' => return self.skip_block(),
+                b'}' => {
+                    self.at -= 1;
+                    return;
+                }
+                _ => byte = self.skip_byte(),
+            }
+        }
+    }
+
+    /// Goes on behind the end of a block whose `{` was read. Errors in it are not looked for: what
+    /// an unknown block holds may follow other rules. Only its end is missed.
+    pub(crate) fn skip_block(&mut self) {
+        let mut depth = 1_usize;
+        while depth > 0 {
+            match self.next() {
+                Ok(Token::Directive {
+                    opens_block: true, ..
+                }) => depth += 1,
+                Ok(Token::Directive { .. }) => {}
+                Ok(Token::BlockEnd) => depth -= 1,
+                Ok(Token::End) => return,
+                Err(_) => match self.text.get(self.at.saturating_sub(1)) {
+                    Some(b'{') => depth += 1,
+                    _ if self.at >= self.text.len() => return,
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// The end of the text, if it may be here.
+    fn end(&mut self, words: &[Word]) -> Result<Token, Fault> {
+        if words.is_empty() {
+            Ok(Token::End)
+        } else {
+            Err(self.cut())
+        }
+    }
+
+    /// The error of a text that ends inside a directive.
+    fn cut(&mut self) -> Fault {
+        self.cut_short = true;
+        self.fault(match self.is_file {
+            true => "unexpected end of file, expecting \";\" or \"}\"",
+            false => "unexpected end of parameter, expecting \";\"",
+        })
+    }
+
+    fn directive(&self, mut words: Vec<Word>, opens_block: bool) -> Token {
+        // As in nginx, the line of a directive is the one on which it ends.
+        words
+            .iter_mut()
+            .for_each(|word| word.position.line = self.line);
+        Token::Directive { words, opens_block }
+    }
+
+    /// Reads a comment up to its line end.
+    fn comment(&mut self) -> Result<(), Fault> {
+        while let Some(byte) = self.take()? {
+            if byte == b'\n' {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a word without quotes from its first byte on; returns what ended it.
+    fn bare(&mut self, first: u8, words: &mut Vec<Word>) -> Result<u8, Fault> {
+        let mut byte = first;
+        let mut after_dollar = false;
+        loop {
+            match byte {
+                b'\\' => {
+                    after_dollar = false;
+                    self.take_or_cut()?;
+                }
+                b'$' => after_dollar = true,
+                b'{' if after_dollar => {}
+                b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' => {
+                    words.push(self.word(self.start, false));
+                    return Ok(byte);
+                }
+                _ => after_dollar = false,
+            }
+            byte = self.take_or_cut()?;
+        }
+    }
+
+    /// Reads a quoted word behind its first quote.
+    fn quoted(&mut self, quote: u8, words: &mut Vec<Word>) -> Result<(), Fault> {
+        self.start = self.at;
+        loop {
+            match self.take_or_cut() {
+                Ok(b'\\') => {
+                    self.take_or_cut()?;
+                }
+                Ok(byte) if byte == quote => break,
+                Ok(_) => {}
+                Err(fault) if self.cut_short => return Err(fault),
+                Err(_) => return Err(self.unterminated(quote)),
+            }
+        }
+        words.push(self.word(self.start, true));
+        Ok(())
+    }
+
+    /// Reads the byte behind a closing quote; returns it if it ends the directive.
+    fn after_quoted(&mut self) -> Result<Option<u8>, Fault> {
+        match self.take_or_cut()? {
+            b' ' | b'\t' | b'\r' | b'\n' => Ok(None),
+            end @ (b';' | b'{') => Ok(Some(end)),
+            b')' => {
+                // `if ($a = "b")`: the bracket is a word of its own.
+                self.at -= 1;
+                Ok(None)
+            }
+            byte => Err(self.unexpected(byte)),
+        }
+    }
+
+    /// The word from `start` up to the byte that ended it.
+    fn word(&self, start: usize, quoted: bool) -> Word {
+        let raw = self.text.get(start..self.at - 1).unwrap_or_default();
+        let offset = if quoted { start - 1 } else { start };
+        Word {
+            bytes: unescape(raw).into(),
+            quoted,
+            position: self.position_at(offset),
+        }
+    }
+
+    fn take_or_cut(&mut self) -> Result<u8, Fault> {
+        match self.take()? {
+            Some(byte) => Ok(byte),
+            None => Err(self.cut()),
+        }
+    }
+
+    /// The next byte, unless the word that it belongs to is too long.
+    fn take(&mut self) -> Result<Option<u8>, Fault> {
+        let Some(&byte) = self.text.get(self.at) else {
+            return Ok(None);
+        };
+        if self.is_file && self.at - self.start == WORD_LENGTH_MAX {
+            return Err(self.too_long());
+        }
+        self.at += 1;
+        self.line += u32::from(byte == b'\n' && self.is_file);
+        Ok(Some(byte))
+    }
+
+    /// The next byte, whatever it belongs to.
+    fn skip_byte(&mut self) -> Option<u8> {
+        self.start = self.at;
+        self.take().ok().flatten()
+    }
+
+    fn too_long(&self) -> Fault {
+        let begin = self
+            .text
+            .get(self.start..self.start + SHOWN_OF_LONG_WORD)
+            .unwrap_or_default();
+        let begin = String::from_utf8_lossy(begin);
+        self.fault_at_start(format!("too long parameter \"{begin}...\" started"))
+    }
+
+    fn unterminated(&self, quote: u8) -> Fault {
+        let quote = char::from(quote);
+        self.fault_at_start(format!(
+            "too long parameter, probably missing terminating \"{quote}\" character"
+        ))
+    }
+
+    /// A fault on the line on which the current word began.
+    fn fault_at_start(&self, message: String) -> Fault {
+        let word = self.text.get(self.start..self.at).unwrap_or_default();
+        let lines = memchr::memchr_iter(b'\n', word).count();
+        let mut position = self.position_at(self.start);
+        position.line = position
+            .line
+            .saturating_sub(u32::try_from(lines).unwrap_or(0));
+        Fault {
+            message,
+            position: Some(position),
+            hint: None,
+        }
+    }
+
+    /// The error of a byte that may not be here.
+    pub(crate) fn unexpected(&self, byte: u8) -> Fault {
+        let text = String::from_utf8_lossy(&[byte]).into_owned();
+        self.fault(&format!("unexpected \"{text}\""))
+    }
+
+    fn fault(&self, message: &str) -> Fault {
+        Fault {
+            message: message.to_owned(),
+            position: Some(self.position()),
+            hint: None,
+        }
+    }
+}
+
+/// The rows of a text that is not part of any file, such as a default: directives' words without
+/// blocks. What is broken is left out.
+pub(crate) fn rows(text: &[u8]) -> Vec<Vec<Word>> {
+    let mut text = text.to_vec();
+    text.push(b';');
+    let mut lexer = Lexer::text(&text, 0);
+    let mut rows = Vec::new();
+    loop {
+        match lexer.next() {
+            Ok(Token::Directive { words, .. }) => rows.push(words),
+            Ok(Token::BlockEnd) => {}
+            Ok(Token::End) => return rows,
+            Err(_) => lexer.recover(),
+        }
+    }
+}
+
+/// Resolves `\"`, `\'`, `\\`, `\t`, `\r` and `\n`; any other `\` stays.
+fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
+    let Some(first) = memchr::memchr(b'\\', raw) else {
+        return Cow::Borrowed(raw);
+    };
+    let (plain, mut rest) = raw.split_at(first);
+    let mut bytes = plain.to_vec();
+    while let Some((&byte, after)) = rest.split_first() {
+        let escaped = match (byte, after.first()) {
+            (b'\\', Some(b't')) => Some(b'\t'),
+            (b'\\', Some(b'r')) => Some(b'\r'),
+            (b'\\', Some(b'n')) => Some(b'\n'),
+            (b'\\', Some(&same @ (b'"' | b'\'' | b'\\'))) => Some(same),
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() {
+            after.get(1..).unwrap_or_default()
+        } else {
+            after
+        };
+    }
+    Cow::Owned(bytes)
+}

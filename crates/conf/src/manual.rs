@@ -1,0 +1,168 @@
+//! The manual of a directive, from its declaration.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::contexts::Contexts;
+use crate::registry::Registry;
+use crate::spec::{BlockKind, Effect, Reload, Spec};
+
+/// Every page, by file name (`gzip.md`): one for each group, under its first name. Directives that
+/// share a name share a page.
+#[must_use]
+pub fn pages(registry: &Registry) -> BTreeMap<String, String> {
+    let mut pages: BTreeMap<String, String> = BTreeMap::new();
+    for declared in registry.iter() {
+        let spec = declared.spec();
+        let page = pages.entry(format!("{}.md", spec.name)).or_default();
+        if !page.is_empty() {
+            page.push('\n');
+        }
+        page.push_str(&directive_page(spec));
+    }
+    pages
+}
+
+/// The page of a directive in Markdown.
+#[must_use]
+pub fn directive_page(spec: &Spec) -> String {
+    let names: Vec<&str> = spec.names().collect();
+    let mut page = format!(
+        "# {}\n\n```nginx\n{}\n```\n\n",
+        names.join(", "),
+        syntax(spec)
+    );
+    let _ = writeln!(page, "| | |\n|---|---|");
+    for (label, value) in facts(spec) {
+        let _ = writeln!(page, "| {label} | {} |", value.replace('|', "\\|"));
+    }
+    let _ = write!(page, "\n{}\n", spec.manual);
+    page
+}
+
+/// The page of a directive for a terminal.
+#[must_use]
+pub fn terminal(spec: &Spec) -> String {
+    let names: Vec<&str> = spec.names().collect();
+    let mut page = format!("{}\n\n", names.join(", "));
+    for line in syntax(spec).lines() {
+        let _ = writeln!(page, "    {line}");
+    }
+    page.push('\n');
+    for (label, value) in facts(spec) {
+        let _ = writeln!(page, "  {:<10} {}", label, value.replace('`', ""));
+    }
+    let _ = write!(page, "\n{}", wrap(&spec.manual.replace('`', "")));
+    page
+}
+
+/// Every form of the directive, one a line.
+fn syntax(spec: &Spec) -> String {
+    let mut lines = Vec::new();
+    for name in spec.names() {
+        let end = match spec.arity_of(name).block_kind() {
+            BlockKind::None => ";",
+            BlockKind::Scope | BlockKind::Free => " { ... }",
+        };
+        for form in forms(spec, name) {
+            let form = form.trim_end_matches("{ ... }").trim_end();
+            let space = if form.is_empty() { "" } else { " " };
+            lines.push(format!("{name}{space}{form}{end}"));
+        }
+    }
+    lines.join("\n")
+}
+
+/// The forms of one name: those that begin with it, or else those that begin with no name.
+fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
+    let named = |form: &str, name: &str| match form.strip_prefix(name) {
+        Some(rest) => rest.is_empty() || rest.starts_with(' '),
+        None => false,
+    };
+    if spec.syntax.is_empty() {
+        return vec![""];
+    }
+    let own: Vec<&str> = spec
+        .syntax
+        .iter()
+        .copied()
+        .filter(|form| named(form, name))
+        .collect();
+    match own.is_empty() {
+        false => own
+            .iter()
+            .filter_map(|form| form.strip_prefix(name))
+            .map(str::trim)
+            .collect(),
+        true => {
+            let of_nobody = |form: &&str| !spec.names().any(|name| named(form, name));
+            spec.syntax.iter().copied().filter(of_nobody).collect()
+        }
+    }
+}
+
+/// What the page says in its table.
+fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    let default = match spec.default {
+        Some("") => format!("`{};`", spec.name),
+        Some(text) => format!("`{} {text};`", spec.name),
+        None => "none".to_owned(),
+    };
+    facts.push(("Default", default));
+    facts.push(("Context", contexts(spec)));
+    facts.push(("Inherited", spec.inherit.explanation().to_owned()));
+    if spec.reload == Reload::NewProcess {
+        facts.push(("Reload", "a change needs a new worker process".to_owned()));
+    }
+    if let Effect::NoEffect(reason) = spec.effect {
+        facts.push(("Effect", format!("accepted, no effect here: {reason}")));
+    }
+    if !spec.since.is_empty() {
+        facts.push(("Since", spec.since.to_owned()));
+    }
+    facts
+}
+
+fn contexts(spec: &Spec) -> String {
+    let show = |contexts: Contexts| match contexts {
+        Contexts::ALL => "any".to_owned(),
+        contexts => contexts.to_string(),
+    };
+    let mut text = show(spec.contexts);
+    for name in spec.names() {
+        let own = spec.contexts_of(name);
+        if own != spec.contexts {
+            let _ = write!(text, "; `{name}`: {}", show(own));
+        }
+    }
+    text
+}
+
+/// The width of a terminal page's prose.
+const WIDTH: usize = 78;
+
+fn wrap(text: &str) -> String {
+    let mut out = String::new();
+    for paragraph in text.split("\n\n") {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        let mut column = 0;
+        for word in paragraph.split_whitespace() {
+            let length = word.chars().count();
+            if column > 0 && column + 1 + length > WIDTH {
+                out.push('\n');
+                column = 0;
+            }
+            if column > 0 {
+                out.push(' ');
+                column += 1;
+            }
+            out.push_str(word);
+            column += length;
+        }
+        out.push('\n');
+    }
+    out
+}

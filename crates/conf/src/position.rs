@@ -1,0 +1,66 @@
+//! Where something stands in the configuration.
+//!
+//! Positions are small and are copied everywhere, so they name their file by a number. The names
+//! behind the numbers are kept once per process and never forgotten: a message can be shown when
+//! the configuration it is about is long gone. Their number is that of the distinct files which
+//! were ever part of a configuration.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A place in a configuration file or in a `-g` option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position {
+    /// The file, by number; 0 is no file at all, which is what defaults are in.
+    pub file: u32,
+    /// The line that messages name, from 1. As in nginx that is the line on which the directive
+    /// ends: that of its `;` or `{`.
+    pub line: u32,
+    /// Bytes of the file before this place. This is exact where `line` is not: excerpts show it.
+    pub offset: u32,
+}
+
+/// The number of what `-g` gave.
+pub(crate) const COMMAND_LINE: u32 = 1;
+
+static NAMES: RwLock<Vec<Arc<Path>>> = RwLock::new(Vec::new());
+
+/// The numbers 0 and 1 have no entry in the table.
+const RESERVED: usize = 2;
+
+/// The number of a file name.
+pub(crate) fn file_number(name: &Path) -> u32 {
+    let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+    let index = names
+        .iter()
+        .position(|known| **known == *name)
+        .unwrap_or_else(|| {
+            names.push(name.into());
+            names.len() - 1
+        });
+    u32::try_from(index + RESERVED).unwrap_or(0)
+}
+
+impl Position {
+    /// The name of the file; `None` for what stands in no file.
+    pub fn file_name(self) -> Option<Arc<Path>> {
+        let index = (self.file as usize).checked_sub(RESERVED)?;
+        NAMES
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(index)
+            .cloned()
+    }
+}
+
+/// `FILE:LINE`, or `command line`.
+impl fmt::Display for Position {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.file_name() {
+            Some(name) => write!(out, "{}:{}", name.display(), self.line),
+            None if self.file == COMMAND_LINE => out.write_str("command line"),
+            None => out.write_str("built-in defaults"),
+        }
+    }
+}

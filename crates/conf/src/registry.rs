@@ -1,0 +1,138 @@
+//! Every directive that a program knows, by name and context.
+
+use base::hash::Map;
+
+use crate::contexts::Contexts;
+use crate::language;
+use crate::setting::Declared;
+use crate::spec::{Arity, Spec};
+
+/// The table of all directives.
+pub struct Registry {
+    declared: Vec<&'static dyn Declared>,
+    /// By name; the same name may be declared once for each context.
+    by_name: Map<&'static [u8], Vec<Known>>,
+    modules: &'static [&'static str],
+}
+
+/// One name of one declaration.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) declared: &'static dyn Declared,
+    pub(crate) contexts: Contexts,
+    pub(crate) arity: Arity,
+}
+
+impl Registry {
+    /// A table of these directives and those of the language itself (`include`, `load_module`).
+    #[must_use]
+    pub fn new(tables: &[&'static [&'static dyn Declared]]) -> Registry {
+        let mut registry = Registry {
+            declared: Vec::new(),
+            by_name: Map::default(),
+            modules: &[],
+        };
+        for declared in language::DIRECTIVES
+            .iter()
+            .chain(tables.iter().copied().flatten())
+        {
+            registry.add(*declared);
+        }
+        registry
+    }
+
+    /// The modules that `load_module` may name without a warning, as in
+    /// `ngx_http_geoip_module`.
+    #[must_use]
+    pub fn with_modules(self, modules: &'static [&'static str]) -> Registry {
+        Registry { modules, ..self }
+    }
+
+    fn add(&mut self, declared: &'static dyn Declared) {
+        let spec = declared.spec();
+        for name in spec.names() {
+            let known = Known {
+                declared,
+                contexts: spec.contexts_of(name),
+                arity: spec.arity_of(name),
+            };
+            self.by_name.entry(name.as_bytes()).or_default().push(known);
+        }
+        self.declared.push(declared);
+    }
+
+    pub(crate) fn lookup(&self, name: &[u8]) -> &[Known] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn knows_module(&self, module: &str) -> bool {
+        self.modules.contains(&module)
+    }
+
+    /// The declarations of a name: more than one where contexts have different directives of the
+    /// same name.
+    pub fn find(&self, name: &str) -> impl Iterator<Item = &'static Spec> {
+        self.lookup(name.as_bytes())
+            .iter()
+            .map(|known| known.declared.spec())
+    }
+
+    /// Every declaration, in the order of the tables.
+    pub fn iter(&self) -> impl Iterator<Item = &'static dyn Declared> {
+        self.declared.iter().copied()
+    }
+
+    /// The known name that is most like an unknown one, if any is like it at all.
+    #[must_use]
+    pub fn nearest_name(&self, name: &str) -> Option<&'static str> {
+        let limit = 1 + name.len() / 4;
+        let names = self
+            .declared
+            .iter()
+            .flat_map(|declared| declared.spec().names());
+        names
+            .filter(|known| known.len().abs_diff(name.len()) <= limit)
+            .map(|known| (distance(name.as_bytes(), known.as_bytes()), known))
+            .filter(|(distance, known)| *distance <= limit && *distance < known.len())
+            .min_by_key(|(distance, _)| *distance)
+            .map(|(_, known)| known)
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_list()
+            .entries(self.declared.iter().map(|d| d.spec().name))
+            .finish()
+    }
+}
+
+/// How many bytes must be added, dropped, changed or swapped with their neighbour to make one text
+/// of the other.
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    // Rows of the usual matrix: for the prefix before the last of `one`, the last, and this one.
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=other.len()).collect();
+    let mut previous = None;
+    for (index, &byte) in one.iter().enumerate() {
+        let mut row = Vec::with_capacity(other.len() + 1);
+        let mut left = index + 1;
+        row.push(left);
+        for (column, &wanted) in other.iter().enumerate() {
+            let at = |row: &[usize], column: usize| row.get(column).copied().unwrap_or(usize::MAX);
+            let changed = at(&last, column) + usize::from(byte != wanted);
+            let mut cost = changed.min(at(&last, column + 1) + 1).min(left + 1);
+            if let Some(before) = column.checked_sub(1)
+                && previous == Some(wanted)
+                && other.get(before) == Some(&byte)
+            {
+                cost = cost.min(at(&before_last, before).saturating_add(1));
+            }
+            row.push(cost);
+            left = cost;
+        }
+        before_last = std::mem::replace(&mut last, row);
+        previous = Some(byte);
+    }
+    last.last().copied().unwrap_or(0)
+}

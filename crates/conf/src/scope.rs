@@ -1,0 +1,285 @@
+//! Reading the tree with inheritance: [`ScopeRef`].
+//!
+//! The nearest scope that writes any directive of a group supplies the whole group, and the value
+//! is made in that scope and with that scope as input. Nothing is merged and nothing is kept here;
+//! who wants to share values asks for their [`ScopeRef::owner`].
+
+use crate::contexts::Contexts;
+use crate::diagnostic::Fault;
+use crate::lexer;
+use crate::position::Position;
+use crate::setting::{Declared, Setter, Setting};
+use crate::spec::{Inherit, Spec};
+use crate::tree::{Block, Line, Scope, Tree};
+
+/// The identity of a scope within its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScopeId(pub(crate) u32);
+
+/// One block of the configuration, or its top level.
+#[derive(Clone, Copy)]
+pub struct ScopeRef<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) scope: &'a Scope,
+}
+
+impl std::fmt::Debug for ScopeRef<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "ScopeRef({}, {})", self.scope.id.0, self.scope.context)
+    }
+}
+
+impl<'a> ScopeRef<'a> {
+    /// Its identity within the tree.
+    #[must_use]
+    pub fn id(self) -> ScopeId {
+        self.scope.id
+    }
+
+    /// The tree it belongs to.
+    #[must_use]
+    pub fn tree(self) -> &'a Tree {
+        self.tree
+    }
+
+    /// The scope around it.
+    #[must_use]
+    pub fn parent(self) -> Option<ScopeRef<'a>> {
+        self.scope.opener.map(|(parent, _)| self.tree.scope(parent))
+    }
+
+    /// The line that opens it; none opens the root.
+    #[must_use]
+    pub fn line(self) -> Option<&'a Line> {
+        let (parent, line) = self.scope.opener?;
+        self.tree.scope(parent).scope.lines.get(line)
+    }
+
+    /// What kind of block it is.
+    #[must_use]
+    pub fn context(self) -> Contexts {
+        self.scope.context
+    }
+
+    /// Every line in it, in file order; those of included files stand in the place of the include.
+    #[must_use]
+    pub fn lines(self) -> &'a [Line] {
+        &self.scope.lines
+    }
+
+    /// The scope that a line of this one opens.
+    #[must_use]
+    pub fn opened_by(self, line: &Line) -> Option<ScopeRef<'a>> {
+        match line.block {
+            Some(Block::Scope(id)) => Some(self.tree.scope(id)),
+            _ => None,
+        }
+    }
+
+    /// The scopes that lines named `name` open in this one, in file order.
+    pub fn children(self, name: &str) -> impl Iterator<Item = ScopeRef<'a>> {
+        let named = self.lines().iter().filter(move |line| line.is(name));
+        named.filter_map(move |line| self.opened_by(line))
+    }
+
+    /// The lines of a directive or group in this scope alone.
+    #[must_use]
+    pub fn own_lines(self, spec: &Spec) -> Vec<&'a Line> {
+        self.scope.lines_of(spec).collect()
+    }
+
+    /// The value in force here, the default where nobody writes it.
+    ///
+    /// # Errors
+    /// What the setting's parse function refuses. A list that nobody writes and that has no default
+    /// is parsed from no lines.
+    pub fn get<T>(self, setting: &Setting<T>) -> Result<T, Fault> {
+        self.get_with_scope(setting).map(|(_, value)| value)
+    }
+
+    /// The value in force here with the scope that wrote it; no scope for the default.
+    ///
+    /// # Errors
+    /// As [`ScopeRef::get`].
+    pub fn get_with_scope<T>(
+        self,
+        setting: &Setting<T>,
+    ) -> Result<(Option<ScopeRef<'a>>, T), Fault> {
+        if let Some(writer) = self.writer(&setting.spec) {
+            return Ok((Some(writer), writer.resolve(setting)?));
+        }
+        let value = match setting.computed_default {
+            Some(compute) => compute(self)?,
+            None => {
+                let lines: Vec<&Line> = default_lines(&setting.spec).iter().collect();
+                self.parse(setting, &lines, true)?
+            }
+        };
+        Ok((None, value))
+    }
+
+    /// The value in force here, if anybody writes it.
+    ///
+    /// # Errors
+    /// As [`ScopeRef::get`].
+    pub fn written<T>(self, setting: &Setting<T>) -> Result<Option<T>, Fault> {
+        self.writer(&setting.spec)
+            .map(|writer| writer.resolve(setting))
+            .transpose()
+    }
+
+    /// The value that this very scope writes.
+    ///
+    /// # Errors
+    /// As [`ScopeRef::get`].
+    pub fn own<T>(self, setting: &Setting<T>) -> Result<Option<T>, Fault> {
+        self.scope
+            .has(&setting.spec)
+            .then(|| self.resolve(setting))
+            .transpose()
+    }
+
+    /// Whether this very scope writes any of the directives.
+    #[must_use]
+    pub fn writes(self, declared: &[&dyn Declared]) -> bool {
+        declared
+            .iter()
+            .any(|declared| self.scope.has(declared.spec()))
+    }
+
+    /// The outermost scope that sees every one of the directives just as this one does: values
+    /// made there can be shared. That is the nearest scope which writes any of them, or the root.
+    #[must_use]
+    pub fn owner(self, declared: &[&'static dyn Declared]) -> ScopeRef<'a> {
+        if self.scope.opener.is_none() || declared.iter().any(|d| self.scope.has(d.spec())) {
+            return self;
+        }
+        let mut at = self;
+        while let Some(parent) = at.parent() {
+            let mut seen = false;
+            let mut unseen = false;
+            for spec in declared
+                .iter()
+                .map(|d| d.spec())
+                .filter(|spec| parent.scope.has(spec))
+            {
+                match self.sees(parent, spec.inherit) {
+                    true => seen = true,
+                    false => unseen = true,
+                }
+            }
+            match (seen, unseen) {
+                // The parent has something that does not hold here.
+                (true, true) => return self,
+                (true, false) => return parent,
+                (false, true) if parent.scope.opener.is_none() => return self,
+                (false, _) => at = parent,
+            }
+        }
+        at
+    }
+
+    /// The nearest scope whose lines of a directive hold here.
+    fn writer(self, spec: &Spec) -> Option<ScopeRef<'a>> {
+        let mut at = self;
+        loop {
+            if at.scope.has(spec) {
+                return Some(at);
+            }
+            if !at.passes_on(spec.inherit) {
+                return None;
+            }
+            at = at.parent()?;
+        }
+    }
+
+    /// Whether lines of an outer scope hold here.
+    fn sees(self, outer: ScopeRef<'_>, inherit: Inherit) -> bool {
+        let mut at = self;
+        while at.id() != outer.id() {
+            match at.parent() {
+                Some(parent) if at.passes_on(inherit) => at = parent,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether this scope takes what its parent has.
+    fn passes_on(self, inherit: Inherit) -> bool {
+        const KEPT: Contexts = Contexts::LOCATION_IF.or(Contexts::LIMIT_EXCEPT);
+        match inherit {
+            Inherit::Program | Inherit::Never => false,
+            Inherit::Handler => KEPT.contains(self.scope.context),
+            _ => true,
+        }
+    }
+
+    /// The value of the lines that this scope writes.
+    fn resolve<T>(self, setting: &Setting<T>) -> Result<T, Fault> {
+        self.parse(setting, &self.effective_lines(&setting.spec), false)
+    }
+
+    /// The lines of this scope together with what their kind of inheritance adds to them.
+    fn effective_lines(self, spec: &'a Spec) -> Vec<&'a Line> {
+        let own = self.own_lines(spec);
+        match spec.inherit {
+            Inherit::Keyed => {
+                let key = |line: &Line| line.argument(0).bytes.to_ascii_lowercase();
+                let keys: Vec<Vec<u8>> = own.iter().map(|line| key(line)).collect();
+                let missing = default_lines(spec)
+                    .iter()
+                    .filter(|line| !keys.contains(&key(line)));
+                own.iter().copied().chain(missing).collect()
+            }
+            Inherit::Append => {
+                let mut lines = Vec::new();
+                let above = std::iter::successors(Some(self), |scope| scope.parent());
+                for scope in above.collect::<Vec<_>>().into_iter().rev() {
+                    lines.extend(scope.own_lines(spec));
+                }
+                lines
+            }
+            _ => own,
+        }
+    }
+
+    fn parse<T>(self, setting: &Setting<T>, lines: &[&Line], default: bool) -> Result<T, Fault> {
+        let setter = Setter {
+            spec: &setting.spec,
+            lines,
+            scope: self,
+            default,
+            warnings: None,
+        };
+        (setting.parse)(&setter).map_err(|fault| match lines.first() {
+            Some(line) if !default => fault.or_at(line.position),
+            _ => fault,
+        })
+    }
+}
+
+/// The default of a directive as lines; none where it has no default.
+pub(crate) fn default_lines(spec: &Spec) -> &[Line] {
+    spec.default_lines.get_or_init(|| {
+        let Some(text) = spec.default else {
+            return Vec::new();
+        };
+        let name = crate::tree::Word {
+            bytes: spec.name.as_bytes().into(),
+            quoted: false,
+            position: Position::default(),
+        };
+        let rows = lexer::rows(text.as_bytes());
+        let line = |args| Line {
+            name: name.clone(),
+            args,
+            ..Line::default()
+        };
+        if rows.is_empty() {
+            vec![line(Vec::new())]
+        } else {
+            rows.into_iter().map(line).collect()
+        }
+    })
+}

@@ -1,0 +1,260 @@
+//! A directive with its type: [`Setting`], and what its parse function gets: [`Setter`].
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+
+use crate::contexts::Contexts;
+use crate::diagnostic::{Diagnostic, Fault, Level};
+use crate::scope::ScopeRef;
+use crate::spec::{Arity, BlockKind, Effect, Inherit, Reload, Spec};
+use crate::tree::{EMPTY_LINE, Line, Word};
+
+/// Turns the lines of a setting into its value. Parsing records: it opens no file and binds no port.
+pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;
+
+/// A directive, or a group of directives that are one setting, with the type of its value.
+///
+/// Declared as a `static`, because its address is its identity:
+///
+/// ```
+/// use conf::{Contexts, Setting, parse};
+///
+/// static GZIP_MIN_LENGTH: Setting<u64> = Setting::new("gzip_min_length", &["length"], parse::size)
+///     .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+///     .default("20")
+///     .manual("Responses shorter than this are not compressed.");
+/// ```
+pub struct Setting<T: 'static> {
+    /// The declaration.
+    pub spec: Spec,
+    /// Makes the value.
+    pub parse: Parse<T>,
+    pub(crate) computed_default: Option<fn(ScopeRef<'_>) -> Result<T, Fault>>,
+}
+
+/// A setting whatever its type is, as the table of all directives holds it.
+pub trait Declared: Sync {
+    /// The declaration.
+    fn spec(&self) -> &Spec;
+
+    /// Parses lines and throws the value away.
+    ///
+    /// # Errors
+    /// Whatever the setting's parse function refuses.
+    fn check(&self, setter: &Setter<'_>) -> Result<(), Fault>;
+}
+
+impl<T> Declared for Setting<T> {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn check(&self, setter: &Setter<'_>) -> Result<(), Fault> {
+        (self.parse)(setter).map(drop)
+    }
+}
+
+impl<T> Setting<T> {
+    /// A setting named `name` that takes one argument, may stand nowhere, has no default and is
+    /// inherited as a value; the methods below say otherwise. `syntax` describes the arguments for
+    /// the manual, one entry per form.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        syntax: &'static [&'static str],
+        parse: Parse<T>,
+    ) -> Setting<T> {
+        Setting {
+            spec: Spec::new(name, syntax),
+            parse,
+            computed_default: None,
+        }
+    }
+
+    /// Further names: the directives are one setting, in the order in which they stand.
+    #[must_use]
+    pub const fn also(mut self, names: &'static [&'static str]) -> Setting<T> {
+        self.spec.also = names;
+        self
+    }
+
+    /// Where it may stand.
+    #[must_use]
+    pub const fn contexts(mut self, contexts: Contexts) -> Setting<T> {
+        self.spec.contexts = contexts;
+        self
+    }
+
+    /// Where one name of the group may stand, if that differs from the rest.
+    #[must_use]
+    pub const fn name_contexts(mut self, name: &'static str, contexts: Contexts) -> Setting<T> {
+        self.spec.except(name, Some(contexts), None);
+        self
+    }
+
+    /// What it takes: one argument unless said otherwise.
+    #[must_use]
+    pub const fn arity(mut self, arity: Arity) -> Setting<T> {
+        self.spec.arity = match (arity.block_kind(), self.spec.arity.block_kind()) {
+            (BlockKind::None, BlockKind::Scope) => arity.block(),
+            (BlockKind::None | BlockKind::Scope, BlockKind::Free) => arity.free_block(),
+            _ => arity,
+        };
+        self
+    }
+
+    /// What one name of the group takes, if that differs from the rest.
+    #[must_use]
+    pub const fn name_arity(mut self, name: &'static str, arity: Arity) -> Setting<T> {
+        self.spec.except(name, None, Some(arity));
+        self
+    }
+
+    /// A block of directives follows the arguments.
+    #[must_use]
+    pub const fn block(mut self) -> Setting<T> {
+        self.spec.arity = self.spec.arity.block();
+        self
+    }
+
+    /// A block of the directive's own rows follows the arguments.
+    #[must_use]
+    pub const fn free_block(mut self) -> Setting<T> {
+        self.spec.arity = self.spec.arity.free_block();
+        self
+    }
+
+    /// The arguments of the default as one would write them; the setting's own parse function reads
+    /// them. Where several lines may be written, `;` parts them.
+    #[must_use]
+    pub const fn default(mut self, text: &'static str) -> Setting<T> {
+        self.spec.default = Some(text);
+        self
+    }
+
+    /// A default that depends on other settings of the scope; the manual shows what
+    /// [`Setting::default`] says.
+    #[must_use]
+    pub const fn default_with(
+        mut self,
+        compute: fn(ScopeRef<'_>) -> Result<T, Fault>,
+    ) -> Setting<T> {
+        self.computed_default = Some(compute);
+        self
+    }
+
+    /// How it is inherited.
+    #[must_use]
+    pub const fn inherit(mut self, inherit: Inherit) -> Setting<T> {
+        self.spec.inherit = inherit;
+        self
+    }
+
+    /// When a change takes effect.
+    #[must_use]
+    pub const fn reload(mut self, reload: Reload) -> Setting<T> {
+        self.spec.reload = reload;
+        self
+    }
+
+    /// The version that has it first.
+    #[must_use]
+    pub const fn since(mut self, version: &'static str) -> Setting<T> {
+        self.spec.since = version;
+        self
+    }
+
+    /// Whether it does something here.
+    #[must_use]
+    pub const fn effect(mut self, effect: Effect) -> Setting<T> {
+        self.spec.effect = effect;
+        self
+    }
+
+    /// It is accepted and checked but does nothing, for this reason.
+    #[must_use]
+    pub const fn no_effect(self, reason: &'static str) -> Setting<T> {
+        self.effect(Effect::NoEffect(reason))
+    }
+
+    /// The manual's prose.
+    #[must_use]
+    pub const fn manual(mut self, text: &'static str) -> Setting<T> {
+        self.spec.manual = text;
+        self
+    }
+}
+
+/// The lines of one setting in one scope, as its parse function gets them.
+pub struct Setter<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) lines: &'a [&'a Line],
+    pub(crate) scope: ScopeRef<'a>,
+    pub(crate) default: bool,
+    /// Takes warnings, while the configuration is checked; later ones would only repeat them.
+    pub(crate) warnings: Option<&'a RefCell<Vec<Diagnostic>>>,
+}
+
+impl<'a> Setter<'a> {
+    /// All lines, in file order. For a setting without several lines and without a default these
+    /// are one; a list may be empty.
+    #[must_use]
+    pub fn lines(&self) -> &'a [&'a Line] {
+        self.lines
+    }
+
+    /// The first line; an empty one where there is none.
+    #[must_use]
+    pub fn first(&self) -> &'a Line {
+        self.lines.first().copied().unwrap_or_else(|| &EMPTY_LINE)
+    }
+
+    /// The arguments of the first line.
+    #[must_use]
+    pub fn args(&self) -> &'a [Word] {
+        &self.first().args
+    }
+
+    /// The first argument of the first line.
+    ///
+    /// # Errors
+    /// `invalid number of arguments in "x" directive` where there is none.
+    pub fn word(&self) -> Result<&'a Word, Fault> {
+        self.args().first().ok_or_else(|| {
+            Fault::new(format!(
+                "invalid number of arguments in \"{}\" directive",
+                self.name()
+            ))
+        })
+    }
+
+    /// The directive's name: of a group, that of the first line.
+    #[must_use]
+    pub fn name(&self) -> Cow<'a, str> {
+        match self.lines.first() {
+            Some(line) => line.name.text(),
+            None => Cow::Borrowed(self.spec.name),
+        }
+    }
+
+    /// The scope that wrote the lines; for a default, the one that asks.
+    #[must_use]
+    pub fn scope(&self) -> ScopeRef<'a> {
+        self.scope
+    }
+
+    /// Whether the lines are the default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.default
+    }
+
+    /// Warns about a word. The configuration stays usable, and the warning is shown once however
+    /// often the value is asked for.
+    pub fn warn(&self, word: &Word, message: impl Into<String>) {
+        if let Some(warnings) = self.warnings {
+            let warning = Diagnostic::new(Level::Warn, message, Some(word.position));
+            warnings.borrow_mut().push(warning);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What a directive is declared as: names, contexts, arguments, default, inheritance, manual.
+
+use std::sync::OnceLock;
+
+use crate::contexts::Contexts;
+use crate::tree::Line;
+
+/// How many arguments a directive takes, and whether a block follows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arity {
+    min: usize,
+    max: usize,
+    block: BlockKind,
+}
+
+/// What stands in a directive's braces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// There are none: the directive ends with `;`.
+    None,
+    /// Directives of the table.
+    Scope,
+    /// Rows that are the directive's own.
+    Free,
+}
+
+impl Arity {
+    /// This many arguments.
+    #[must_use]
+    pub const fn exactly(count: usize) -> Arity {
+        Arity {
+            min: count,
+            max: count,
+            block: BlockKind::None,
+        }
+    }
+
+    /// From `min` to `max` arguments, both included.
+    #[must_use]
+    pub const fn between(min: usize, max: usize) -> Arity {
+        Arity {
+            min,
+            max,
+            block: BlockKind::None,
+        }
+    }
+
+    /// This many arguments or more.
+    #[must_use]
+    pub const fn at_least(min: usize) -> Arity {
+        Arity {
+            min,
+            max: usize::MAX,
+            block: BlockKind::None,
+        }
+    }
+
+    /// One argument, `on` or `off`.
+    #[must_use]
+    pub const fn flag() -> Arity {
+        Arity::exactly(1)
+    }
+
+    /// No argument.
+    #[must_use]
+    pub const fn none() -> Arity {
+        Arity::exactly(0)
+    }
+
+    /// The same with a block of directives.
+    #[must_use]
+    pub const fn block(self) -> Arity {
+        Arity {
+            min: self.min,
+            max: self.max,
+            block: BlockKind::Scope,
+        }
+    }
+
+    /// The same with a block of the directive's own rows.
+    #[must_use]
+    pub const fn free_block(self) -> Arity {
+        Arity {
+            min: self.min,
+            max: self.max,
+            block: BlockKind::Free,
+        }
+    }
+
+    /// What stands in the braces.
+    #[must_use]
+    pub const fn block_kind(self) -> BlockKind {
+        self.block
+    }
+
+    /// Whether so many arguments may be given.
+    #[must_use]
+    pub const fn allows(self, count: usize) -> bool {
+        self.min <= count && count <= self.max
+    }
+}
+
+/// How a scope comes by a directive that it does not write itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inherit {
+    /// One line; the nearest scope that writes it supplies it.
+    Value,
+    /// Any number of lines; the nearest scope that writes one supplies them all.
+    List,
+    /// As `List`, with the defaults for those keys (the first argument, in any case) that no line
+    /// names.
+    Keyed,
+    /// The lines of every scope around, the outermost first.
+    Append,
+    /// Blocks; otherwise as `List`.
+    Block,
+    /// One ordered script across the group's names; inherited by no scope.
+    Program,
+    /// One line, kept by `if` and `limit_except` but not inherited by locations.
+    Handler,
+    /// One line, for the scope that writes it alone.
+    Never,
+}
+
+impl Inherit {
+    /// Whether a scope may hold several lines of the group.
+    #[must_use]
+    pub const fn allows_several(self) -> bool {
+        !matches!(self, Inherit::Value | Inherit::Handler | Inherit::Never)
+    }
+
+    /// The kind in the manual's words.
+    #[must_use]
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Inherit::Value => "inherited where it is not written",
+            Inherit::List => "a scope that writes any of them inherits none from above",
+            Inherit::Keyed => {
+                "a scope that writes any of them inherits none from above; \
+                 the defaults hold for the keys it does not name"
+            }
+            Inherit::Append => "added to what the scopes above write",
+            Inherit::Block => "inherited as a whole where none is written",
+            Inherit::Program => "carried out in order in the scope that writes it; not inherited",
+            Inherit::Handler => "kept by `if` and `limit_except`, not inherited by locations",
+            Inherit::Never => "not inherited",
+        }
+    }
+}
+
+/// When a change of a directive takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// With the next reload, in the running worker process.
+    Live,
+    /// With a new worker process, which a reload starts when it must.
+    NewProcess,
+}
+
+/// Whether a directive does something here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It works.
+    Works,
+    /// It is accepted and checked, but has no effect, for this reason.
+    NoEffect(&'static str),
+}
+
+/// How many names of a group may differ from the rest.
+const EXCEPTIONS_MAX: usize = 8;
+
+/// Where one name of a group differs from the rest.
+#[derive(Clone, Copy, Debug)]
+struct Exception {
+    name: &'static str,
+    contexts: Option<Contexts>,
+    arity: Option<Arity>,
+}
+
+/// The declaration of a directive, or of a group of directives that are one setting.
+#[derive(Debug)]
+pub struct Spec {
+    /// The name; of a group, the first.
+    pub name: &'static str,
+    /// The other names of the group.
+    pub also: &'static [&'static str],
+    /// Where it may stand.
+    pub contexts: Contexts,
+    /// What it takes.
+    pub arity: Arity,
+    /// The arguments in the manual's notation, one entry per form. In a group an entry may begin
+    /// with one of the names and is then about that name alone.
+    pub syntax: &'static [&'static str],
+    /// The arguments of the default as one would write them; several lines are parted by `;`.
+    pub default: Option<&'static str>,
+    /// How it is inherited.
+    pub inherit: Inherit,
+    /// When a change takes effect.
+    pub reload: Reload,
+    /// The version that has it first; empty: the first version.
+    pub since: &'static str,
+    /// Whether it does something here.
+    pub effect: Effect,
+    /// The manual's prose, in Markdown.
+    pub manual: &'static str,
+    exceptions: [Option<Exception>; EXCEPTIONS_MAX],
+    /// `default` as lines, made when it is first needed.
+    pub(crate) default_lines: OnceLock<Vec<Line>>,
+}
+
+impl Spec {
+    pub(crate) const fn new(name: &'static str, syntax: &'static [&'static str]) -> Spec {
+        Spec {
+            name,
+            also: &[],
+            contexts: Contexts::NONE,
+            arity: Arity::exactly(1),
+            syntax,
+            default: None,
+            inherit: Inherit::Value,
+            reload: Reload::Live,
+            since: "",
+            effect: Effect::Works,
+            manual: "",
+            exceptions: [None; EXCEPTIONS_MAX],
+            default_lines: OnceLock::new(),
+        }
+    }
+
+    /// The identity of the declaration: its address, for declarations are statics.
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Every name of the group.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.also.iter().copied())
+    }
+
+    /// Where the directive `name` of the group may stand.
+    #[must_use]
+    pub fn contexts_of(&self, name: &str) -> Contexts {
+        self.exception(name)
+            .and_then(|exception| exception.contexts)
+            .unwrap_or(self.contexts)
+    }
+
+    /// What the directive `name` of the group takes.
+    #[must_use]
+    pub fn arity_of(&self, name: &str) -> Arity {
+        self.exception(name)
+            .and_then(|exception| exception.arity)
+            .unwrap_or(self.arity)
+    }
+
+    fn exception(&self, name: &str) -> Option<&Exception> {
+        self.exceptions
+            .iter()
+            .flatten()
+            .find(|exception| exception.name == name)
+    }
+
+    /// Sets an exception for a name; what is `None` stays as it is.
+    pub(crate) const fn except(
+        &mut self,
+        name: &'static str,
+        contexts: Option<Contexts>,
+        arity: Option<Arity>,
+    ) {
+        let mut index = 0;
+        while index < EXCEPTIONS_MAX {
+            match &mut self.exceptions[index] {
+                Some(exception) if same(exception.name, name) => {
+                    if contexts.is_some() {
+                        exception.contexts = contexts;
+                    }
+                    if arity.is_some() {
+                        exception.arity = arity;
+                    }
+                    return;
+                }
+                Some(_) => index += 1,
+                free @ None => {
+                    *free = Some(Exception {
+                        name,
+                        contexts,
+                        arity,
+                    });
+                    return;
+                }
+            }
+        }
+        panic!("too many exceptions in one group of directives"); // at compile time
+    }
+}
+
+const fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
+    }
+    index == one.len() && index == other.len()
+}

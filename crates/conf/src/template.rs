@@ -1,0 +1,104 @@
+//! Values with variables: `$name`, `${name}`, `$1`.
+//!
+//! A template is what was written; which variables there are is for the program to say.
+
+use crate::diagnostic::Fault;
+use crate::tree::Word;
+
+/// A value with variables, cut into parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Template {
+    /// The parts in order; neighbouring literals are one.
+    pub parts: Vec<Part>,
+}
+
+/// One part of a [`Template`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Bytes as they stand.
+    Literal(Box<[u8]>),
+    /// `$name` or `${name}`.
+    Variable(Box<str>),
+    /// `$1` to `$9`: a group of the regular expression matched last.
+    Capture(u8),
+}
+
+impl Template {
+    /// Cuts a word at its variables. As in nginx, `$12` is the first capture and a `2`, and `${1}`
+    /// is a variable named `1`.
+    ///
+    /// # Errors
+    /// `invalid variable name` where no name follows a `$`; `the closing bracket in "x" variable is
+    /// missing`.
+    pub fn parse(word: &Word) -> Result<Template, Fault> {
+        let mut parts = Vec::new();
+        let mut rest: &[u8] = &word.bytes;
+        while !rest.is_empty() {
+            let literal = memchr::memchr(b'$', rest).unwrap_or(rest.len());
+            let (bytes, after) = rest.split_at(literal);
+            if !bytes.is_empty() {
+                parts.push(Part::Literal(bytes.into()));
+            }
+            rest = match after.split_first() {
+                Some((_dollar, after)) => {
+                    let (part, after) = reference(word, after)?;
+                    parts.push(part);
+                    after
+                }
+                None => break,
+            };
+        }
+        Ok(Template { parts })
+    }
+
+    /// A template without variables.
+    #[must_use]
+    pub fn literal(bytes: &[u8]) -> Template {
+        let part = (!bytes.is_empty()).then(|| Part::Literal(bytes.into()));
+        Template {
+            parts: part.into_iter().collect(),
+        }
+    }
+
+    /// The value, where it holds no variable.
+    #[must_use]
+    pub fn as_literal(&self) -> Option<&[u8]> {
+        match &*self.parts {
+            [] => Some(&[]),
+            [Part::Literal(bytes)] => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// The variable or capture after a `$`, and what follows it.
+fn reference<'a>(word: &Word, text: &'a [u8]) -> Result<(Part, &'a [u8]), Fault> {
+    let (name, after) = match text.split_first() {
+        Some((digit @ b'1'..=b'9', after)) => return Ok((Part::Capture(digit - b'0'), after)),
+        Some((b'{', inner)) => {
+            let (name, after) = inner.split_at(name_length(inner));
+            match after.strip_prefix(b"}") {
+                Some(after) => (name, after),
+                None if inner.is_empty() => (name, after),
+                None => {
+                    let name = String::from_utf8_lossy(name);
+                    let text = format!("the closing bracket in \"{name}\" variable is missing");
+                    return Err(Fault::at(word, text));
+                }
+            }
+        }
+        _ => text.split_at(name_length(text)),
+    };
+    match std::str::from_utf8(name) {
+        Ok(name) if !name.is_empty() => Ok((Part::Variable(name.into()), after)),
+        _ => Err(Fault::at(word, "invalid variable name")),
+    }
+}
+
+/// How many bytes may belong to a variable's name.
+fn name_length(text: &[u8]) -> usize {
+    let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    text.iter()
+        .position(|byte| !belongs(byte))
+        .unwrap_or(text.len())
+}

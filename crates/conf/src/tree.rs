@@ -1,0 +1,213 @@
+//! The parsed configuration: words, lines, and the tree of scopes.
+//!
+//! The tree holds what was written, with includes resolved and nothing merged; reading it with
+//! inheritance is the business of [`ScopeRef`].
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use crate::contexts::Contexts;
+use crate::position::Position;
+use crate::scope::{ScopeId, ScopeRef};
+use crate::setting::Declared;
+use crate::spec::Spec;
+
+/// One word of a line: a directive's name or an argument, quotes and escapes resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Word {
+    /// The bytes; not necessarily UTF-8.
+    pub bytes: Box<[u8]>,
+    /// Whether it stood in quotes.
+    pub quoted: bool,
+    /// Where it stands.
+    pub position: Position,
+}
+
+impl Word {
+    /// The word as text, for messages and names; what is not UTF-8 is replaced.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.bytes)
+    }
+
+    /// The word as a path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.bytes))
+    }
+}
+
+/// A directive as written, or a row of a free block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// The first word.
+    pub name: Word,
+    /// The words after it.
+    pub args: Vec<Word>,
+    /// What it opens.
+    pub block: Option<Block>,
+    /// Where it stands.
+    pub position: Position,
+    /// The place among all lines in the order of reading, includes in place.
+    pub(crate) sequence: u32,
+}
+
+/// What stands in for a line that is missing.
+pub(crate) static EMPTY_LINE: LazyLock<Line> = LazyLock::new(Line::default);
+
+/// What follows a line in braces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// Directives, in a scope of their own.
+    Scope(ScopeId),
+    /// Rows whose words only the directive itself understands (`map`, `types`).
+    Free(Vec<Line>),
+}
+
+impl Line {
+    /// Whether this is the directive `name`.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        *self.name.bytes == *name.as_bytes()
+    }
+
+    /// An argument by its index; the empty word where the line has fewer, which the directive's
+    /// arity rules out.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> &Word {
+        self.args.get(index).unwrap_or_else(|| &EMPTY_LINE.name)
+    }
+}
+
+/// A parsed configuration.
+#[derive(Debug)]
+pub struct Tree {
+    root: Scope,
+    /// Every other scope; the one with id `n` is at `n - 1`.
+    nested: Vec<Scope>,
+}
+
+/// The lines of one block.
+pub(crate) struct Scope {
+    pub(crate) id: ScopeId,
+    /// The scope around it, and which of its lines opens this one.
+    pub(crate) opener: Option<(ScopeId, usize)>,
+    pub(crate) context: Contexts,
+    pub(crate) lines: Vec<Line>,
+    /// Which lines belong to which directive, sorted once the scope is complete.
+    pub(crate) index: Vec<Entry>,
+}
+
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Scope")
+            .field("id", &self.id)
+            .field("opener", &self.opener)
+            .field("lines", &self.lines)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One line of a directive that the table knows.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    /// Identity of the directive: see [`Spec::key`].
+    pub(crate) key: usize,
+    pub(crate) line: usize,
+    pub(crate) declared: &'static dyn Declared,
+}
+
+impl Scope {
+    fn new(id: ScopeId, opener: Option<(ScopeId, usize)>, context: Contexts) -> Scope {
+        Scope {
+            id,
+            opener,
+            context,
+            lines: Vec::new(),
+            index: Vec::new(),
+        }
+    }
+
+    /// The lines of a directive or group, in file order.
+    pub(crate) fn lines_of(&self, spec: &Spec) -> impl Iterator<Item = &Line> {
+        let key = spec.key();
+        let start = self.index.partition_point(|entry| entry.key < key);
+        self.index
+            .get(start..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(move |entry| entry.key == key)
+            .filter_map(|entry| self.lines.get(entry.line))
+    }
+
+    pub(crate) fn has(&self, spec: &Spec) -> bool {
+        self.index
+            .binary_search_by_key(&spec.key(), |entry| entry.key)
+            .is_ok()
+    }
+}
+
+impl Tree {
+    /// A tree without a line.
+    pub(crate) fn new() -> Tree {
+        Tree {
+            root: Scope::new(ScopeId(0), None, Contexts::MAIN),
+            nested: Vec::new(),
+        }
+    }
+
+    /// The top level.
+    #[must_use]
+    pub fn root(&self) -> ScopeRef<'_> {
+        ScopeRef {
+            tree: self,
+            scope: &self.root,
+        }
+    }
+
+    /// Every scope, each after the one around it.
+    pub fn scopes(&self) -> impl Iterator<Item = ScopeRef<'_>> {
+        let all = std::iter::once(&self.root).chain(&self.nested);
+        all.map(|scope| ScopeRef { tree: self, scope })
+    }
+
+    /// A scope of this tree. An id of another tree leads to some scope of this one.
+    #[must_use]
+    pub fn scope(&self, id: ScopeId) -> ScopeRef<'_> {
+        let nested = (id.0 as usize)
+            .checked_sub(1)
+            .and_then(|index| self.nested.get(index));
+        ScopeRef {
+            tree: self,
+            scope: nested.unwrap_or(&self.root),
+        }
+    }
+
+    pub(crate) fn scope_mut(&mut self, id: ScopeId) -> &mut Scope {
+        let nested = (id.0 as usize)
+            .checked_sub(1)
+            .and_then(|index| self.nested.get_mut(index));
+        nested.unwrap_or(&mut self.root)
+    }
+
+    /// Adds a scope that the next line of `parent` opens.
+    pub(crate) fn open(&mut self, parent: ScopeId, context: Contexts) -> ScopeId {
+        let id = ScopeId(u32::try_from(self.nested.len() + 1).unwrap_or(u32::MAX));
+        let line = self.scope_mut(parent).lines.len();
+        self.nested
+            .push(Scope::new(id, Some((parent, line)), context));
+        id
+    }
+
+    /// Makes every scope ready for look-ups.
+    pub(crate) fn finish(&mut self) {
+        for scope in std::iter::once(&mut self.root).chain(&mut self.nested) {
+            scope
+                .index
+                .sort_unstable_by_key(|entry| (entry.key, entry.line));
+        }
+    }
+}
