@@ -1,0 +1,159 @@
+//! What is logged when a client leaves, stays silent or breaks off: nginx's texts and levels.
+
+use std::io;
+
+use super::error::write_connection;
+use super::{Errno, Level, Printable, Subject, error};
+use crate::http::connection::Connection;
+use crate::http::exchange::Abort;
+use crate::http::request::Request;
+use crate::variables::core::append_address;
+
+/// nginx's number and text for a time limit that passed.
+const TIMED_OUT: &str = "(110: Connection timed out)";
+
+/// The client closed its side while a request was awaited; `first` when none had come yet.
+pub fn connection_closed(connection: &Connection, first: bool) {
+    if first {
+        let text = format_args!("client closed connection while waiting for request");
+        write_connection(
+            connection,
+            Level::Info,
+            Subject::Connection(connection),
+            text,
+        );
+        return;
+    }
+    let mut address = Vec::new();
+    append_address(connection.peer(), &mut address);
+    let text = format_args!("client {} closed keepalive connection", Printable(&address));
+    write_connection(
+        connection,
+        Level::Info,
+        Subject::KeptAlive(connection),
+        text,
+    );
+}
+
+/// Waiting for a request failed. A kept-alive connection may time out or be reset; that is no
+/// news.
+pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first: bool) {
+    let subject = Subject::Connection(connection);
+    match (first, cause.kind()) {
+        (true, io::ErrorKind::TimedOut) => {
+            let text = format_args!("client timed out {TIMED_OUT} while waiting for request");
+            write_connection(connection, Level::Info, subject, text);
+        }
+        (false, io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset) => {}
+        _ => {
+            let action = if first {
+                "waiting for request"
+            } else {
+                "keepalive"
+            };
+            let text = format_args!("recv() failed {} while {action}", Errno(cause));
+            write_connection(connection, failure_level(cause), subject, text);
+        }
+    }
+}
+
+/// The client left, or was silent for too long, before its request was complete. `request`
+/// holds what came.
+pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bool) {
+    let action = if request.client.head.has_request_line() {
+        "reading client request headers"
+    } else if connection.requests.get() > 0 && request.pipelined {
+        "reading client pipelined request line"
+    } else {
+        "reading client request line"
+    };
+    if timed_out {
+        error!(request, Info, "client timed out {TIMED_OUT} while {action}");
+    } else {
+        error!(
+            request,
+            Info, "client prematurely closed connection while {action}"
+        );
+    }
+}
+
+/// Why a response could not be completed.
+pub fn abort(request: &mut Request, abort: &Abort) {
+    match abort {
+        Abort::Closed(cause) if cause.raw_os_error().is_none() => {
+            error!(request, Info, "client prematurely closed connection");
+        }
+        Abort::Closed(cause) if failure_level(cause) == Level::Info => {
+            error!(
+                request,
+                Info,
+                "send() failed {} while sending to client",
+                Errno(cause)
+            );
+        }
+        Abort::Closed(cause) => {
+            error!(
+                request,
+                Alert,
+                "send() failed {} while sending to client",
+                Errno(cause)
+            );
+        }
+        Abort::TimedOut => {
+            error!(
+                request,
+                Info, "client timed out {TIMED_OUT} while sending to client"
+            );
+        }
+        Abort::File(cause) => {
+            let path = request.filename();
+            let (path, cause) = (Printable(&path), Errno(cause));
+            error!(
+                request,
+                Crit, "read() \"{path}\" failed {cause} while sending to client"
+            );
+        }
+        Abort::FileTruncated => {
+            let path = request.filename();
+            error!(
+                request,
+                Alert,
+                "sendfile() reported that \"{}\" was truncated while sending to client",
+                Printable(&path)
+            );
+        }
+        Abort::BadBody(text) => error!(request, Error, "{text}"),
+        // Whoever found it has logged it, or there is nothing to say.
+        Abort::Upstream | Abort::Silently | Abort::Ended => {}
+    }
+}
+
+/// nginx's `ngx_connection_error` for clients: what networks do is no alarm.
+fn failure_level(cause: &io::Error) -> Level {
+    match cause.kind() {
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::TimedOut
+        | io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::NetworkDown
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::HostUnreachable => Level::Info,
+        _ => Level::Alert,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers from Linux's `errno(3)`: ECONNRESET, EPIPE, ETIMEDOUT; EBADF.
+    #[test]
+    fn networks_are_no_alarm() {
+        let level = |number| failure_level(&io::Error::from_raw_os_error(number));
+        for usual in [104, 32, 110] {
+            assert_eq!(level(usual), Level::Info);
+        }
+        assert_eq!(level(9), Level::Alert);
+    }
+}

@@ -1,0 +1,109 @@
+//! How foreign bytes and system errors appear in error-log lines.
+
+use std::fmt::{self, Display, Formatter, Write};
+use std::io;
+
+/// Bytes that a peer or a file chose. Text is shown as it is; control characters and bytes that
+/// are no UTF-8 are shown as `\xHH`, so that nobody can forge a line (nginx writes them raw).
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(pub &'a [u8]);
+
+impl Display for Printable<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            let mut rest = chunk.valid();
+            while let Some(at) = rest.find(|c: char| c.is_ascii_control()) {
+                let (plain, control) = rest.split_at(at);
+                out.write_str(plain)?;
+                write!(
+                    out,
+                    "\\x{:02X}",
+                    control.as_bytes().first().copied().unwrap_or_default()
+                )?;
+                rest = control.get(1..).unwrap_or_default();
+            }
+            out.write_str(rest)?;
+            for byte in chunk.invalid() {
+                write!(out, "\\x{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A system error as nginx shows it: `(2: No such file or directory)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Errno<'a>(pub &'a io::Error);
+
+impl Display for Errno<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Some(number) = self.0.raw_os_error() else {
+            return write!(out, "({})", self.0);
+        };
+        let text = self.0.to_string();
+        let suffix = format!(" (os error {number})");
+        write!(
+            out,
+            "({number}: {})",
+            text.strip_suffix(&suffix).unwrap_or(&text)
+        )
+    }
+}
+
+/// Appends formatted text to bytes, up to a number of bytes; the rest is cut off.
+pub(super) struct Bounded<'a> {
+    out: &'a mut Vec<u8>,
+    length_max: usize,
+}
+
+impl<'a> Bounded<'a> {
+    /// Lets `out` grow to `length_max` bytes in all.
+    pub(super) fn new(out: &'a mut Vec<u8>, length_max: usize) -> Bounded<'a> {
+        Bounded { out, length_max }
+    }
+}
+
+impl Write for Bounded<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.length_max.saturating_sub(self.out.len());
+        let text = text.as_bytes();
+        self.out.extend_from_slice(text.get(..room).unwrap_or(text));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_cannot_forge_lines() {
+        let shown = |bytes: &[u8]| Printable(bytes).to_string();
+        assert_eq!(shown(b"GET /a b\\c\"d HTTP/1.1"), "GET /a b\\c\"d HTTP/1.1");
+        assert_eq!(shown("grüße €".as_bytes()), "grüße €");
+        assert_eq!(
+            shown(b"a\r\n2026/11/21 [error]\x7f"),
+            "a\\x0D\\x0A2026/11/21 [error]\\x7F"
+        );
+        assert_eq!(shown(b"/\xff\xc3(\xe2\x82"), "/\\xFF\\xC3(\\xE2\\x82");
+        assert_eq!(shown(b""), "");
+    }
+
+    #[test]
+    fn system_errors_as_nginx_prints_them() {
+        let missing = io::Error::from_raw_os_error(2);
+        assert_eq!(
+            Errno(&missing).to_string(),
+            "(2: No such file or directory)"
+        );
+        let ours = io::Error::new(io::ErrorKind::TimedOut, "too slow");
+        assert_eq!(Errno(&ours).to_string(), "(too slow)");
+    }
+
+    #[test]
+    fn a_bounded_line_ends_at_its_limit() {
+        let mut out = b"12".to_vec();
+        write!(Bounded::new(&mut out, 5), "{}{}", 34, 5678).unwrap();
+        assert_eq!(out, b"12345");
+    }
+}

@@ -1,0 +1,434 @@
+//! `error_log`: where the server's own lines go, from which level on, and how they look.
+//!
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. A line is
+//! `2026/11/21 10:00:00 [error] PID#TID: *CONNECTION text, client: …, server: …, request: "…"`
+//! and so on, as nginx writes it. The log of the plan in force gets it, so level and file may
+//! differ per location; what belongs to no request goes to the main log ([`set_main`]).
+
+use std::cell::Cell;
+use std::fmt::{Arguments, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use proto::header::Known;
+
+use super::display::Bounded;
+use super::{Level, LogFile, Printable, Subsystem, time, unwritten};
+use crate::compile::{Compiler, Feature};
+use crate::http::connection::Connection;
+use crate::http::request::Request;
+use crate::variables::core::append_address;
+
+/// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
+const LINE_MAX: usize = 2048;
+
+/// The `error_log` directive.
+pub static ERROR_LOG: Setting<Vec<Directive>> =
+    Setting::new("error_log", &["file [level]", "stderr [level]"], directives)
+        .contexts(
+            Contexts::MAIN
+                .or(Contexts::HTTP)
+                .or(Contexts::SERVER)
+                .or(Contexts::LOCATION),
+        )
+        .arity(Arity::at_least(1))
+        .default("logs/error.log error")
+        .inherit(Inherit::List)
+        .manual(
+            "Where errors are logged, and from which level on. Written several times in a scope, \
+             each line names one more log. Without a level it is `error`; `debug_http` and its \
+             like let the debug lines of one part through. The default file is that of the command \
+             line's `-e`. `syslog:` and `memory:` are not \
+             available yet.",
+        );
+
+/// Logs a line about a request: `error!(request, Error, "format", …)`. Costs one branch when
+/// the level is off. Bytes that a peer chose are given as [`Printable`].
+macro_rules! error {
+    ($request:expr, $level:ident, $($message:tt)+) => {{
+        let request: &$crate::http::request::Request = &*$request;
+        let log = &request.plan.error_log;
+        if log.admits($crate::log::Level::$level, $crate::log::Subsystem::Http) {
+            log.write(
+                $crate::log::Level::$level,
+                $crate::log::Subsystem::Http,
+                $crate::log::Subject::Request(request),
+                format_args!($($message)+),
+            );
+        }
+    }};
+}
+pub(crate) use error;
+
+/// Writes a line about a connection without a request, to the log of its address's default
+/// server.
+pub(super) fn write_connection(
+    connection: &Connection,
+    level: Level,
+    subject: Subject<'_>,
+    message: Arguments<'_>,
+) {
+    let Some(servers) = connection.servers(&connection.worker.current()) else {
+        return;
+    };
+    let log = &servers.default.plan.error_log;
+    if log.admits(level, Subsystem::Http) {
+        log.write(level, Subsystem::Http, subject, message);
+    }
+}
+
+/// Where a log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Standard error.
+    Stderr,
+    /// A file; a relative path starts at the prefix.
+    File(PathBuf),
+}
+
+impl Destination {
+    fn open(&self, compiler: &Compiler<'_>) -> Arc<LogFile> {
+        match self {
+            Destination::Stderr => compiler.logs.borrow_mut().stderr(),
+            Destination::File(path) => compiler.log_file(path),
+        }
+    }
+}
+
+/// One line of `error_log`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// The file.
+    pub destination: Destination,
+    /// What it gets.
+    pub threshold: Threshold,
+}
+
+/// Which lines a log takes: those of a level and all graver ones, and the debug lines of some
+/// subsystems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threshold {
+    level: Level,
+    /// One bit per [`Subsystem`].
+    debug: u8,
+}
+
+impl Threshold {
+    const ALL_SUBSYSTEMS: u8 = 0x7f;
+
+    /// Lines of this level and all graver ones.
+    pub fn new(level: Level) -> Threshold {
+        let debug = if level == Level::Debug {
+            Threshold::ALL_SUBSYSTEMS
+        } else {
+            0
+        };
+        Threshold { level, debug }
+    }
+
+    #[inline]
+    fn admits(self, level: Level, subsystem: Subsystem) -> bool {
+        level <= self.level && (level != Level::Debug || self.debug & (1 << subsystem as u8) != 0)
+    }
+
+    fn or(self, other: Threshold) -> Threshold {
+        Threshold {
+            level: self.level.max(other.level),
+            debug: self.debug | other.debug,
+        }
+    }
+
+    /// Levels as nginx takes them: one level, or any number of `debug_…`; the latter let all
+    /// graver lines through as well.
+    fn parse(words: &[Word]) -> Result<Threshold, Fault> {
+        let mut level = None;
+        let mut debug = 0_u8;
+        for word in words {
+            let text = word.text();
+            if let Some(found) = Level::ALL.into_iter().find(|level| level.name() == text) {
+                if level.is_some() || debug != 0 {
+                    return Err(Fault::at(word, format!("duplicate log level \"{text}\"")));
+                }
+                level = Some(found);
+            } else if let Some(found) = Subsystem::ALL.into_iter().find(|part| part.name() == text)
+                && level.is_none()
+            {
+                debug |= 1 << found as u8;
+            } else {
+                return Err(Fault::at(word, format!("invalid log level \"{text}\"")));
+            }
+        }
+        Ok(match level {
+            Some(level) => Threshold::new(level),
+            None if debug != 0 => Threshold {
+                level: Level::Debug,
+                debug,
+            },
+            None => Threshold::new(Level::Error),
+        })
+    }
+}
+
+fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
+    setter
+        .lines()
+        .iter()
+        .map(|line| directive(&line.args))
+        .collect()
+}
+
+fn directive(words: &[Word]) -> Result<Directive, Fault> {
+    let [file, levels @ ..] = words else {
+        return Err(Fault::new(
+            "invalid number of arguments in \"error_log\" directive",
+        ));
+    };
+    let destination = match &*file.bytes {
+        b"" | b"stderr" => Destination::Stderr,
+        name if name.starts_with(b"syslog:") || name.starts_with(b"memory:") => {
+            let text = file.text();
+            let text = format!("logging to \"{text}\" is not supported");
+            return Err(Fault::at(file, text));
+        }
+        _ => Destination::File(file.path().to_owned()),
+    };
+    Ok(Directive {
+        destination,
+        threshold: Threshold::parse(levels)?,
+    })
+}
+
+/// The error logs of a scope.
+#[derive(Debug)]
+pub struct ErrorLog {
+    targets: Box<[(Arc<LogFile>, Threshold)]>,
+    /// What any of them takes.
+    threshold: Threshold,
+}
+
+impl Feature for ErrorLog {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&ERROR_LOG];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<ErrorLog, Fault> {
+        time::load_zone();
+        let written = scope.written(&ERROR_LOG)?.unwrap_or_else(|| {
+            vec![Directive {
+                destination: compiler.default_error_log.clone(),
+                threshold: Threshold::new(Level::Error),
+            }]
+        });
+        Ok(ErrorLog::new(written.iter().map(|line| {
+            (line.destination.open(compiler), line.threshold)
+        })))
+    }
+}
+
+/// What a line is about: the fields after its text.
+#[derive(Clone, Copy)]
+pub enum Subject<'a> {
+    /// Nothing that has a client.
+    Server,
+    /// A connection without a request.
+    Connection(&'a Connection),
+    /// A connection between two requests: its text names the client itself.
+    KeptAlive(&'a Connection),
+    /// A request.
+    Request(&'a Request),
+}
+
+impl ErrorLog {
+    /// A log of these files.
+    pub fn new(targets: impl IntoIterator<Item = (Arc<LogFile>, Threshold)>) -> ErrorLog {
+        let targets: Box<[_]> = targets.into_iter().collect();
+        let none = Threshold {
+            level: Level::Emerg,
+            debug: 0,
+        };
+        let threshold = targets.iter().fold(none, |all, (_, one)| all.or(*one));
+        ErrorLog { targets, threshold }
+    }
+
+    /// Whether a line of this level would be written anywhere.
+    #[inline]
+    pub fn admits(&self, level: Level, subsystem: Subsystem) -> bool {
+        self.threshold.admits(level, subsystem)
+    }
+
+    /// Writes a line to every file that takes its level. The macros ask [`ErrorLog::admits`]
+    /// first, so that a disabled level formats nothing.
+    pub fn write(
+        &self,
+        level: Level,
+        subsystem: Subsystem,
+        subject: Subject<'_>,
+        message: Arguments<'_>,
+    ) {
+        with_line(|line| {
+            format_line(line, level, subject, message);
+            for (file, threshold) in &self.targets {
+                if threshold.admits(level, subsystem) {
+                    unwritten::append(file, line, None);
+                }
+            }
+        });
+    }
+}
+
+static MAIN: Mutex<Option<Arc<ErrorLog>>> = Mutex::new(None);
+
+/// Makes this the log of lines that belong to no request, for all threads.
+pub fn set_main(log: Arc<ErrorLog>) {
+    *MAIN.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
+}
+
+/// Writes a line about the server itself to the main log; to standard error as long as there
+/// is none.
+pub fn process_error(level: Level, message: Arguments<'_>) {
+    let subsystem = Subsystem::Core;
+    let main = MAIN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match main {
+        Some(log) if log.admits(level, subsystem) => {
+            log.write(level, subsystem, Subject::Server, message);
+        }
+        Some(_) => {}
+        None if level <= Level::Notice => {
+            // Nothing can be done about a standard error that takes nothing.
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("tidegate: [{}] {message}\n", level.name()),
+            );
+        }
+        None => {}
+    }
+}
+
+/// Lends a line to write into. Reused, so that logging does not allocate; a line logged while
+/// another is being made gets bytes of its own.
+pub(super) fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
+    thread_local! {
+        static LINE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    let mut line = LINE.take();
+    line.clear();
+    use_it(&mut line);
+    LINE.set(line);
+}
+
+fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: Arguments<'_>) {
+    time::with_now(|now| line.extend_from_slice(&now.error_log));
+    let mut out = Bounded::new(line, LINE_MAX - 1);
+    let thread = rustix::thread::gettid();
+    // Bounded never fails.
+    let _ = write!(out, " [{}] {}#{thread}: ", level.name(), std::process::id());
+    let _ = match subject {
+        Subject::Server => out.write_fmt(message),
+        Subject::Connection(connection) | Subject::KeptAlive(connection) => {
+            write!(out, "*{} {message}", connection.serial)
+        }
+        Subject::Request(request) => write!(out, "*{} {message}", request.connection.serial),
+    };
+    match subject {
+        Subject::Server | Subject::KeptAlive(_) => {}
+        Subject::Connection(connection) => {
+            client(&mut out, connection);
+            let _ = write!(out, ", server: {}", connection.listening());
+        }
+        Subject::Request(request) => {
+            client(&mut out, &request.connection);
+            request_fields(&mut out, request);
+        }
+    }
+    line.push(b'\n');
+}
+
+fn client(out: &mut Bounded<'_>, connection: &Connection) {
+    let mut address = Vec::new();
+    append_address(connection.peer(), &mut address);
+    let _ = write!(out, ", client: {}", Printable(&address));
+}
+
+/// nginx's fields, in its order.
+fn request_fields(out: &mut Bounded<'_>, request: &Request) {
+    let _ = write!(out, ", server: {}", Printable(&request.server.name));
+    let line = request.request_line();
+    if !line.is_empty() {
+        let _ = write!(out, ", request: \"{}\"", Printable(line));
+    }
+    if request.depth > 0 {
+        let _ = write!(out, ", subrequest: \"{}\"", Printable(&request.uri));
+    }
+    if let Some(upstream) = &request.upstream
+        && !upstream.url.is_empty()
+    {
+        let _ = write!(out, ", upstream: \"{}\"", Printable(&upstream.url));
+    }
+    if let Some(host) = request.header(Known::Host) {
+        let _ = write!(out, ", host: \"{}\"", Printable(host));
+    }
+    if let Some(referrer) = request.header(Known::Referer) {
+        let _ = write!(out, ", referrer: \"{}\"", Printable(referrer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_takes_graver_lines() {
+        let error = Threshold::new(Level::Error);
+        assert!(error.admits(Level::Emerg, Subsystem::Core));
+        assert!(error.admits(Level::Error, Subsystem::Http));
+        assert!(!error.admits(Level::Warn, Subsystem::Http));
+        let debug = Threshold::new(Level::Debug);
+        assert!(
+            Subsystem::ALL
+                .into_iter()
+                .all(|part| debug.admits(Level::Debug, part))
+        );
+        let http = Threshold {
+            level: Level::Debug,
+            debug: 1 << Subsystem::Http as u8,
+        };
+        assert!(http.admits(Level::Info, Subsystem::Core));
+        assert!(http.admits(Level::Debug, Subsystem::Http));
+        assert!(!http.admits(Level::Debug, Subsystem::Event));
+        let both = error.or(http);
+        assert!(both.admits(Level::Debug, Subsystem::Http));
+        assert!(!both.admits(Level::Debug, Subsystem::Core));
+    }
+
+    #[test]
+    fn a_line_of_the_server_itself() {
+        let mut line = Vec::new();
+        format_line(
+            &mut line,
+            Level::Notice,
+            Subject::Server,
+            format_args!("{} workers", 2),
+        );
+        let line = String::from_utf8(line).unwrap();
+        let (time, rest) = line.split_at(19);
+        assert_eq!(
+            time.replace(|c: char| c.is_ascii_digit(), "0"),
+            "0000/00/00 00:00:00"
+        );
+        let ids = format!("{}#{}", std::process::id(), rustix::thread::gettid());
+        assert_eq!(rest, format!(" [notice] {ids}: 2 workers\n"));
+    }
+
+    #[test]
+    fn a_long_line_is_cut_at_2048_bytes() {
+        let mut line = Vec::new();
+        let text = "x".repeat(3000);
+        format_line(
+            &mut line,
+            Level::Error,
+            Subject::Server,
+            format_args!("{text}"),
+        );
+        assert_eq!(line.len(), LINE_MAX);
+        assert!(line.ends_with(b"x\n"));
+    }
+}

@@ -1,0 +1,224 @@
+//! Log files: one per path and generation, shared by all threads.
+//!
+//! A file is opened by the process that has the privileges for it and installed here; after
+//! rotation another descriptor is installed in its place by whatever thread learns of it. What
+//! is gathered before it is written lives per thread, in [`super::unwritten`].
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use base::hash::Map;
+use rustix::fs::OFlags;
+
+/// Access rights of a log file that did not exist, before the umask (nginx's default).
+const FILE_MODE: u32 = 0o644;
+
+/// Where the process finds standard error as a file of its own.
+const STDERR_PATH: &str = "/proc/self/fd/2";
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// `access_log … buffer=… flush=…`: lines are held back in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffering {
+    /// Bytes that a thread holds back at most.
+    pub size: usize,
+    /// How long the oldest line may wait; without it until the buffer is full.
+    pub flush: Option<Duration>,
+}
+
+/// A file that lines are appended to.
+#[derive(Debug)]
+pub struct LogFile {
+    /// Where it is; `None` is standard error.
+    path: Option<PathBuf>,
+    /// What tells it from all other log files of the process, past ones included.
+    number: u64,
+    descriptor: Mutex<Option<Arc<File>>>,
+    buffering: OnceLock<Buffering>,
+    lines_dropped: AtomicU64,
+}
+
+impl LogFile {
+    fn new(path: Option<PathBuf>) -> LogFile {
+        LogFile {
+            path,
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            descriptor: Mutex::new(None),
+            buffering: OnceLock::new(),
+            lines_dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// What names the descriptor over reloads: `log /path`, or `log stderr`.
+    pub fn key(&self) -> String {
+        format!("log {}", self.name())
+    }
+
+    /// The path, or `stderr`.
+    pub fn name(&self) -> std::path::Display<'_> {
+        self.path().display()
+    }
+
+    /// The path, or `stderr`.
+    pub fn path(&self) -> &Path {
+        self.path.as_deref().unwrap_or(Path::new("stderr"))
+    }
+
+    /// Whether it is a file that can be rotated: to be opened again when the signal comes.
+    pub fn can_be_reopened(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Opens the file for appending, creating it where it is missing. A pipe or terminal gets a
+    /// descriptor that never blocks. Errors are those of `open`.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        match &self.path {
+            Some(path) => open(path).map(OwnedFd::from),
+            // By its path standard error becomes a description of its own, which may be
+            // non-blocking without disturbing others that write there. A socket has no path.
+            None => open(Path::new(STDERR_PATH))
+                .map(OwnedFd::from)
+                .or_else(|_| io::stderr().as_fd().try_clone_to_owned()),
+        }
+    }
+
+    /// Writes through this descriptor from now on. Any thread may call it.
+    pub fn install(&self, descriptor: OwnedFd) {
+        *self.slot() = Some(Arc::new(File::from(descriptor)));
+    }
+
+    /// The descriptor in force; `None` until one is installed.
+    pub fn descriptor(&self) -> Option<Arc<File>> {
+        self.slot().clone()
+    }
+
+    /// Lines lost since the file was named, because it could not be written.
+    pub fn lines_dropped(&self) -> u64 {
+        self.lines_dropped.load(Ordering::Relaxed)
+    }
+
+    /// How lines are held back, if they are.
+    pub fn buffering(&self) -> Option<Buffering> {
+        self.buffering.get().copied()
+    }
+
+    /// Holds lines back from now on; false when another directive said otherwise already.
+    pub fn set_buffering(&self, buffering: Buffering) -> bool {
+        *self.buffering.get_or_init(|| buffering) == buffering
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn count_dropped(&self, lines: u64) {
+        self.lines_dropped.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// The lock is held for a pointer's copy only, never over a system call.
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<File>>> {
+        self.descriptor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(FILE_MODE)
+        .open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_fifo() || kind.is_char_device() {
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK)?;
+    }
+    Ok(file)
+}
+
+/// The log files that one configuration names, each once.
+#[derive(Debug, Default)]
+pub struct LogTable {
+    files: Map<PathBuf, Arc<LogFile>>,
+    stderr: Option<Arc<LogFile>>,
+}
+
+impl LogTable {
+    /// The file with this absolute path.
+    pub fn file(&mut self, path: &Path) -> Arc<LogFile> {
+        if let Some(known) = self.files.get(path) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(LogFile::new(Some(path.to_owned())));
+        self.files.insert(path.to_owned(), Arc::clone(&made));
+        made
+    }
+
+    /// Standard error.
+    pub fn stderr(&mut self) -> Arc<LogFile> {
+        Arc::clone(
+            self.stderr
+                .get_or_insert_with(|| Arc::new(LogFile::new(None))),
+        )
+    }
+
+    /// All files, in the order of their paths; the table is empty afterwards.
+    pub fn take(&mut self) -> Vec<Arc<LogFile>> {
+        let mut files: Vec<Arc<LogFile>> = std::mem::take(&mut self.files).into_values().collect();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        files.extend(self.stderr.take());
+        files
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_path_is_the_same_file() {
+        let mut table = LogTable::default();
+        let first = table.file(Path::new("/var/log/b.log"));
+        let again = table.file(Path::new("/var/log/b.log"));
+        assert!(Arc::ptr_eq(&first, &again));
+        table.file(Path::new("/var/log/a.log"));
+        table.stderr();
+        let keys: Vec<String> = table.take().iter().map(|file| file.key()).collect();
+        assert_eq!(
+            keys,
+            ["log /var/log/a.log", "log /var/log/b.log", "log stderr"]
+        );
+        assert!(table.take().is_empty());
+    }
+
+    #[test]
+    fn buffering_belongs_to_the_file() {
+        let file = LogTable::default().file(Path::new("/x"));
+        let buffering = Buffering {
+            size: 4096,
+            flush: None,
+        };
+        assert_eq!(file.buffering(), None);
+        assert!(file.set_buffering(buffering));
+        assert!(file.set_buffering(buffering));
+        assert!(!file.set_buffering(Buffering {
+            size: 8192,
+            flush: None
+        }));
+        assert_eq!(file.buffering(), Some(buffering));
+    }
+
+    #[test]
+    fn opening_reports_the_system_error() {
+        let file = LogTable::default().file(Path::new("/nonexistent-folder/access.log"));
+        assert_eq!(file.open().unwrap_err().raw_os_error(), Some(2));
+    }
+}

@@ -1,0 +1,437 @@
+//! `log_format`: a line's template, compiled to parts that each append straight to the line.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format>. The parser is nginx's
+//! own for formats and no template of the configuration language: `$1` is no capture here.
+
+use std::sync::Arc;
+
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+
+use crate::compile::{Compiler, Feature};
+use crate::http::request::Request;
+use crate::variables::{Evaluate, Source, Variable, core};
+
+/// The format that exists without being written.
+const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" \
+    $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
+
+/// Variables whose values are ours, never missing and need no escaping, in any escape mode.
+const PLAIN: [&str; 9] = [
+    "pipe",
+    "time_local",
+    "time_iso8601",
+    "msec",
+    "request_time",
+    "status",
+    "bytes_sent",
+    "body_bytes_sent",
+    "request_length",
+];
+
+/// The `log_format` directive.
+pub static LOG_FORMAT: Setting<Vec<Written>> = Setting::new(
+    "log_format",
+    &["name [escape=default|json|none] string ..."],
+    written,
+)
+.contexts(Contexts::HTTP)
+.arity(Arity::at_least(2))
+.inherit(Inherit::List)
+.manual(
+    "A format for `access_log`: text with variables. `escape` says how bytes of \
+             variables are made harmless: `default` writes `\"`, `\\`, control bytes and those \
+             above 126 as `\\xHH`, `json` as JSON strings want it, `none` leaves all as it is. A \
+             missing value is `-` with `default`, else nothing. `combined` is predefined.",
+);
+
+/// How values of variables are made harmless.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Escape {
+    /// `\xHH`
+    #[default]
+    Default,
+    /// As in a JSON string.
+    Json,
+    /// Not at all.
+    Nothing,
+}
+
+/// A `log_format` line, not yet compiled.
+#[derive(Clone, Debug)]
+pub struct Written {
+    name: Word,
+    escape: Escape,
+    parts: Vec<Token>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Literal(Vec<u8>),
+    Variable(String),
+}
+
+fn written(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
+    setter
+        .lines()
+        .iter()
+        .map(|line| format(&line.args))
+        .collect()
+}
+
+fn format(words: &[Word]) -> Result<Written, Fault> {
+    let [name, rest @ ..] = words else {
+        return Err(Fault::new(
+            "invalid number of arguments in \"log_format\" directive",
+        ));
+    };
+    let (escape, strings) = match rest {
+        [first, strings @ ..] if first.bytes.starts_with(b"escape=") => (escape(first)?, strings),
+        strings => (Escape::Default, strings),
+    };
+    let mut parts = Vec::new();
+    for string in strings {
+        tokens(&string.bytes, &mut parts).map_err(|text| Fault::at(string, text))?;
+    }
+    Ok(Written {
+        name: name.clone(),
+        escape,
+        parts,
+    })
+}
+
+fn escape(word: &Word) -> Result<Escape, Fault> {
+    match word.bytes.get("escape=".len()..).unwrap_or_default() {
+        b"default" => Ok(Escape::Default),
+        b"json" => Ok(Escape::Json),
+        b"none" => Ok(Escape::Nothing),
+        other => {
+            let other = String::from_utf8_lossy(other);
+            Err(Fault::at(
+                word,
+                format!("unknown log format escaping \"{other}\""),
+            ))
+        }
+    }
+}
+
+/// Cuts a format's string at its variables. The error is nginx's text.
+fn tokens(mut rest: &[u8], out: &mut Vec<Token>) -> Result<(), String> {
+    while !rest.is_empty() {
+        let Some(at) = memchr::memchr(b'$', rest) else {
+            out.push(Token::Literal(rest.to_vec()));
+            return Ok(());
+        };
+        let (literal, variable) = rest.split_at(at);
+        if !literal.is_empty() {
+            out.push(Token::Literal(literal.to_vec()));
+        }
+        let invalid = || {
+            format!(
+                "invalid parameter \"{}\"",
+                String::from_utf8_lossy(variable)
+            )
+        };
+        let mut after = variable.get(1..).unwrap_or_default();
+        let braced = after.first() == Some(&b'{');
+        if braced {
+            after = after.get(1..).unwrap_or_default();
+        }
+        let end = after
+            .iter()
+            .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+            .unwrap_or(after.len());
+        let (name, mut next) = after.split_at(end);
+        // Only ASCII is in it.
+        let name = String::from_utf8_lossy(name).into_owned();
+        if braced {
+            if after.is_empty() {
+                return Err(invalid());
+            }
+            next = next
+                .strip_prefix(b"}")
+                .ok_or_else(|| format!("the closing bracket in \"{name}\" variable is missing"))?;
+        }
+        if name.is_empty() {
+            return Err(invalid());
+        }
+        out.push(Token::Variable(name));
+        rest = next;
+    }
+    Ok(())
+}
+
+enum Part {
+    Literal(Box<[u8]>),
+    /// One of [`PLAIN`].
+    Plain(Evaluate),
+    Variable(Variable),
+}
+
+/// A compiled format.
+pub struct Format {
+    parts: Box<[Part]>,
+    escape: Escape,
+}
+
+impl Format {
+    fn new(compiler: &Compiler<'_>, tokens: &[Token], escape: Escape) -> Format {
+        let part = |token: &Token| match token {
+            Token::Literal(bytes) => Part::Literal(bytes.as_slice().into()),
+            Token::Variable(name) => match plain(name) {
+                Some(evaluate) => Part::Plain(evaluate),
+                None => Part::Variable(compiler.variable(name)),
+            },
+        };
+        Format {
+            parts: tokens.iter().map(part).collect(),
+            escape,
+        }
+    }
+
+    /// Appends the line for a request, without its end.
+    pub fn append(&self, request: &mut Request, line: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(bytes) => line.extend_from_slice(bytes),
+                Part::Plain(evaluate) => {
+                    evaluate(request, line);
+                }
+                Part::Variable(variable) => {
+                    let start = line.len();
+                    let found = request.append_variable(*variable, line);
+                    if found {
+                        escape_from(start, self.escape, line);
+                    } else {
+                        line.truncate(start);
+                        if self.escape == Escape::Default {
+                            line.push(b'-');
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn plain(name: &str) -> Option<Evaluate> {
+    if !PLAIN.contains(&name) {
+        return None;
+    }
+    match core::find(name)?.source {
+        Source::Builtin(evaluate) => Some(evaluate),
+        _ => None,
+    }
+}
+
+/// Makes the bytes from `start` on harmless, in place. Most values need nothing: they are
+/// looked at once, without a branch per byte.
+fn escape_from(start: usize, escape: Escape, line: &mut Vec<u8>) {
+    let value = line.get(start..).unwrap_or_default();
+    match escape {
+        Escape::Nothing => {}
+        Escape::Default => {
+            if value.iter().fold(false, |any, byte| any | needs_hex(*byte)) {
+                replace_from(start, line, hex);
+            }
+        }
+        Escape::Json => {
+            if value
+                .iter()
+                .fold(false, |any, byte| any | needs_json(*byte))
+            {
+                replace_from(start, line, json);
+            }
+        }
+    }
+}
+
+/// nginx's table: control bytes, `"`, `\`, DEL and everything above.
+#[inline]
+fn needs_hex(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\' || byte > 0x7e
+}
+
+#[inline]
+fn needs_json(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+#[cold]
+fn replace_from(start: usize, line: &mut Vec<u8>, replace: fn(u8, &mut Vec<u8>)) {
+    let value = line.split_off(start);
+    for byte in value {
+        replace(byte, line);
+    }
+}
+
+fn hex(byte: u8, out: &mut Vec<u8>) {
+    if needs_hex(byte) {
+        out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
+    } else {
+        out.push(byte);
+    }
+}
+
+fn json(byte: u8, out: &mut Vec<u8>) {
+    match byte {
+        b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+        b'\n' => out.extend_from_slice(b"\\n"),
+        b'\r' => out.extend_from_slice(b"\\r"),
+        b'\t' => out.extend_from_slice(b"\\t"),
+        0x08 => out.extend_from_slice(b"\\b"),
+        0x0c => out.extend_from_slice(b"\\f"),
+        0..0x20 => {
+            out.extend_from_slice(b"\\u00");
+            out.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        }
+        _ => out.push(byte),
+    }
+}
+
+fn digit(value: u8) -> u8 {
+    if value < 10 {
+        b'0' + value
+    } else {
+        b'A' + value - 10
+    }
+}
+
+/// All formats of the `http` block.
+pub struct Formats {
+    by_name: Vec<(Box<[u8]>, Arc<Format>)>,
+}
+
+impl Feature for Formats {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&LOG_FORMAT];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Formats, Fault> {
+        let mut combined = Vec::new();
+        tokens(COMBINED, &mut combined).map_err(Fault::new)?;
+        let combined = Format::new(compiler, &combined, Escape::Default);
+        let mut formats = Formats {
+            by_name: vec![(Box::from(*b"combined"), Arc::new(combined))],
+        };
+        // Each fault is reported here and once, not by every `access_log` that uses formats.
+        let written = scope.written(&LOG_FORMAT).unwrap_or_else(|fault| {
+            compiler.report(fault);
+            None
+        });
+        for Written {
+            name,
+            escape,
+            parts,
+        } in written.unwrap_or_default()
+        {
+            if formats
+                .by_name
+                .iter()
+                .any(|(known, _)| *known == name.bytes)
+            {
+                let text = format!("duplicate \"log_format\" name \"{}\"", name.text());
+                compiler.report(Fault::at(&name, text));
+                continue;
+            }
+            let format = Format::new(compiler, &parts, escape);
+            formats.by_name.push((name.bytes, Arc::new(format)));
+        }
+        Ok(formats)
+    }
+}
+
+/// Compiles the formats of the `http` block, so that faults of unused ones show as well.
+pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
+    compiler.feature::<Formats>(http).map(drop)
+}
+
+impl Formats {
+    /// The format of a name, in any case.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Format>> {
+        let found = self
+            .by_name
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+        Some(Arc::clone(&found.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str) -> Result<Vec<Token>, String> {
+        let mut out = Vec::new();
+        tokens(text.as_bytes(), &mut out).map(|()| out)
+    }
+
+    fn literal(text: &str) -> Token {
+        Token::Literal(text.into())
+    }
+
+    fn variable(name: &str) -> Token {
+        Token::Variable(name.into())
+    }
+
+    #[test]
+    fn strings_are_cut_at_variables() {
+        assert_eq!(cut("").unwrap(), []);
+        assert_eq!(cut("a b").unwrap(), [literal("a b")]);
+        assert_eq!(
+            cut("[$time_local] \"${request}x\"").unwrap(),
+            [
+                literal("["),
+                variable("time_local"),
+                literal("] \""),
+                variable("request"),
+                literal("x\"")
+            ]
+        );
+        assert_eq!(cut("$a$1").unwrap(), [variable("a"), variable("1")]);
+    }
+
+    /// Texts as nginx 1.31 prints them for the same `log_format x '…'`.
+    #[test]
+    fn faults_in_nginx_words() {
+        assert_eq!(cut("a $").unwrap_err(), "invalid parameter \"$\"");
+        assert_eq!(cut("$- b").unwrap_err(), "invalid parameter \"$- b\"");
+        assert_eq!(cut("x${").unwrap_err(), "invalid parameter \"${\"");
+        assert_eq!(cut("${}").unwrap_err(), "invalid parameter \"${}\"");
+        assert_eq!(
+            cut("${abc").unwrap_err(),
+            "the closing bracket in \"abc\" variable is missing"
+        );
+        assert_eq!(
+            cut("${ab-c}").unwrap_err(),
+            "the closing bracket in \"ab\" variable is missing"
+        );
+    }
+
+    fn escaped(escape: Escape, value: &[u8]) -> Vec<u8> {
+        let mut line = b"\"before\" ".to_vec();
+        let start = line.len();
+        line.extend_from_slice(value);
+        escape_from(start, escape, &mut line);
+        assert!(line.starts_with(b"\"before\" "));
+        line.split_off(start)
+    }
+
+    #[test]
+    fn escaping_as_nginx() {
+        let value = b"a~ \"\\\n\r\t\x08\x0c\x00\x1f\x7f\x80\xff";
+        assert_eq!(
+            escaped(Escape::Default, value),
+            b"a~ \\x22\\x5C\\x0A\\x0D\\x09\\x08\\x0C\\x00\\x1F\\x7F\\x80\\xFF"
+        );
+        assert_eq!(
+            escaped(Escape::Json, value),
+            b"a~ \\\"\\\\\\n\\r\\t\\b\\f\\u0000\\u001F\x7f\x80\xff"
+        );
+        assert_eq!(escaped(Escape::Nothing, value), value);
+        assert_eq!(escaped(Escape::Default, b"curl/8.5.0"), b"curl/8.5.0");
+    }
+
+    #[test]
+    fn every_plain_name_is_a_variable() {
+        assert!(PLAIN.iter().all(|name| plain(name).is_some()));
+        assert!(plain("request").is_none());
+    }
+}

@@ -1,0 +1,123 @@
+//! Logs: `error_log` with the lines that the server writes itself, `access_log` with one line
+//! per request.
+//!
+//! Lines are gathered per thread and file ([`unwritten`]) and leave in one append at the end of
+//! a turn of the loop, so a request waits for no log device. Formats and texts are nginx's:
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>,
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.
+//!
+//! Deliberately not here: `syslog:` and `memory:` logs, and the master's own lines, which are
+//! few and written at once by the process crate.
+
+mod access;
+mod client;
+mod display;
+mod error;
+mod file;
+mod format;
+mod time;
+mod unwritten;
+
+pub use access::{ACCESS_LOG, AccessLogs, write_access};
+pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
+pub use display::{Errno, Printable};
+pub(crate) use error::error;
+pub use error::{Destination, ERROR_LOG, ErrorLog, Subject, process_error, set_main};
+pub use file::{Buffering, LogFile, LogTable};
+pub use format::{Escape, Formats, LOG_FORMAT, check};
+pub use time::{Formatted, load_zone, with_now};
+pub use unwritten::{flush_all, flush_thread, start_thread};
+
+/// How grave a line is; smaller is graver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The program cannot go on.
+    Emerg = 1,
+    /// Somebody must act now.
+    Alert,
+    /// A part of the system fails.
+    Crit,
+    /// A request or an action fails.
+    Error,
+    /// Something looks wrong.
+    Warn,
+    /// Normal, but worth a line.
+    Notice,
+    /// Detail; what clients do wrong is logged here.
+    Info,
+    /// Every step, by [`Subsystem`].
+    Debug,
+}
+
+impl Level {
+    /// Every level, the gravest first.
+    pub const ALL: [Level; 8] = [
+        Level::Emerg,
+        Level::Alert,
+        Level::Crit,
+        Level::Error,
+        Level::Warn,
+        Level::Notice,
+        Level::Info,
+        Level::Debug,
+    ];
+
+    /// The word in the log and in `error_log`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Emerg => "emerg",
+            Level::Alert => "alert",
+            Level::Crit => "crit",
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Notice => "notice",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+}
+
+/// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subsystem {
+    /// `debug_core`
+    Core,
+    /// `debug_alloc`
+    Alloc,
+    /// `debug_mutex`
+    Mutex,
+    /// `debug_event`
+    Event,
+    /// `debug_http`
+    Http,
+    /// `debug_mail`
+    Mail,
+    /// `debug_stream`
+    Stream,
+}
+
+impl Subsystem {
+    /// Every subsystem.
+    pub const ALL: [Subsystem; 7] = [
+        Subsystem::Core,
+        Subsystem::Alloc,
+        Subsystem::Mutex,
+        Subsystem::Event,
+        Subsystem::Http,
+        Subsystem::Mail,
+        Subsystem::Stream,
+    ];
+
+    /// The word in `error_log`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Subsystem::Core => "debug_core",
+            Subsystem::Alloc => "debug_alloc",
+            Subsystem::Mutex => "debug_mutex",
+            Subsystem::Event => "debug_event",
+            Subsystem::Http => "debug_http",
+            Subsystem::Mail => "debug_mail",
+            Subsystem::Stream => "debug_stream",
+        }
+    }
+}

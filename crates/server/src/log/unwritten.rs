@@ -1,0 +1,677 @@
+//! Lines that this thread has logged and not yet written, per file.
+//!
+//! ```text
+//!           append                    turn ends: one write           all of it taken
+//! (none) ───────────▶ Due ──────────────────────────────▶ Empty ──────────────────────▶ (none)
+//!    │ buffer=         ▲                                    │
+//!    └───────▶ Held ───┘ full, flush= over, file retired    ├─ EAGAIN ─▶ Blocked: every turn again
+//!                                                           ├─ error ──▶ Failing: in a second again
+//!                                                           └─ the device was slow of late ─▶
+//!                                                              Away: written by the thread pool
+//! ```
+//!
+//! A device that takes nothing delays log lines, not requests: up to [`UNWRITTEN_MAX`] bytes
+//! wait, further lines are dropped whole, counted, and reported when writing works again.
+//! A thread without an event loop (and one that never called [`start_thread`]) writes each line
+//! at once.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+
+use super::display::Errno;
+use super::{Buffering, Level, LogFile, process_error};
+
+/// Bytes that wait for a file that cannot be written, per thread and file, beside what
+/// `buffer=` allows.
+pub const UNWRITTEN_MAX: usize = 1024 * 1024;
+
+/// Bytes that one turn of the loop gathers for a file before they are written in the middle of
+/// the turn.
+const WRITE_SIZE: usize = 128 * 1024;
+
+/// Emptied buffers that a thread keeps for its next lines.
+const SPARE_MAX: usize = 16;
+
+/// How soon a pipe that was full is tried again if the loop has nothing else to do.
+const BLOCKED_RETRY: Duration = Duration::from_millis(10);
+
+/// How soon a file is tried again whose writing failed (nginx skips a full disk for a second).
+const FAILED_RETRY: Duration = Duration::from_secs(1);
+
+/// How often the failure of one file is reported (nginx: once a minute).
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Lines that are held back are looked at this often: files that nobody uses any more are then
+/// written, and a shorter `flush=` than the one waited for is late by no more than this.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A write that takes longer makes the thread give further writes of the file to the pool.
+const SLOW_WRITE: Duration = Duration::from_millis(50);
+
+/// How long that lasts.
+const SLOW_FOR: Duration = Duration::from_secs(10);
+
+thread_local! {
+    static THREAD: RefCell<Thread> = RefCell::new(Thread::default());
+    /// Whether the end of the turn has anything to write: asked in every turn.
+    static DUE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes this thread gather its lines until the end of each turn. Its runtime must exist.
+pub fn start_thread() {
+    THREAD.with(|thread| thread.borrow_mut().deferred = true);
+    engine::on_turn_end(flush_thread);
+}
+
+/// Writes what is due at the end of a turn of the loop.
+pub fn flush_thread() {
+    if DUE.get() {
+        with_thread(|thread| thread.flush_due(engine::now()));
+    }
+}
+
+/// Writes everything that this thread has, held back or not: before files are reopened, when a
+/// generation is replaced, before exit.
+pub fn flush_all() {
+    with_thread(|thread| thread.flush_all(engine::now()));
+}
+
+/// Appends a whole line, its end included. With `buffering` it may wait for more.
+pub(super) fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
+    with_thread(|thread| {
+        let now = engine::now();
+        thread.append(file, line, buffering, now);
+        if !thread.deferred {
+            thread.flush_all(now);
+        }
+    });
+}
+
+/// Runs `f`, then logs what it had to report: a report is itself a line.
+fn with_thread(f: impl FnOnce(&mut Thread)) {
+    let reports = THREAD.with(|thread| {
+        let mut thread = thread.borrow_mut();
+        f(&mut thread);
+        if thread.deferred && thread.waiting && !thread.timer {
+            thread.timer = true;
+            engine::spawn(run_timer());
+        }
+        std::mem::take(&mut thread.reports)
+    });
+    for report in reports {
+        process_error(Level::Alert, format_args!("{report}"));
+    }
+}
+
+/// Looks after held, blocked and failing files until there is none.
+async fn run_timer() {
+    loop {
+        let next = THREAD.with(|thread| thread.borrow_mut().next_look(engine::now()));
+        let Some(next) = next else { return };
+        engine::sleep_until(next).await;
+        with_thread(|thread| thread.flush_overdue(engine::now()));
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing to write: about to be removed, or to get a line.
+    Empty,
+    /// To be written at the end of the turn.
+    Due,
+    /// Held back by `buffer=`, at most until then.
+    Held(Option<Instant>),
+    /// The device takes no more for now.
+    Blocked,
+    /// Writing failed; not before then again.
+    Failing(Instant),
+    /// Older lines are with the thread pool; what is here follows them.
+    Away,
+}
+
+struct Tail {
+    file: Arc<LogFile>,
+    bytes: Vec<u8>,
+    state: State,
+    lines_dropped: u64,
+    reported: Option<Instant>,
+    slow_until: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Thread {
+    /// By number of the file. Only files with something unwritten are here, so that no thread
+    /// keeps a rotated or retired file open.
+    tails: Map<u64, Tail>,
+    due: Vec<u64>,
+    spare: Vec<Vec<u8>>,
+    reports: Vec<String>,
+    deferred: bool,
+    /// Whether some file waits for a moment.
+    waiting: bool,
+    /// Whether the task that looks after them runs.
+    timer: bool,
+}
+
+impl Thread {
+    fn append(
+        &mut self,
+        file: &Arc<LogFile>,
+        line: &[u8],
+        buffering: Option<Buffering>,
+        now: Instant,
+    ) {
+        let number = file.number();
+        let tail = self.tails.entry(number).or_insert_with(|| Tail {
+            file: Arc::clone(file),
+            bytes: self.spare.pop().unwrap_or_default(),
+            state: State::Empty,
+            lines_dropped: 0,
+            reported: None,
+            slow_until: None,
+        });
+        let size = buffering.map_or(WRITE_SIZE, |buffering| buffering.size);
+        let writable = matches!(tail.state, State::Due | State::Held(_));
+        if writable && tail.bytes.len().saturating_add(line.len()) > size {
+            self.reports.extend(tail.write(now));
+        }
+        let limit = UNWRITTEN_MAX.max(size);
+        if !tail.bytes.is_empty() && tail.bytes.len().saturating_add(line.len()) > limit {
+            tail.lines_dropped += 1;
+            return;
+        }
+        tail.bytes.extend_from_slice(line);
+        tail.state = match (tail.state, buffering) {
+            (State::Empty, Some(buffering)) if line.len() <= buffering.size => {
+                State::Held(buffering.flush.and_then(|flush| now.checked_add(flush)))
+            }
+            (State::Held(until), Some(_)) => State::Held(until),
+            (State::Empty | State::Held(_), _) => {
+                self.due.push(number);
+                State::Due
+            }
+            (state, _) => state,
+        };
+        match tail.state {
+            State::Due => DUE.set(true),
+            State::Away => {}
+            _ => self.waiting = true,
+        }
+    }
+
+    /// One file's turn to be written; forgotten when nothing is left.
+    fn flush(&mut self, number: u64, now: Instant) {
+        let Some(tail) = self.tails.get_mut(&number) else {
+            return;
+        };
+        if self.deferred && tail.slow_until.is_some_and(|until| now < until) {
+            tail.send_away(number);
+            return;
+        }
+        self.reports.extend(tail.write(now));
+        match tail.state {
+            State::Empty => {
+                if let Some(tail) = self.tails.remove(&number)
+                    && self.spare.len() < SPARE_MAX
+                    && tail.bytes.capacity() <= 2 * WRITE_SIZE
+                {
+                    self.spare.push(tail.bytes);
+                }
+            }
+            State::Blocked => {
+                self.waiting = true;
+                self.due.push(number);
+                DUE.set(true);
+            }
+            _ => self.waiting = true,
+        }
+    }
+
+    fn flush_due(&mut self, now: Instant) {
+        DUE.set(false);
+        let mut numbers = std::mem::take(&mut self.due);
+        for number in numbers.drain(..) {
+            if self.tails.get(&number).is_some_and(Tail::is_due) {
+                self.flush(number, now);
+            }
+        }
+        // Blocked files have queued themselves again; otherwise keep the old vector.
+        if self.due.is_empty() {
+            self.due = numbers;
+        }
+    }
+
+    fn flush_overdue(&mut self, now: Instant) {
+        let overdue: Vec<u64> = self
+            .tails
+            .iter()
+            .filter(|(_, tail)| tail.is_overdue(now))
+            .map(|(key, _)| *key)
+            .collect();
+        for number in overdue {
+            self.flush(number, now);
+        }
+    }
+
+    fn flush_all(&mut self, now: Instant) {
+        self.due.clear();
+        DUE.set(false);
+        let all: Vec<u64> = self.tails.keys().copied().collect();
+        for number in all {
+            if let Some(tail) = self.tails.get_mut(&number) {
+                tail.slow_until = None;
+            }
+            self.flush(number, now);
+        }
+    }
+
+    /// When to look after the files again; `None` ends the timer.
+    fn next_look(&mut self, now: Instant) -> Option<Instant> {
+        let next = self
+            .tails
+            .values()
+            .filter_map(|tail| tail.wants_look(now))
+            .min();
+        self.timer = next.is_some();
+        self.waiting = next.is_some();
+        next
+    }
+
+    /// The thread pool has written this much of `bytes`.
+    fn came_back(&mut self, number: u64, mut bytes: Vec<u8>, outcome: Outcome) {
+        let now = engine::now();
+        let Some(tail) = self.tails.get_mut(&number) else {
+            return;
+        };
+        bytes.append(&mut tail.bytes);
+        tail.bytes = bytes;
+        self.reports.extend(tail.settle(outcome, now));
+        if tail.state == State::Empty && !tail.bytes.is_empty() {
+            tail.state = State::Due;
+        }
+        match tail.state {
+            State::Empty => {
+                self.tails.remove(&number);
+            }
+            State::Due => {
+                self.due.push(number);
+                DUE.set(true);
+            }
+            _ => self.waiting = true,
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        for tail in self.tails.values_mut() {
+            tail.write(Instant::now());
+        }
+    }
+}
+
+/// How far a write came, and what ended it early.
+struct Outcome {
+    written: usize,
+    result: io::Result<()>,
+    slow: bool,
+}
+
+fn write_all(mut file: &File, bytes: &[u8]) -> Outcome {
+    let began = Instant::now();
+    let mut written = 0;
+    let result = loop {
+        match file.write(bytes.get(written..).unwrap_or_default()) {
+            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(error),
+        }
+        if written >= bytes.len() {
+            break Ok(());
+        }
+    };
+    Outcome {
+        written,
+        result,
+        slow: began.elapsed() > SLOW_WRITE,
+    }
+}
+
+impl Tail {
+    fn is_due(&self) -> bool {
+        matches!(self.state, State::Due | State::Blocked)
+    }
+
+    fn is_overdue(&self, now: Instant) -> bool {
+        match self.state {
+            // Nobody but us knows the file any more: its generation has ended.
+            State::Held(until) => {
+                until.is_some_and(|until| until <= now) || Arc::strong_count(&self.file) == 1
+            }
+            State::Failing(until) => until <= now,
+            State::Blocked => true,
+            State::Empty | State::Due | State::Away => false,
+        }
+    }
+
+    fn wants_look(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Held(until) => Some(until.map_or(now + TICK, |until| until.min(now + TICK))),
+            State::Failing(until) => Some(until),
+            State::Blocked => Some(now + BLOCKED_RETRY),
+            State::Empty | State::Due | State::Away => None,
+        }
+    }
+
+    /// Writes what there is; returns what the operator must know.
+    fn write(&mut self, now: Instant) -> Option<String> {
+        if self.bytes.is_empty() {
+            self.state = State::Empty;
+            return None;
+        }
+        let Some(file) = self.file.descriptor() else {
+            self.state = State::Failing(now + FAILED_RETRY);
+            return None;
+        };
+        let outcome = write_all(&file, &self.bytes);
+        self.settle(outcome, now)
+    }
+
+    /// Gives the lines to the thread pool, because the device was slow a moment ago.
+    fn send_away(&mut self, number: u64) {
+        let Some(file) = self.file.descriptor() else {
+            return;
+        };
+        if self.state == State::Away {
+            return;
+        }
+        self.state = State::Away;
+        let bytes = std::mem::take(&mut self.bytes);
+        engine::spawn(async move {
+            let work = move || {
+                let outcome = write_all(&file, &bytes);
+                (bytes, outcome)
+            };
+            let (bytes, outcome) = engine::blocking(work).await;
+            with_thread(|thread| thread.came_back(number, bytes, outcome));
+        });
+    }
+
+    fn settle(&mut self, outcome: Outcome, now: Instant) -> Option<String> {
+        if outcome.slow {
+            self.slow_until = now.checked_add(SLOW_FOR);
+        }
+        self.bytes.drain(..outcome.written.min(self.bytes.len()));
+        let error = match outcome.result {
+            Ok(()) => {
+                self.state = State::Empty;
+                return self.report_dropped();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.state = State::Blocked;
+                return None;
+            }
+            Err(error) => error,
+        };
+        self.state = State::Failing(now + FAILED_RETRY);
+        if self
+            .reported
+            .is_some_and(|last| now.duration_since(last) < REPORT_INTERVAL)
+        {
+            return None;
+        }
+        self.reported = Some(now);
+        Some(format!(
+            "write() to \"{}\" failed {}",
+            self.file.name(),
+            Errno(&error)
+        ))
+    }
+
+    fn report_dropped(&mut self) -> Option<String> {
+        let lines = std::mem::take(&mut self.lines_dropped);
+        if lines == 0 {
+            return None;
+        }
+        self.file.count_dropped(lines);
+        Some(format!(
+            "{lines} lines for \"{}\" were dropped: it could not be written",
+            self.file.name()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::OFlags;
+
+    use super::super::LogTable;
+    use super::*;
+
+    /// A log that is a pipe: what was written is read back.
+    fn piped() -> (Arc<LogFile>, io::PipeReader) {
+        let (reader, writer) = io::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
+        rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        let file = LogTable::default().stderr();
+        file.install(OwnedFd::from(writer));
+        (file, reader)
+    }
+
+    fn content(reader: &mut io::PipeReader) -> Vec<u8> {
+        let mut out = Vec::new();
+        match reader.read_to_end(&mut out) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => out,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn gathering() -> Thread {
+        let mut thread = Thread::default();
+        thread.deferred = true;
+        thread
+    }
+
+    #[test]
+    fn lines_of_a_turn_leave_together_and_the_file_is_forgotten() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        thread.append(&file, b"one\n", None, now);
+        thread.append(&file, b"two\n", None, now);
+        assert_eq!(content(&mut reader), b"");
+        assert!(DUE.get());
+        thread.flush_due(now);
+        assert_eq!(content(&mut reader), b"one\ntwo\n");
+        assert!(thread.tails.is_empty() && !DUE.get());
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+
+    /// nginx writes the buffer when the next line does not fit, then holds that line.
+    #[test]
+    fn a_buffer_leaves_when_the_next_line_does_not_fit() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        let buffering = Some(Buffering {
+            size: 10,
+            flush: None,
+        });
+        for line in [b"12345\n", b"abc.\n\n"] {
+            thread.append(&file, line, buffering, now);
+            thread.flush_due(now);
+        }
+        assert_eq!(content(&mut reader), b"12345\n");
+        thread.append(&file, b"longer than the buffer\n", buffering, now);
+        assert_eq!(content(&mut reader), b"abc.\n\n");
+        thread.flush_due(now);
+        assert_eq!(content(&mut reader), b"longer than the buffer\n");
+        assert!(thread.tails.is_empty());
+    }
+
+    #[test]
+    fn held_lines_leave_in_time_and_when_nobody_uses_the_file() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        let flush = Duration::from_millis(300);
+        let buffering = Buffering {
+            size: 1000,
+            flush: Some(flush),
+        };
+        thread.append(&file, b"one\n", Some(buffering), now);
+        thread.append(&file, b"two\n", Some(buffering), now + flush / 2);
+        assert_eq!(thread.next_look(now), Some(now + flush));
+        thread.flush_overdue(now + flush / 2);
+        assert_eq!(content(&mut reader), b"");
+        thread.flush_overdue(now + flush);
+        assert_eq!(content(&mut reader), b"one\ntwo\n");
+        assert_eq!(thread.next_look(now), None);
+
+        thread.append(
+            &file,
+            b"three\n",
+            Some(Buffering {
+                size: 1000,
+                flush: None,
+            }),
+            now,
+        );
+        assert_eq!(thread.next_look(now), Some(now + TICK));
+        drop(file);
+        thread.flush_overdue(now + TICK);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"three\n");
+    }
+
+    #[test]
+    fn an_unbuffered_line_takes_held_ones_along() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        thread.append(
+            &file,
+            b"held\n",
+            Some(Buffering {
+                size: 1000,
+                flush: None,
+            }),
+            now,
+        );
+        thread.append(&file, b"error\n", None, now);
+        thread.flush_due(now);
+        assert_eq!(content(&mut reader), b"held\nerror\n");
+    }
+
+    #[test]
+    fn a_full_pipe_delays_then_drops_whole_lines_and_counts_them() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        let line = [[b'x'; 1023].as_slice(), b"\n"].concat();
+        let lines = (UNWRITTEN_MAX + 512 * 1024) / line.len();
+        for _ in 0..lines {
+            thread.append(&file, &line, None, now);
+        }
+        let tail = thread.tails.get(&file.number()).unwrap();
+        assert_eq!(tail.state, State::Blocked);
+        assert!(tail.bytes.len() <= UNWRITTEN_MAX);
+        let dropped = tail.lines_dropped as usize;
+        assert!(dropped > 0);
+        assert!(
+            DUE.get(),
+            "a blocked file is tried at the end of every turn"
+        );
+        assert_eq!(thread.next_look(now), Some(now + BLOCKED_RETRY));
+
+        let mut all = Vec::new();
+        while !thread.tails.is_empty() {
+            all.extend(content(&mut reader));
+            thread.flush_due(now);
+        }
+        all.extend(content(&mut reader));
+        assert_eq!(all.len(), (lines - dropped) * line.len());
+        assert!(all.chunks(line.len()).all(|chunk| chunk == line));
+        assert_eq!(file.lines_dropped(), dropped as u64);
+        assert_eq!(
+            thread.reports,
+            [format!(
+                "{dropped} lines for \"stderr\" were dropped: it could not be written"
+            )]
+        );
+    }
+
+    #[test]
+    fn a_failing_file_is_reported_once_a_minute_and_tried_again() {
+        let file = LogTable::default().file(std::path::Path::new("/dev/full"));
+        file.install(file.open().unwrap());
+        let mut thread = gathering();
+        let now = Instant::now();
+        thread.append(&file, b"one\n", None, now);
+        thread.flush_due(now);
+        assert_eq!(
+            thread.reports,
+            ["write() to \"/dev/full\" failed (28: No space left on device)"]
+        );
+        assert_eq!(thread.next_look(now), Some(now + FAILED_RETRY));
+        thread.flush_overdue(now + FAILED_RETRY);
+        assert_eq!(thread.reports.len(), 1);
+        thread.flush_overdue(now + FAILED_RETRY + REPORT_INTERVAL);
+        assert_eq!(thread.reports.len(), 2);
+
+        let (reader, writer) = io::pipe().unwrap();
+        file.install(OwnedFd::from(writer));
+        thread.flush_all(now);
+        drop((thread, file));
+        assert_eq!(io::read_to_string(reader).unwrap(), "one\n");
+    }
+
+    #[test]
+    fn what_the_pool_did_not_write_goes_before_newer_lines() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        thread.append(&file, b"old\n", None, now);
+        let tail = thread.tails.get_mut(&file.number()).unwrap();
+        let away = std::mem::take(&mut tail.bytes);
+        tail.state = State::Away;
+        thread.append(&file, b"new\n", None, now);
+        thread.flush_due(now);
+        assert_eq!(content(&mut reader), b"", "newer lines wait for older ones");
+        thread.came_back(
+            file.number(),
+            away,
+            Outcome {
+                written: 1,
+                result: Ok(()),
+                slow: false,
+            },
+        );
+        thread.flush_due(now);
+        assert_eq!(content(&mut reader), b"ld\nnew\n");
+    }
+
+    #[test]
+    fn a_thread_that_ends_writes_what_it_has() {
+        let (file, reader) = piped();
+        let shared = Arc::clone(&file);
+        std::thread::spawn(move || {
+            let mut thread = gathering();
+            thread.append(&shared, b"last words\n", None, Instant::now());
+        })
+        .join()
+        .unwrap();
+        drop(file);
+        assert_eq!(io::read_to_string(reader).unwrap(), "last words\n");
+    }
+}

@@ -1,0 +1,414 @@
+//! The variables that exist without being defined: what nginx's core, log and proxy modules
+//! offer, by name.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list;
+//! the values are made in [`client`] (what the client sent), [`connection`], [`response`] and
+//! [`upstream`]. They are computed on every use. Not here: variables of TLS and HTTP/2, of
+//! modules that we do not have, and those that a configuration defines.
+
+mod client;
+mod connection;
+mod response;
+mod upstream;
+
+pub use connection::append_address;
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::{Evaluate, Source};
+use crate::http::core::{NGINX_VERSION, VERSION};
+use crate::http::filters::gzip;
+use crate::http::request::Request;
+use crate::log;
+
+/// A variable that is there without being defined.
+#[derive(Clone)]
+pub struct Found {
+    /// Where its value comes from.
+    pub source: Source,
+    /// Whether `set` and the like may name it.
+    pub assignable: bool,
+}
+
+/// Looks up a value by the rest of a family's name.
+type EvaluateFamily = fn(&mut Request, &[u8], &mut Vec<u8>) -> bool;
+
+/// Families by prefix. Any name of them may be assigned; until then the family answers.
+const FAMILIES: [(&str, EvaluateFamily); 9] = [
+    ("arg_", client::argument),
+    ("cookie_", client::cookie),
+    ("http_", client::header),
+    ("proxy_protocol_tlv_", |_, _, _| false),
+    ("sent_http_", response::header),
+    ("sent_trailer_", response::trailer),
+    ("upstream_cookie_", upstream::cookie),
+    ("upstream_http_", upstream::header),
+    ("upstream_trailer_", upstream::trailer),
+];
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    let builtin = |evaluate| {
+        Some(Found {
+            source: Source::Builtin(evaluate),
+            assignable: false,
+        })
+    };
+    if let Some(evaluate) = fixed(name) {
+        return builtin(evaluate);
+    }
+    match name {
+        "request_id" => {
+            return Some(Found {
+                source: Source::Once(request_id),
+                assignable: false,
+            });
+        }
+        "args" | "limit_rate" | "proxy_host" | "proxy_port" => {
+            let evaluate: Evaluate = match name {
+                "args" => client::arguments,
+                "limit_rate" => limit_rate,
+                "proxy_host" => upstream::proxy_host,
+                _ => upstream::proxy_port,
+            };
+            return Some(Found {
+                source: Source::Builtin(evaluate),
+                assignable: true,
+            });
+        }
+        _ => {}
+    }
+    FAMILIES.iter().find_map(|(prefix, evaluate)| {
+        let rest = name.strip_prefix(prefix)?;
+        let source = Source::Family(*evaluate, rest.as_bytes().into());
+        // nginx has names of its own for these, and lets nobody define them again.
+        let assignable = !RESERVED.contains(&name);
+        Some(Found { source, assignable })
+    })
+}
+
+/// Members of families that cannot be assigned.
+const RESERVED: [&str; 9] = [
+    "http_host",
+    "http_user_agent",
+    "http_referer",
+    "http_via",
+    "http_x_forwarded_for",
+    "http_cookie",
+    "sent_http_cache_control",
+    "sent_http_link",
+    "sent_http_location",
+];
+
+/// Variables that cannot be assigned.
+fn fixed(name: &str) -> Option<Evaluate> {
+    Some(match name {
+        "body_bytes_sent" => |request, out| decimal(request.body_bytes_sent, out),
+        "bytes_sent" => |request, out| decimal(request.bytes_sent, out),
+        "binary_remote_addr" => connection::binary_remote_addr,
+        "connection" => |request, out| decimal(request.connection.serial, out),
+        "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
+        "connection_time" => connection::connection_time,
+        "content_length" => client::content_length,
+        "content_type" => |request, out| client::header(request, b"content_type", out),
+        "document_root" => document_root,
+        "document_uri" | "uri" => |request, out| {
+            out.extend_from_slice(&request.uri);
+            !request.uri.is_empty()
+        },
+        "gzip_ratio" => |request, out| match request.compressed {
+            Some((bytes_in, bytes_out)) => gzip::ratio(bytes_in, bytes_out, out),
+            None => false,
+        },
+        "host" => client::host,
+        "hostname" => |_, out| text(hostname(), out),
+        "https" => |_, _| true,
+        "is_args" => |request, out| text(if request.args.is_empty() { "" } else { "?" }, out),
+        "is_request_port" => {
+            |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
+        }
+        "msec" => |_, out| seconds(engine::wall(), out),
+        "nginx_version" => |_, out| text(NGINX_VERSION, out),
+        "pid" => |_, out| decimal(std::process::id().into(), out),
+        "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
+        // The PROXY protocol is not spoken yet: there is none, as on a listener without it.
+        "proxy_protocol_addr"
+        | "proxy_protocol_port"
+        | "proxy_protocol_server_addr"
+        | "proxy_protocol_server_port" => |_, _| false,
+        "proxy_add_x_forwarded_for" => upstream::proxy_add_x_forwarded_for,
+        "query_string" => client::arguments,
+        "realpath_root" => realpath_root,
+        "remote_addr" => connection::remote_addr,
+        "remote_port" => connection::remote_port,
+        "remote_user" => client::remote_user,
+        "request" => client::request_line,
+        "request_body" => client::request_body,
+        "request_body_file" => client::request_body_file,
+        "request_completion" => |request, out| text(if request.complete { "OK" } else { "" }, out),
+        "request_filename" => |request, out| {
+            out.append(&mut request.filename());
+            true
+        },
+        "request_length" => |request, out| decimal(request.length(), out),
+        "request_method" => client::request_method,
+        "request_port" => |request, out| match client::port(request) {
+            0 => true,
+            port => decimal(port.into(), out),
+        },
+        "request_time" => |request, out| {
+            seconds(
+                engine::now().saturating_duration_since(request.started),
+                out,
+            )
+        },
+        "request_uri" => client::request_uri,
+        "scheme" => |_, out| text("http", out),
+        "sent_http_connection" => response::connection,
+        "sent_http_content_length" => response::content_length,
+        "sent_http_content_type" => response::content_type,
+        "sent_http_keep_alive" => response::keep_alive,
+        "sent_http_last_modified" => response::last_modified,
+        "sent_http_transfer_encoding" => response::transfer_encoding,
+        "server_addr" => connection::server_addr,
+        "server_name" => |request, out| {
+            out.extend_from_slice(&request.server.name);
+            true
+        },
+        "server_port" => connection::server_port,
+        "server_protocol" => client::server_protocol,
+        "status" => response::status,
+        "tidegate_version" => |_, out| text(VERSION, out),
+        "time_iso8601" => |_, out| {
+            log::with_now(|now| out.extend_from_slice(&now.iso8601));
+            true
+        },
+        "time_local" => |_, out| {
+            log::with_now(|now| out.extend_from_slice(&now.local));
+            true
+        },
+        "upstream_addr" => upstream::address,
+        "upstream_bytes_received" => upstream::bytes_received,
+        "upstream_bytes_sent" => upstream::bytes_sent,
+        "upstream_connect_time" => upstream::connect_time,
+        "upstream_header_time" => upstream::header_time,
+        "upstream_response_length" => upstream::response_length,
+        "upstream_response_time" => upstream::response_time,
+        "upstream_status" => upstream::status,
+        _ => return None,
+    })
+}
+
+/// What `limit_rate` in force is; 0 until the response begins, as in nginx.
+fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    decimal(request.limit_rate.unwrap_or(0), out)
+}
+
+fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    out.append(&mut request.document_root());
+    true
+}
+
+fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    use std::os::unix::ffi::OsStringExt;
+    let root = request.document_root();
+    match std::fs::canonicalize(Request::path_of(&root)) {
+        Ok(path) => {
+            out.append(&mut path.into_os_string().into_vec());
+            true
+        }
+        Err(error) => {
+            let (root, error) = (log::Printable(&root), log::Errno(&error));
+            log::error!(request, Crit, "realpath() \"{root}\" failed {error}");
+            false
+        }
+    }
+}
+
+/// 32 hexadecimal digits that nobody can guess and that no other request has: SipHash of a
+/// counter, under a key of the thread's own.
+fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    thread_local! {
+        static KEY: RandomState = RandomState::new();
+        static COUNTER: Cell<u64> = const { Cell::new(0) };
+    }
+    KEY.with(|key| {
+        for _ in 0..2 {
+            let count = COUNTER.get().wrapping_add(1);
+            COUNTER.set(count);
+            for byte in key.hash_one(count).to_be_bytes() {
+                out.extend_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+            }
+        }
+    });
+    true
+}
+
+fn hex_digit(value: u8) -> u8 {
+    if value < 10 {
+        b'0' + value
+    } else {
+        b'a' + value - 10
+    }
+}
+
+/// The machine's name in lower case, asked once.
+pub fn hostname() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .to_ascii_lowercase()
+    })
+}
+
+/// Appends text; found.
+fn text(text: &str, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(text.as_bytes());
+    true
+}
+
+/// Appends a number; found.
+fn decimal(mut number: u64, out: &mut Vec<u8>) -> bool {
+    let mut digits = [0_u8; 20]; // u64::MAX has 20
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+        used += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
+    true
+}
+
+/// Appends a number with zeros before it, three digits at least; found.
+fn three_digits(number: u64, out: &mut Vec<u8>) -> bool {
+    if number < 100 {
+        out.push(b'0');
+    }
+    if number < 10 {
+        out.push(b'0');
+    }
+    decimal(number, out)
+}
+
+/// Appends seconds with three decimals, `0.003`; found.
+fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
+    decimal(time.as_secs(), out);
+    out.push(b'.');
+    three_digits(time.subsec_millis().into(), out)
+}
+
+/// Appends the values of all fields of a name, joined by `separator` and a space; false when
+/// there is none. `name` is the end of a variable's name: lower case, `_` for `-`.
+fn joined<'a>(
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    name: &[u8],
+    separator: u8,
+    out: &mut Vec<u8>,
+) -> bool {
+    let mut found = false;
+    for (_, value) in fields.filter(|(field, _)| is_named(field, name)) {
+        if found {
+            out.extend_from_slice(&[separator, b' ']);
+        }
+        out.extend_from_slice(value);
+        found = true;
+    }
+    found
+}
+
+fn is_named(field: &[u8], name: &[u8]) -> bool {
+    field.len() == name.len()
+        && field.iter().zip(name).all(|(byte, wanted)| match byte {
+            b'-' => *wanted == b'_',
+            byte => byte.to_ascii_lowercase() == *wanted,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_families() {
+        for name in [
+            "uri",
+            "remote_addr",
+            "status",
+            "time_local",
+            "http_x_custom",
+            "arg_a",
+        ] {
+            assert!(find(name).is_some(), "{name}");
+        }
+        for name in ["", "nothing", "htt", "arg", "1"] {
+            assert!(find(name).is_none(), "{name}");
+        }
+        // nginx refuses `set $host x` and `set $http_host x`, not `set $http_x_custom x`.
+        for (name, assignable) in [
+            ("host", false),
+            ("query_string", false),
+            ("args", true),
+            ("limit_rate", true),
+            ("http_host", false),
+            ("http_x_custom", true),
+            ("sent_http_location", false),
+        ] {
+            assert_eq!(find(name).unwrap().assignable, assignable, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_longer_family_wins() {
+        let Some(Found {
+            source: Source::Family(_, rest),
+            ..
+        }) = find("upstream_http_x")
+        else {
+            panic!("a family");
+        };
+        assert_eq!(&*rest, b"x");
+    }
+
+    #[test]
+    fn numbers() {
+        let shown = |write: &dyn Fn(&mut Vec<u8>) -> bool| {
+            let mut out = Vec::new();
+            assert!(write(&mut out));
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(shown(&|out| decimal(0, out)), "0");
+        assert_eq!(shown(&|out| decimal(1_234_567, out)), "1234567");
+        assert_eq!(shown(&|out| decimal(u64::MAX, out)), "18446744073709551615");
+        assert_eq!(shown(&|out| three_digits(9, out)), "009");
+        assert_eq!(shown(&|out| three_digits(99, out)), "099");
+        assert_eq!(shown(&|out| three_digits(404, out)), "404");
+        assert_eq!(
+            shown(&|out| seconds(Duration::from_micros(12_034_999), out)),
+            "12.034"
+        );
+        assert_eq!(shown(&|out| seconds(Duration::ZERO, out)), "0.000");
+    }
+
+    #[test]
+    fn repeated_fields_are_joined() {
+        let fields: [(&[u8], &[u8]); 4] = [
+            (b"X-Tag", b"a"),
+            (b"Other", b"x"),
+            (b"x-tag", b""),
+            (b"X_TAG", b"c"),
+        ];
+        let mut out = Vec::new();
+        assert!(joined(fields.into_iter(), b"x_tag", b',', &mut out));
+        assert_eq!(out, b"a, , c");
+        assert!(!joined(fields.into_iter(), b"x_ta", b',', &mut out));
+    }
+}

@@ -1,0 +1,295 @@
+//! What the client sent: request line, arguments, header fields, body.
+
+use std::os::unix::ffi::OsStrExt;
+
+use proto::header::Known;
+use proto::method::Method;
+
+use super::{decimal, joined};
+use crate::http::request::Request;
+
+pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    out.extend_from_slice(client.head.request_line(&client.bytes));
+    client.head.has_begun()
+}
+
+pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    out.extend_from_slice(client.head.target(&client.bytes));
+    client.head.has_request_line()
+}
+
+/// The method as sent, unless an error page has changed it.
+pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let sent = client.head.method_name(&client.bytes);
+    let changed = request.is_main() && request.method != client.head.method();
+    let name = match request.method {
+        Method::Other => sent,
+        method if changed => method.name().as_bytes(),
+        _ => sent,
+    };
+    out.extend_from_slice(name);
+    !name.is_empty()
+}
+
+/// The version as sent; not found in HTTP/0.9.
+pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let protocol = client.head.protocol(&client.bytes);
+    out.extend_from_slice(protocol);
+    !protocol.is_empty()
+}
+
+/// `$args`: not found where there never was a `?`.
+pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&request.args);
+    !request.args.is_empty() || request.client.head.args().is_some()
+}
+
+/// The client's Host without port, in lower case; the server's name where it sent none.
+pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.client.host.as_slice() {
+        b"" => out.extend_from_slice(&request.server.name),
+        host => out.extend_from_slice(host),
+    }
+    true
+}
+
+/// The port that the client wrote beside the host; 0 where it wrote none.
+pub(super) fn port(request: &Request) -> u16 {
+    request
+        .client
+        .head
+        .server_name()
+        .map_or(0, |server| server.port)
+}
+
+/// `$http_name`. Several fields are joined by commas, cookies by semicolons.
+pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let separator = if name == b"cookie" { b';' } else { b',' };
+    joined(request.headers(), name, separator, out)
+}
+
+/// The length that the client announced; for a chunked body what was counted, once it is read.
+pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if let Some(value) = request.header(Known::ContentLength) {
+        out.extend_from_slice(value);
+        return true;
+    }
+    match request.body.length() {
+        Some(length) if request.body.chunked() => decimal(length, out),
+        _ => false,
+    }
+}
+
+pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(parts) = request.body.in_memory() else {
+        return false;
+    };
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    true
+}
+
+pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(path) = request.body.file_name() else {
+        return false;
+    };
+    out.extend_from_slice(path.as_os_str().as_bytes());
+    true
+}
+
+/// `$arg_name`
+pub(super) fn argument(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    append(find_argument(&request.args, name), out)
+}
+
+/// `$cookie_name`
+pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let mut fields = client.head.all(Known::Cookie);
+    append(
+        fields.find_map(|field| find_cookie(field.value(&client.bytes), name)),
+        out,
+    )
+}
+
+/// The user of `Authorization: Basic`, before any check of the password.
+pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.header(Known::Authorization) {
+        Some(value) => basic_user(value, out),
+        None => false,
+    }
+}
+
+fn append(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
+    match value {
+        Some(value) => {
+            out.extend_from_slice(value);
+            true
+        }
+        None => false,
+    }
+}
+
+/// The value of the first argument of this name, in any case. `a` without `=` is no argument.
+fn find_argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    if name.is_empty() {
+        return None;
+    }
+    args.split(|byte| *byte == b'&').find_map(|argument| {
+        let (found, value) = argument.split_at_checked(name.len())?;
+        if found.eq_ignore_ascii_case(name) {
+            value.strip_prefix(b"=")
+        } else {
+            None
+        }
+    })
+}
+
+/// The value of a cookie in one field, its name in any case. Spaces around `=` do not count.
+fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    field.split(|byte| *byte == b';').find_map(|pair| {
+        let (found, rest) = after_spaces(pair).split_at_checked(name.len())?;
+        if !found.eq_ignore_ascii_case(name) {
+            return None;
+        }
+        after_spaces(rest).strip_prefix(b"=").map(after_spaces)
+    })
+}
+
+/// The value of a cookie that an upstream sets by one `Set-Cookie`.
+pub(super) fn find_set_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (found, rest) = field.split_at_checked(name.len())?;
+    if !found.eq_ignore_ascii_case(name) {
+        return None;
+    }
+    let value = after_spaces(rest).strip_prefix(b"=").map(after_spaces)?;
+    value.split(|byte| *byte == b';').next()
+}
+
+fn after_spaces(bytes: &[u8]) -> &[u8] {
+    let spaces = bytes.iter().take_while(|byte| **byte == b' ').count();
+    bytes.get(spaces..).unwrap_or_default()
+}
+
+/// Appends the user of Basic credentials; false where they are none: another scheme, bad
+/// Base64, no colon or no name before it (RFC 7617, as nginx reads it).
+fn basic_user(value: &[u8], out: &mut Vec<u8>) -> bool {
+    let Some((scheme, encoded)) = value.split_at_checked("Basic ".len()) else {
+        return false;
+    };
+    if !scheme.eq_ignore_ascii_case(b"Basic ") {
+        return false;
+    }
+    let start = out.len();
+    let decoded = decode_base64(after_spaces(encoded), out);
+    let user = out
+        .get(start..)
+        .and_then(|credentials| credentials.iter().position(|byte| *byte == b':'))
+        .filter(|length| decoded && *length > 0);
+    out.truncate(start + user.unwrap_or(0));
+    user.is_some()
+}
+
+/// Appends what Base64 stands for. As nginx: the first `=` ends it, whatever follows, and the
+/// bits left over count for nothing. False where it is no Base64.
+fn decode_base64(encoded: &[u8], out: &mut Vec<u8>) -> bool {
+    let length = encoded
+        .iter()
+        .position(|byte| *byte == b'=')
+        .unwrap_or(encoded.len());
+    let mut bits = 0_u32;
+    for (at, byte) in encoded.iter().take(length).enumerate() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return false,
+        };
+        bits = bits << 6 | u32::from(value);
+        // The first character of four only begins a byte; each other completes one.
+        let ready = match at % 4 {
+            0 => continue,
+            1 => bits >> 4,
+            2 => bits >> 2,
+            _ => bits,
+        };
+        out.push(ready as u8);
+    }
+    length % 4 != 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `ngx_http_arg`.
+    #[test]
+    fn arguments_by_name() {
+        let find = |args: &'static str, name: &str| {
+            find_argument(args.as_bytes(), name.as_bytes()).map(|v| std::str::from_utf8(v).unwrap())
+        };
+        assert_eq!(find("a=1&b=2", "a"), Some("1"));
+        assert_eq!(find("a=1&B=2", "b"), Some("2"));
+        assert_eq!(find("ba=1&a=2", "a"), Some("2"));
+        assert_eq!(find("a&a=", "a"), Some(""));
+        assert_eq!(find("a=b=c&x", "a"), Some("b=c"));
+        assert_eq!(find("a=1", ""), None);
+        assert_eq!(find("", "a"), None);
+        assert_eq!(find("aa=1", "a"), None);
+    }
+
+    /// By `ngx_http_parse_cookie_lines`.
+    #[test]
+    fn cookies_by_name() {
+        let find = |field: &'static str, name: &str| {
+            find_cookie(field.as_bytes(), name.as_bytes()).map(|v| std::str::from_utf8(v).unwrap())
+        };
+        assert_eq!(find("a=1; b=2", "b"), Some("2"));
+        assert_eq!(find("a=1;b = 2 ;c=3", "B"), Some("2 "));
+        assert_eq!(find("ab=1; a=2", "a"), Some("2"));
+        assert_eq!(find("a=", "a"), Some(""));
+        assert_eq!(find("x=a=1", "a"), None);
+    }
+
+    /// By `ngx_http_parse_set_cookie_lines`.
+    #[test]
+    fn cookies_that_an_upstream_sets() {
+        assert_eq!(find_set_cookie(b"id=7; Path=/", b"id"), Some(&b"7"[..]));
+        assert_eq!(find_set_cookie(b"ID = 7", b"id"), Some(&b"7"[..]));
+        assert_eq!(find_set_cookie(b"x=1; id=7", b"id"), None);
+        assert_eq!(find_set_cookie(b"id", b"id"), None);
+    }
+
+    /// Values from RFC 7617, section 2, and nginx's rules for odd ones.
+    #[test]
+    fn users_of_basic_credentials() {
+        let user = |value: &str| {
+            let mut out = b"kept".to_vec();
+            let found = basic_user(value.as_bytes(), &mut out);
+            let user = out.strip_prefix(b"kept").unwrap().to_vec();
+            assert_eq!(found, !user.is_empty());
+            found.then(|| String::from_utf8(user).unwrap())
+        };
+        assert_eq!(
+            user("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==").as_deref(),
+            Some("Aladdin")
+        );
+        assert_eq!(user("bAsIc    dGVzdDoxMjPCow==").as_deref(), Some("test"));
+        assert_eq!(user("Basic dGVzdDo").as_deref(), Some("test")); // no padding
+        assert_eq!(user("Basic dGVzdDo=junk").as_deref(), Some("test"));
+        assert_eq!(user("Basic dGVzdA=="), None); // no colon
+        assert_eq!(user("Basic OnNlY3JldA=="), None); // no name
+        assert_eq!(user("Basic dGVzd"), None); // five characters
+        assert_eq!(user("Basic dGVz!Do="), None);
+        assert_eq!(user("Basic "), None);
+        assert_eq!(user("Bearer QWxhZGRpbjpvcGVu"), None);
+        assert_eq!(user("Bas"), None);
+    }
+}

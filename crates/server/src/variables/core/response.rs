@@ -1,0 +1,101 @@
+//! The response as it is made, or was sent when the request is logged.
+
+use proto::date;
+use proto::h1::Version;
+
+use super::{decimal, joined, text, three_digits};
+use crate::http::request::Request;
+use crate::http::response::Field;
+
+/// The status of the client's answer: that of an error page goes before the page's own; `009`
+/// for HTTP/0.9 and `000` as long as there is none.
+pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let status = match (request.error_status, request.response.status) {
+        (0, 0) if request.client.head.version() == Version::Http09 => 9,
+        (0, status) => status,
+        (error, _) => error,
+    };
+    three_digits(status.into(), out)
+}
+
+/// `$sent_http_name` of all fields without a rule of their own.
+pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let response = &request.response;
+    let member = match name {
+        b"location" => response.location.as_ref(),
+        b"server" => response.server.as_ref(),
+        b"date" => response.date.as_ref(),
+        _ => None,
+    };
+    match member {
+        Some(value) => {
+            out.extend_from_slice(value);
+            true
+        }
+        None => joined(pairs(&response.fields), name, b',', out),
+    }
+}
+
+/// `$sent_trailer_name`
+pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    joined(pairs(&request.response.trailers), name, b',', out)
+}
+
+pub(super) fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|field| (&*field.name, &*field.value))
+}
+
+pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let response = &request.response;
+    if response.content_type.is_empty() {
+        return false;
+    }
+    out.extend_from_slice(&response.content_type);
+    if !response.content_type_parameters.is_empty() {
+        out.extend_from_slice(&response.content_type_parameters);
+    } else if !response.charset.is_empty() {
+        out.extend_from_slice(b"; charset=");
+        out.extend_from_slice(&response.charset);
+    }
+    true
+}
+
+pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.response.content_length {
+        Some(length) => decimal(length, out),
+        None => false,
+    }
+}
+
+pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(time) = request.response.last_modified else {
+        return false;
+    };
+    let mut formatted = [0; date::HTTP_LENGTH];
+    date::format_http(time, &mut formatted);
+    out.extend_from_slice(&formatted);
+    true
+}
+
+pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let value = match request.response.status {
+        101 => "upgrade",
+        _ if request.keepalive => "keep-alive",
+        _ => "close",
+    };
+    text(value, out)
+}
+
+pub(super) fn keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.plan.core.keepalive_header {
+        Some(seconds) if request.keepalive && seconds > 0 => {
+            text("timeout=", out);
+            decimal(seconds, out)
+        }
+        _ => false,
+    }
+}
+
+pub(super) fn transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    request.chunked && text("chunked", out)
+}

@@ -1,0 +1,199 @@
+//! What `proxy_pass` saw of its upstream, per attempt.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#variables>. Attempts are
+//! separated by `, `, groups of them (after a redirect within the server) by ` : `.
+
+use std::time::Duration;
+
+use proto::header::Known;
+
+use super::client::find_set_cookie;
+use super::connection::append_address;
+use super::response::pairs;
+use super::{decimal, joined, seconds};
+use crate::http::modules::proxy::Attempt;
+use crate::http::request::Request;
+
+pub(super) fn address(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| {
+        out.extend_from_slice(&attempt.peer)
+    })
+}
+
+pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| match attempt.status {
+        0 => out.push(b'-'),
+        status => {
+            decimal(status.into(), out);
+        }
+    })
+}
+
+pub(super) fn connect_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| time(attempt.connect_time, out))
+}
+
+pub(super) fn header_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| time(attempt.header_time, out))
+}
+
+pub(super) fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| {
+        time(attempt.response_time, out)
+    })
+}
+
+pub(super) fn response_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| {
+        decimal(attempt.response_length, out);
+    })
+}
+
+pub(super) fn bytes_received(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| {
+        decimal(attempt.bytes_received, out);
+    })
+}
+
+pub(super) fn bytes_sent(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| {
+        decimal(attempt.bytes_sent, out);
+    })
+}
+
+fn time(time: Option<Duration>, out: &mut Vec<u8>) {
+    match time {
+        Some(time) => {
+            seconds(time, out);
+        }
+        None => out.push(b'-'),
+    }
+}
+
+/// Appends something of every attempt; false when there was none.
+fn each(request: &Request, out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
+    let attempts = request
+        .upstream
+        .as_ref()
+        .map_or(&[][..], |seen| &seen.attempts);
+    list(attempts, out, append)
+}
+
+/// An attempt without a peer stands between two groups, as nginx keeps them.
+fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
+    let mut rest = attempts.iter();
+    let Some(first) = rest.next() else {
+        return false;
+    };
+    append(first, out);
+    while let Some(attempt) = rest.next() {
+        if attempt.peer.is_empty() {
+            out.extend_from_slice(b" : ");
+            match rest.next() {
+                Some(attempt) => append(attempt, out),
+                None => break,
+            }
+        } else {
+            out.extend_from_slice(b", ");
+            append(attempt, out);
+        }
+    }
+    true
+}
+
+/// `$upstream_http_name`
+pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    match &request.upstream {
+        Some(seen) => joined(pairs(&seen.fields), name, b',', out),
+        None => false,
+    }
+}
+
+/// `$upstream_trailer_name`
+pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    match &request.upstream {
+        Some(seen) => joined(pairs(&seen.trailers), name, b',', out),
+        None => false,
+    }
+}
+
+/// `$upstream_cookie_name`
+pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let Some(seen) = &request.upstream else {
+        return false;
+    };
+    let value = seen
+        .fields
+        .iter()
+        .filter(|field| field.name.eq_ignore_ascii_case(b"Set-Cookie"))
+        .find_map(|field| find_set_cookie(&field.value, name));
+    out.extend_from_slice(value.unwrap_or_default());
+    value.is_some()
+}
+
+pub(super) fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(seen) = &request.upstream else {
+        return false;
+    };
+    out.extend_from_slice(&seen.host);
+    true
+}
+
+pub(super) fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(seen) = &request.upstream else {
+        return false;
+    };
+    out.extend_from_slice(&seen.port);
+    true
+}
+
+/// The client's `X-Forwarded-For` with its address behind it.
+pub(super) fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    for field in client.head.all(Known::XForwardedFor) {
+        out.extend_from_slice(field.value(&client.bytes));
+        out.extend_from_slice(b", ");
+    }
+    append_address(request.connection.peer(), out);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(peer: &'static str, status: u16) -> Attempt {
+        Attempt {
+            peer: peer.into(),
+            status,
+            ..Attempt::default()
+        }
+    }
+
+    /// By `ngx_http_upstream_addr_variable` and its like.
+    #[test]
+    fn attempts_and_groups() {
+        let show = |attempts: &[Attempt]| {
+            let mut out = Vec::new();
+            let found = list(attempts, &mut out, |attempt, out| {
+                out.extend_from_slice(&attempt.peer);
+                decimal(attempt.status.into(), out);
+            });
+            found.then(|| String::from_utf8(out).unwrap())
+        };
+        assert_eq!(show(&[]), None);
+        assert_eq!(show(&[attempt("a", 502)]).unwrap(), "a502");
+        assert_eq!(
+            show(&[attempt("a", 502), attempt("b", 200)]).unwrap(),
+            "a502, b200"
+        );
+        assert_eq!(
+            show(&[attempt("a", 502), attempt("", 0), attempt("c", 200)]).unwrap(),
+            "a502 : c200"
+        );
+        assert_eq!(
+            show(&[attempt("a", 502), attempt("", 0)]).unwrap(),
+            "a502 : "
+        );
+    }
+}
