@@ -10,7 +10,7 @@ use crate::position::Position;
 use crate::registry::Registry;
 use crate::scope::ScopeRef;
 use crate::setting::{Declared, Setter};
-use crate::spec::Effect;
+use crate::spec::{BlockKind, Effect};
 use crate::tree::{Line, Tree};
 
 /// Checks every line that the table knows. Diagnostics come with the number of their line.
@@ -49,7 +49,10 @@ struct Check<'a, 'f> {
 impl<'a> Check<'a, '_> {
     fn run(&mut self) {
         let spec = self.declared.spec();
-        if spec.inherit.allows_several() {
+        if spec.arity.block_kind() == BlockKind::Scope && spec.inherit.allows_several() {
+            // Blocks of the same name are no common value.
+            self.lines.chunks(1).for_each(|line| self.parse(line));
+        } else if spec.inherit.allows_several() {
             self.list();
         } else {
             self.duplicates();

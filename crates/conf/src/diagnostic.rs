@@ -76,6 +76,11 @@ impl Diagnostic {
         }
     }
 
+    /// A warning.
+    pub fn warn(message: impl Into<String>, position: Option<Position>) -> Diagnostic {
+        Diagnostic::new(Level::Warn, message, position)
+    }
+
     /// The message for a person: nginx's line, then the place in the source with a caret below it,
     /// then the hint. Ends with a line feed.
     #[must_use]

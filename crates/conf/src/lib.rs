@@ -6,12 +6,13 @@
 //! [`Diagnostic`].
 //!
 //! ```
+//! # use tidegate_conf as conf;
 //! use std::path::Path;
 //! use conf::{Contexts, Declared, Inherit, Recording, Registry, Sealed, Setter, Setting, parse};
 //!
 //! // A module declares its directives beside the code that they steer. ...
 //! static HTTP: Setting<()> =
-//!     Setting::new("http", &[""], parse::nothing).contexts(Contexts::MAIN).arity(conf::Arity::none()).block();
+//!     Setting::new("http", &[""], parse::nothing).contexts(Contexts::MAIN).block();
 //!
 //! static LIMIT: Setting<u64> = Setting::new("client_max_body_size", &["size"], parse::offset)
 //!     .contexts(Contexts::HTTP)

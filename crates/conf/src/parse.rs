@@ -188,6 +188,24 @@ pub fn size_text(text: &str) -> Option<u64> {
     size_of(text.as_bytes())
 }
 
+/// The seconds that a text gives, as [`seconds`] has it.
+#[must_use]
+pub fn seconds_text(text: &str) -> Option<u64> {
+    time_seconds(text.as_bytes())
+}
+
+/// The seconds that bytes give, as [`seconds`] has it.
+#[must_use]
+pub fn time_seconds(text: &[u8]) -> Option<u64> {
+    time(text, SECONDS)
+}
+
+/// The milliseconds that bytes give, as [`milliseconds`] has it.
+#[must_use]
+pub fn time_milliseconds(text: &[u8]) -> Option<u64> {
+    time(text, MILLISECONDS)
+}
+
 /// The size that bytes give, as [`size`] has it.
 #[must_use]
 pub fn size_of(text: &[u8]) -> Option<u64> {
@@ -196,20 +214,22 @@ pub fn size_of(text: &[u8]) -> Option<u64> {
         [digits @ .., b'm' | b'M'] => (digits, 20),
         digits => (digits, 0),
     };
-    number_of(digits)
-        .filter(|number| *number <= NUMBER_MAX >> shift)
-        .map(|number| number << shift)
+    scaled(digits, shift)
 }
 
 /// The size that bytes give, as [`offset`] has it.
 #[must_use]
 pub fn offset_of(text: &[u8]) -> Option<u64> {
     match text {
-        [digits @ .., b'g' | b'G'] => number_of(digits)
-            .filter(|number| *number <= NUMBER_MAX >> 30)
-            .map(|number| number << 30),
+        [digits @ .., b'g' | b'G'] => scaled(digits, 30),
         text => size_of(text),
     }
+}
+
+fn scaled(digits: &[u8], shift: u32) -> Option<u64> {
+    number_of(digits)
+        .filter(|number| *number <= NUMBER_MAX >> shift)
+        .map(|number| number << shift)
 }
 
 /// The number that bytes give, as [`number`] has it.
@@ -225,18 +245,6 @@ pub fn number_of(text: &[u8]) -> Option<u64> {
             .checked_add(digit)
             .filter(|number| *number <= NUMBER_MAX)
     })
-}
-
-/// The seconds that bytes give, as [`seconds`] has it.
-#[must_use]
-pub fn time_seconds(text: &[u8]) -> Option<u64> {
-    time(text, SECONDS)
-}
-
-/// The milliseconds that bytes give, as [`milliseconds`] has it.
-#[must_use]
-pub fn time_milliseconds(text: &[u8]) -> Option<u64> {
-    time(text, MILLISECONDS)
 }
 
 /// Units of a time: each only after longer ones. The last but one is that of a bare number.

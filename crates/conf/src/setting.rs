@@ -17,6 +17,7 @@ pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;
 /// Declared as a `static`, because its address is its identity:
 ///
 /// ```
+/// # use tidegate_conf as conf;
 /// use conf::{Contexts, Setting, parse};
 ///
 /// static GZIP_MIN_LENGTH: Setting<u64> = Setting::new("gzip_min_length", &["length"], parse::size)
@@ -92,15 +93,16 @@ impl<T> Setting<T> {
         self
     }
 
-    /// What it takes: one argument unless said otherwise.
+    /// What it takes: unless said otherwise one argument, with a block none.
     #[must_use]
     pub const fn arity(mut self, arity: Arity) -> Setting<T> {
         self.spec.arity = match (arity.block_kind(), self.spec.arity.block_kind()) {
             (BlockKind::None, BlockKind::Scope) => arity.block(),
-            (BlockKind::None | BlockKind::Scope, BlockKind::Free) => arity.free_block(),
+            (BlockKind::None, BlockKind::Free) => arity.free_block(),
             _ => arity,
         };
-        self
+        self.spec.arity_assumed = false;
+        self.several_blocks()
     }
 
     /// What one name of the group takes, if that differs from the rest.
@@ -110,17 +112,34 @@ impl<T> Setting<T> {
         self
     }
 
-    /// A block of directives follows the arguments.
+    /// A block of directives follows the arguments. Unless said otherwise there may be several.
     #[must_use]
     pub const fn block(mut self) -> Setting<T> {
-        self.spec.arity = self.spec.arity.block();
-        self
+        self.spec.arity = self.arity_before_block().block();
+        self.several_blocks()
     }
 
-    /// A block of the directive's own rows follows the arguments.
+    /// A block of the directive's own rows follows the arguments. Unless said otherwise there may
+    /// be several.
     #[must_use]
     pub const fn free_block(mut self) -> Setting<T> {
-        self.spec.arity = self.spec.arity.free_block();
+        self.spec.arity = self.arity_before_block().free_block();
+        self.several_blocks()
+    }
+
+    const fn arity_before_block(&self) -> Arity {
+        if self.spec.arity_assumed {
+            Arity::none()
+        } else {
+            self.spec.arity
+        }
+    }
+
+    const fn several_blocks(mut self) -> Setting<T> {
+        let is_block = !matches!(self.spec.arity.block_kind(), BlockKind::None);
+        if is_block && matches!(self.spec.inherit, Inherit::Value) {
+            self.spec.inherit = Inherit::Block;
+        }
         self
     }
 

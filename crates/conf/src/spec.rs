@@ -188,6 +188,8 @@ pub struct Spec {
     pub contexts: Contexts,
     /// What it takes.
     pub arity: Arity,
+    /// Whether `arity` is still the assumption that every declaration begins with.
+    pub(crate) arity_assumed: bool,
     /// The arguments in the manual's notation, one entry per form. In a group an entry may begin
     /// with one of the names and is then about that name alone.
     pub syntax: &'static [&'static str],
@@ -215,6 +217,7 @@ impl Spec {
             also: &[],
             contexts: Contexts::NONE,
             arity: Arity::exactly(1),
+            arity_assumed: true,
             syntax,
             default: None,
             inherit: Inherit::Value,

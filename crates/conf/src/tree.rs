@@ -40,6 +40,12 @@ impl Word {
     }
 }
 
+impl From<&Word> for Position {
+    fn from(word: &Word) -> Position {
+        word.position
+    }
+}
+
 /// A directive as written, or a row of a free block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
