@@ -144,7 +144,7 @@ impl RequestLine {
         self.state != State::Start
     }
 
-    /// The path of a target that is not complex.
+    /// The path of a target that is not complex; empty until the target has ended.
     pub(super) fn path_span(&self) -> Span {
         Span {
             start: self.target.start,
@@ -152,20 +152,18 @@ impl RequestLine {
         }
     }
 
-    /// The query of a target that is not complex.
+    /// The query of a target that is not complex and has ended.
     pub(super) fn args_span(&self) -> Option<Span> {
-        self.args_start.map(|start| Span {
-            start,
-            end: self.target.end,
-        })
+        let end = self.target.end;
+        let start = self.args_start.filter(|&start| start <= end)?;
+        Some(Span { start, end })
     }
 
-    /// The extension of a target that is not complex.
+    /// The extension of a target that is not complex and has ended.
     pub(super) fn extension_span(&self) -> Option<Span> {
-        self.extension_start.map(|start| Span {
-            start,
-            end: self.path_end(),
-        })
+        let end = self.path_end();
+        let start = self.extension_start.filter(|&start| start <= end)?;
+        Some(Span { start, end })
     }
 
     fn path_end(&self) -> u32 {
