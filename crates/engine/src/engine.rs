@@ -215,6 +215,10 @@ pub enum Control {
     ResetOnClose,
     /// No more bytes will be sent: `shutdown(SHUT_WR)`.
     ShutdownWrite,
+    /// No more bytes will be received: `shutdown(SHUT_RD)`.
+    ShutdownRead,
+    /// Neither: `shutdown(SHUT_RDWR)`.
+    ShutdownBoth,
 }
 
 /// What waits to be sent on one stream, in order.

@@ -113,9 +113,9 @@ pub(crate) fn control(socket: RawFd, control: Control) -> io::Result<()> {
         Control::NoDelay(on) => sockopt::set_tcp_nodelay(socket, on)?,
         Control::Cork(on) => sockopt::set_tcp_cork(socket, on)?,
         Control::ResetOnClose => sockopt::set_socket_linger(socket, Some(Duration::ZERO))?,
-        Control::ShutdownWrite => {
-            rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?;
-        }
+        Control::ShutdownWrite => rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?,
+        Control::ShutdownRead => rustix::net::shutdown(socket, rustix::net::Shutdown::Read)?,
+        Control::ShutdownBoth => rustix::net::shutdown(socket, rustix::net::Shutdown::Both)?,
     }
     Ok(())
 }

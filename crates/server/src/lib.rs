@@ -1,1 +1,22 @@
-//! The HTTP server: listen, request loop, filters, modules.
+//! The HTTP server of Tidegate: listeners, the request loop, filters and modules.
+//!
+//! The page to read first is [`http::request`]: one request from its first byte to its log
+//! line. This crate knows the directives (each beside the code it serves, collected in
+//! [`table`]); it does not know processes, signals or how configuration files are read.
+
+pub mod accepted;
+pub mod compile;
+pub mod events;
+pub mod generation;
+pub mod http;
+pub mod listen;
+pub mod log;
+pub mod regex;
+pub mod table;
+pub mod text;
+pub mod variables;
+pub mod workers;
+
+pub use compile::{Compiled, Environment, compile};
+pub use generation::Generation;
+pub use workers::Workers;

@@ -169,6 +169,26 @@ impl Stream {
         enter(|worker| worker.shutdown_write(self.key));
     }
 
+    /// Receives no more: a receive that waits, and every later one, gives the end of input.
+    pub fn shutdown_read(&self) {
+        self.control(Control::ShutdownRead);
+    }
+
+    /// Ends both directions for whoever waits on the stream; it is reset when it is dropped.
+    pub fn abort(&self) {
+        self.control(Control::ResetOnClose);
+        self.control(Control::ShutdownBoth);
+    }
+
+    fn control(&self, control: Control) {
+        enter(|worker| {
+            if let Some(state) = worker.streams.get(self.key) {
+                // It fails only when the connection is gone, which the next receive tells.
+                let _ = worker.engine.control(state.socket, control);
+            }
+        });
+    }
+
     /// Closes at once with a reset; what was not yet sent or not yet read by the peer is lost.
     pub fn reset(self) {
         enter(|worker| {

@@ -261,3 +261,90 @@ pub fn write_access(request: &mut Request) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Directive, String> {
+        let words: Vec<Word> = line
+            .split(' ')
+            .map(|word| Word {
+                bytes: word.as_bytes().into(),
+                quoted: false,
+                position: Default::default(),
+            })
+            .collect();
+        directive(&words).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn lines_of_the_directive() {
+        assert!(matches!(parsed("off"), Ok(Directive::Off)));
+        let Ok(Directive::Log {
+            path,
+            format,
+            buffering,
+            condition,
+            ..
+        }) = parsed("a.log")
+        else {
+            panic!("a path alone is a log");
+        };
+        assert_eq!(path.as_deref(), Some(std::path::Path::new("a.log")));
+        assert!(format.is_none() && buffering.is_none() && condition.is_none());
+
+        let full = parsed("a.log main buffer=32k flush=5m if=$loggable");
+        let Ok(Directive::Log {
+            format,
+            buffering,
+            condition,
+            ..
+        }) = full
+        else {
+            panic!("every parameter at once is a log");
+        };
+        assert_eq!(&*format.unwrap().bytes, b"main");
+        let flush = Some(Duration::from_secs(300));
+        assert_eq!(
+            buffering,
+            Some(Buffering {
+                size: 32 * 1024,
+                flush
+            })
+        );
+        let variable = conf::Part::Variable("loggable".into());
+        assert_eq!(condition.unwrap().parts, [variable]);
+    }
+
+    /// Texts of nginx 1.31; what it has and we have not is a clear error.
+    #[test]
+    fn faults_in_nginx_words() {
+        for (line, text) in [
+            ("off main", "invalid parameter \"main\""),
+            ("a.log main foo", "invalid parameter \"foo\""),
+            ("a.log main buffer=0", "invalid buffer size \"0\""),
+            ("a.log main buffer=1x", "invalid buffer size \"1x\""),
+            ("a.log main buffer=1k flush=0", "invalid flush time \"0\""),
+            (
+                "a.log main flush=1s",
+                "no buffer is defined for access_log \"a.log\"",
+            ),
+            ("a.log main if=$", "invalid variable name"),
+            (
+                "a.log main gzip",
+                "compressed access logs (\"gzip\") are not supported",
+            ),
+            (
+                "syslog:server=x",
+                "logging to \"syslog:server=x\" is not supported",
+            ),
+            (
+                "$host.log",
+                "variables in \"access_log\" path \"$host.log\" are not supported",
+            ),
+        ] {
+            assert_eq!(parsed(line).map(drop), Err(text.to_owned()), "{line}");
+        }
+    }
+}

@@ -105,6 +105,9 @@ pub fn abort(request: &mut Request, abort: &Abort) {
                 Info, "client timed out {TIMED_OUT} while sending to client"
             );
         }
+        Abort::Internal(text) => {
+            error!(request, Alert, "{text} while sending to client");
+        }
         Abort::File(cause) => {
             let path = request.filename();
             let (path, cause) = (Printable(&path), Errno(cause));

@@ -61,6 +61,14 @@ macro_rules! error {
 }
 pub(crate) use error;
 
+/// Logs a line about the server itself to the main log: `event!(Notice, "format", …)`.
+macro_rules! event {
+    ($level:ident, $($message:tt)+) => {
+        $crate::log::process_error($crate::log::Level::$level, format_args!($($message)+))
+    };
+}
+pub(crate) use event;
+
 /// Writes a line about a connection without a request, to the log of its address's default
 /// server.
 pub(super) fn write_connection(
@@ -430,5 +438,64 @@ mod tests {
         );
         assert_eq!(line.len(), LINE_MAX);
         assert!(line.ends_with(b"x\n"));
+    }
+
+    fn parsed(line: &str) -> Result<Directive, String> {
+        let words: Vec<Word> = line
+            .split(' ')
+            .map(|word| Word {
+                bytes: word.as_bytes().into(),
+                quoted: false,
+                position: Default::default(),
+            })
+            .collect();
+        directive(&words).map_err(|fault| fault.message)
+    }
+
+    /// Which lines nginx 1.31 takes and with which words it refuses others.
+    #[test]
+    fn lines_of_the_directive() {
+        let file = |path: &str, threshold| Directive {
+            destination: Destination::File(path.into()),
+            threshold,
+        };
+        let debug = |parts: &[Subsystem]| Threshold {
+            level: Level::Debug,
+            debug: parts.iter().fold(0, |bits, part| bits | 1 << *part as u8),
+        };
+        let error = Threshold::new(Level::Error);
+        assert_eq!(parsed("logs/e.log"), Ok(file("logs/e.log", error)));
+        assert_eq!(
+            parsed("/e.log warn"),
+            Ok(file("/e.log", Threshold::new(Level::Warn)))
+        );
+        assert_eq!(
+            parsed("stderr"),
+            Ok(Directive {
+                destination: Destination::Stderr,
+                threshold: error
+            })
+        );
+        assert_eq!(
+            parsed("e debug_http debug_event debug_http"),
+            Ok(file("e", debug(&[Subsystem::Http, Subsystem::Event])))
+        );
+        assert_eq!(parsed("e debug"), Ok(file("e", debug(&Subsystem::ALL))));
+        for (line, text) in [
+            ("e foo", "invalid log level \"foo\""),
+            ("e error warn", "duplicate log level \"warn\""),
+            ("e error debug_http", "invalid log level \"debug_http\""),
+            ("e debug_http error", "duplicate log level \"error\""),
+            (
+                "syslog:server=x",
+                "logging to \"syslog:server=x\" is not supported",
+            ),
+            (
+                "memory:32k debug",
+                "logging to \"memory:32k\" is not supported",
+            ),
+        ] {
+            assert_eq!(parsed(line), Err(text.to_owned()), "{line}");
+        }
     }
 }

@@ -1,0 +1,227 @@
+//! From a tree of directives to a [`Generation`]: what every module uses while it compiles.
+//!
+//! A module declares its directives as `conf::Setting`s and implements [`Feature`]: the value
+//! that one scope's directives of the module amount to. The [`Compiler`] makes each feature
+//! once per scope that writes any of its directives; scopes below share it by `Arc`. Nothing
+//! here opens a file or binds a port: what needs the system is listed in [`Compiled`].
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::hash::Map;
+use conf::{Declared, Diagnostic, Fault, Files, ScopeId, ScopeRef, Template};
+
+use crate::generation::Generation;
+use crate::listen::Binding;
+use crate::log::{LogFile, LogTable};
+use crate::text::{Part, Text};
+use crate::variables::{Source, TableBuilder, Variable};
+
+/// What a module's directives amount to in one scope.
+///
+/// `compile` gets the nearest scope that writes any of [`Feature::DIRECTIVES`] (or the root),
+/// so relative meanings (an `alias` and its declaring prefix) stay with the declaring scope.
+pub trait Feature: Sized + Send + Sync + 'static {
+    /// Every directive whose presence in a scope gives that scope a value of its own.
+    const DIRECTIVES: &'static [&'static dyn Declared];
+
+    /// Resolves the directives as `scope` sees them.
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault>;
+}
+
+/// The state of one compilation, handed to every [`Feature`].
+pub struct Compiler<'a> {
+    /// Variables by name; modules define and refer to them here.
+    pub variables: RefCell<TableBuilder>,
+    /// Log files by path; the same path is one file.
+    pub logs: RefCell<LogTable>,
+    /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
+    pub prefix: PathBuf,
+    /// Relative paths of configuration files start here.
+    pub conf_prefix: PathBuf,
+    /// Where errors go when nobody writes `error_log`: what `-e` says.
+    pub default_error_log: crate::log::Destination,
+    /// Whether ports below 1024 may be bound: decides the port of a server without `listen`.
+    pub privileged: bool,
+    /// Files that setters need (tables, password files): from the bundle in a worker.
+    pub files: &'a dyn Files,
+    directories: RefCell<Vec<PathBuf>>,
+    diagnostics: RefCell<Vec<Diagnostic>>,
+    memo: RefCell<Map<(ScopeId, TypeId), Arc<dyn Any + Send + Sync>>>,
+}
+
+impl<'a> Compiler<'a> {
+    /// A compiler for one configuration below `prefix`.
+    pub fn new(environment: &Environment<'a>) -> Compiler<'a> {
+        let Environment {
+            prefix,
+            conf_prefix,
+            files,
+            ..
+        } = *environment;
+        Compiler {
+            default_error_log: environment.default_error_log.clone(),
+            privileged: environment.privileged,
+            variables: RefCell::new(TableBuilder::new()),
+            logs: RefCell::new(LogTable::default()),
+            prefix: prefix.to_owned(),
+            conf_prefix: conf_prefix.to_owned(),
+            files,
+            directories: RefCell::default(),
+            diagnostics: RefCell::default(),
+            memo: RefCell::default(),
+        }
+    }
+
+    /// The feature as `scope` sees it, shared with every scope that sees the same lines.
+    pub fn feature<F: Feature>(&self, scope: ScopeRef<'_>) -> Result<Arc<F>, Fault> {
+        let owner = scope.owner(F::DIRECTIVES);
+        let key = (owner.id(), TypeId::of::<F>());
+        if let Some(made) = self.memo.borrow().get(&key)
+            && let Ok(made) = Arc::clone(made).downcast::<F>()
+        {
+            return Ok(made);
+        }
+        let made = Arc::new(F::compile(self, owner)?);
+        self.memo.borrow_mut().insert(key, made.clone());
+        Ok(made)
+    }
+
+    /// Like [`Compiler::feature`], but a fault is reported and compilation goes on with `None`.
+    pub fn feature_or_report<F: Feature>(&self, scope: ScopeRef<'_>) -> Option<Arc<F>> {
+        self.feature(scope).map_err(|fault| self.report(fault)).ok()
+    }
+
+    /// The index of a variable that a value refers to; its existence is checked at the end,
+    /// because `set` and `map` may define it later.
+    pub fn variable(&self, name: &str) -> Variable {
+        self.variables.borrow_mut().reference(name)
+    }
+
+    /// Defines a variable; nginx's error when another module owns the name.
+    pub fn define(&self, name: &str, source: Source) -> Result<Variable, String> {
+        self.variables.borrow_mut().define(name, source)
+    }
+
+    /// A value with variables, compiled.
+    pub fn text(&self, template: &Template) -> Text {
+        Text::new(template.parts.iter().map(|part| match part {
+            conf::Part::Literal(bytes) => Part::Literal(bytes.to_vec().into()),
+            conf::Part::Variable(name) => Part::Variable(self.variable(name)),
+            conf::Part::Capture(number) => Part::Capture(*number),
+        }))
+    }
+
+    /// A data path: relative ones start at the prefix.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        self.prefix.join(path)
+    }
+
+    /// A directory that must exist and belong to the workers' user before they start.
+    pub fn directory(&self, path: &Path) -> PathBuf {
+        let path = self.path(path);
+        let mut all = self.directories.borrow_mut();
+        if !all.contains(&path) {
+            all.push(path.clone());
+        }
+        path
+    }
+
+    /// The log file of a path, shared by everybody who names the same path.
+    pub fn log_file(&self, path: &Path) -> Arc<LogFile> {
+        self.logs.borrow_mut().file(&self.path(path))
+    }
+
+    /// Adds an error; compilation continues so that all are reported in one run.
+    pub fn report(&self, fault: Fault) {
+        self.diagnose(fault.into());
+    }
+
+    /// Adds a diagnostic of any level, once: a fault shows in every scope that inherits it.
+    pub fn diagnose(&self, diagnostic: Diagnostic) {
+        let mut all = self.diagnostics.borrow_mut();
+        let known = all.iter().any(|known| {
+            known.message == diagnostic.message && known.position == diagnostic.position
+        });
+        if !known {
+            all.push(diagnostic);
+        }
+    }
+
+    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+        self.diagnostics.into_inner()
+    }
+}
+
+/// A configuration ready to serve, with what must be opened for it.
+pub struct Compiled {
+    /// What the workers serve by.
+    pub generation: Generation,
+    /// The `events` block.
+    pub events: Arc<crate::events::Events>,
+    /// Listening sockets, one per address (`listen` of all servers merged).
+    pub bindings: Vec<Binding>,
+    /// Log files to open before serving.
+    pub logs: Vec<Arc<LogFile>>,
+    /// Directories that must exist and belong to the workers' user.
+    pub directories: Vec<PathBuf>,
+    /// Warnings and notices.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// What a configuration is compiled in.
+#[derive(Clone)]
+pub struct Environment<'a> {
+    /// Relative paths of data start here.
+    pub prefix: &'a Path,
+    /// Relative paths of configuration files start here.
+    pub conf_prefix: &'a Path,
+    /// Where setters read files from.
+    pub files: &'a dyn Files,
+    /// See [`Compiler::default_error_log`].
+    pub default_error_log: crate::log::Destination,
+    /// See [`Compiler::privileged`].
+    pub privileged: bool,
+}
+
+/// Compiles a parsed configuration; every error of the file comes back, not the first alone.
+pub fn compile(
+    tree: &conf::Tree,
+    environment: &Environment<'_>,
+) -> Result<Compiled, Vec<Diagnostic>> {
+    let compiler = Compiler::new(environment);
+    let made = crate::http::compile::http(&compiler, tree.root());
+    let error_log = compiler.feature_or_report::<crate::log::ErrorLog>(tree.root());
+    let events =
+        compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
+    let variables = std::mem::take(&mut *compiler.variables.borrow_mut()).finish();
+    let variables = match variables {
+        Ok(table) => table,
+        Err(unknown) => {
+            for name in unknown {
+                compiler.report(Fault::new(format!("unknown \"{name}\" variable")));
+            }
+            Default::default()
+        }
+    };
+    let logs = compiler.logs.borrow_mut().take();
+    let directories = compiler.directories.take();
+    let diagnostics = compiler.into_diagnostics();
+    let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
+    match (made, error_log, events) {
+        (Some((http, bindings)), Some(error_log), Some(events)) if !failed => {
+            let generation = Generation::new(http, variables, logs.clone(), error_log);
+            Ok(Compiled {
+                generation,
+                events,
+                bindings,
+                logs,
+                directories,
+                diagnostics,
+            })
+        }
+        _ => Err(diagnostics),
+    }
+}

@@ -1,0 +1,88 @@
+//! One compiled configuration, and what each thread keeps for it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::http::compile::Http;
+use crate::http::hot::HotCache;
+use crate::http::modules::open_file_cache::FileCache;
+use crate::log::{ErrorLog, LogFile};
+use crate::variables::Table;
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// A configuration that serves requests. It ends when the last request that uses it ends.
+pub struct Generation {
+    /// Counts up from 1 within a process.
+    pub number: u64,
+    /// The `http` block.
+    pub http: Http,
+    /// Variables by index.
+    pub variables: Table,
+    /// Log files that it writes to, kept open as long as it lives.
+    pub logs: Vec<Arc<LogFile>>,
+    /// The main level's `error_log`, for what concerns no request.
+    pub error_log: Arc<ErrorLog>,
+    on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Generation {
+    /// A generation from its compiled parts.
+    pub fn new(
+        http: Http,
+        variables: Table,
+        logs: Vec<Arc<LogFile>>,
+        error_log: Arc<ErrorLog>,
+    ) -> Generation {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        Generation {
+            number,
+            http,
+            variables,
+            logs,
+            error_log,
+            on_end: None,
+        }
+    }
+}
+
+impl Generation {
+    /// Sets what is done when its last request has ended.
+    pub fn on_end(&mut self, hook: impl FnOnce() + Send + Sync + 'static) {
+        self.on_end = Some(Box::new(hook));
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if let Some(hook) = self.on_end.take() {
+            hook();
+        }
+    }
+}
+
+/// A generation as one worker thread sees it, with the thread's caches for it. Requests hold it
+/// by `Rc`, so serving one touches no counter that another thread touches.
+pub struct Local {
+    /// The shared part.
+    pub generation: Arc<Generation>,
+    /// Complete responses kept in memory.
+    pub hot: RefCell<HotCache>,
+    /// Open descriptors and metadata (`open_file_cache`).
+    pub files: RefCell<FileCache>,
+    /// Whether a newer generation has replaced it on this thread.
+    pub retired: Cell<bool>,
+}
+
+impl Local {
+    /// A thread's view of a generation, with empty caches.
+    pub fn new(generation: Arc<Generation>) -> Local {
+        Local {
+            generation,
+            hot: RefCell::default(),
+            files: RefCell::default(),
+            retired: Cell::new(false),
+        }
+    }
+}

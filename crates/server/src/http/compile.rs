@@ -1,0 +1,710 @@
+//! From the `http` block to servers and plans.
+//!
+//! Here the tree of scopes is walked: every `server`, `location`, `if` and `limit_except`
+//! becomes a [`Plan`] out of the features' settings. Which features there are is written down
+//! in [`Builder::plan`] and nowhere else.
+
+use std::sync::Arc;
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
+use engine::net::Address;
+use proto::method::Method;
+
+use crate::compile::Compiler;
+use crate::http::core::{Alias, Core, ServerCore};
+use crate::http::location::{Locations, Prefix};
+use crate::http::modules::{geo, map, proxy, rewrite, split_clients, static_file, try_files};
+use crate::http::plan::{Handler, Plan, Server};
+use crate::http::server_name::{Name, ServerNames};
+use crate::listen::{self, Binding, Gathered, LISTEN, ListenerId};
+use crate::regex::Regex;
+
+static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
+    .contexts(Contexts::MAIN)
+    .block()
+    .manual("The block of everything HTTP.");
+
+static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], nothing)
+    .contexts(Contexts::HTTP)
+    .block()
+    .manual("A virtual server.");
+
+static LOCATION: Setting<()> =
+    Setting::new("location", &["[= | ~ | ~* | ^~] uri { ... }", "@name { ... }"], location_line)
+        .contexts(Contexts::SERVER.or(Contexts::LOCATION))
+        .arity(Arity::between(1, 2))
+        .block()
+        .manual("Settings for a part of the URIs: an exact path (=), the longest prefix, or the first regex (~, ~* without regard to case); ^~ is a prefix that no regex overrides; @name is only reached by redirects within the server.");
+
+static LIMIT_EXCEPT: Setting<()> =
+    Setting::new("limit_except", &["method ... { ... }"], |setter| {
+        methods(setter.args()).map(|_| ())
+    })
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::at_least(1))
+    .block()
+    .manual("Settings for all methods but the ones named; GET stands for HEAD too.");
+
+static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name ..."], |setter| {
+    Ok(setter.lines().iter().flat_map(|line| line.args.iter().cloned()).collect())
+})
+.contexts(Contexts::SERVER)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("\"\"")
+.manual("Names of a virtual server: exact, *.suffix, .suffix, prefix.*, or ~regex. The first is the primary name.");
+
+static INTERNAL: Setting<()> = Setting::new("internal", &[""], nothing)
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::none())
+    .inherit(Inherit::Never)
+    .manual("The location is only reached by redirects within the server and by subrequests.");
+
+/// The directives of this file.
+pub const DIRECTIVES: &[&dyn Declared] = &[
+    &HTTP,
+    &SERVER,
+    &LOCATION,
+    &LIMIT_EXCEPT,
+    &SERVER_NAME,
+    &INTERNAL,
+    &LISTEN,
+];
+
+fn nothing(_: &Setter<'_>) -> Result<(), Fault> {
+    Ok(())
+}
+
+fn location_line(setter: &Setter<'_>) -> Result<(), Fault> {
+    setter
+        .lines()
+        .iter()
+        .try_for_each(|line| LocationName::parse(line).map(|_| ()))
+}
+
+/// The compiled `http` block.
+#[derive(Default)]
+pub struct Http {
+    bindings: Vec<(ListenerId, BoundServers)>,
+}
+
+/// What is behind one listening socket.
+pub struct BoundServers {
+    /// See [`Binding::servers`].
+    pub servers: Arc<crate::listen::AddressServers>,
+    /// See [`Binding::specific`].
+    pub specific: Vec<(Address, Arc<crate::listen::AddressServers>)>,
+}
+
+impl BoundServers {
+    /// The servers for a connection whose own end is `local`.
+    pub fn servers_for(&self, local: &Address) -> Arc<crate::listen::AddressServers> {
+        let found = self.specific.iter().find(|(address, _)| address == local);
+        Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
+    }
+}
+
+impl Http {
+    /// What is behind a listening socket; `None` where this configuration does not have it.
+    pub fn binding(&self, id: &ListenerId) -> Option<&BoundServers> {
+        self.bindings
+            .iter()
+            .find(|(known, _)| known == id)
+            .map(|(_, bound)| bound)
+    }
+}
+
+/// A location's modifier and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocationName {
+    /// `= /path`.
+    Exact(Bytes),
+    /// `/path`; `no_regex` for `^~`.
+    Prefix { name: Bytes, no_regex: bool },
+    /// `~ pattern` and `~* pattern`.
+    Regex {
+        pattern: String,
+        caseless: bool,
+        word: Word,
+    },
+    /// `@name`.
+    Named(Bytes),
+}
+
+impl LocationName {
+    /// Reads the arguments of a `location` line.
+    pub fn parse(line: &Line) -> Result<LocationName, Fault> {
+        let bytes = |word: &[u8]| Bytes::copy_from_slice(word);
+        let regex = |word: &Word, pattern: &[u8], caseless| LocationName::Regex {
+            pattern: String::from_utf8_lossy(pattern).into_owned(),
+            caseless,
+            word: word.clone(),
+        };
+        match line.args.as_slice() {
+            [modifier, name] => match &*modifier.bytes {
+                b"=" => Ok(LocationName::Exact(bytes(&name.bytes))),
+                b"^~" => Ok(LocationName::Prefix {
+                    name: bytes(&name.bytes),
+                    no_regex: true,
+                }),
+                b"~" => Ok(regex(name, &name.bytes, false)),
+                b"~*" => Ok(regex(name, &name.bytes, true)),
+                _ => Err(Fault::at(
+                    modifier,
+                    format!("invalid location modifier \"{}\"", modifier.text()),
+                )),
+            },
+            [name] => Ok(match &*name.bytes {
+                [b'=', path @ ..] => LocationName::Exact(bytes(path)),
+                [b'^', b'~', path @ ..] => LocationName::Prefix {
+                    name: bytes(path),
+                    no_regex: true,
+                },
+                [b'~', b'*', pattern @ ..] => regex(name, pattern, true),
+                [b'~', pattern @ ..] => regex(name, pattern, false),
+                [b'@', ..] => LocationName::Named(bytes(&name.bytes)),
+                path => LocationName::Prefix {
+                    name: bytes(path),
+                    no_regex: false,
+                },
+            }),
+            _ => Err(Fault::new(
+                "invalid number of arguments in \"location\" directive",
+            )),
+        }
+    }
+
+    /// How an `alias` in this location cuts the URI.
+    pub fn alias(&self) -> Alias {
+        match self {
+            LocationName::Exact(name) | LocationName::Prefix { name, .. } => {
+                Alias::Prefix(name.len())
+            }
+            LocationName::Regex { .. } => Alias::Whole,
+            LocationName::Named(_) => Alias::Prefix(0),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            LocationName::Exact(name)
+            | LocationName::Prefix { name, .. }
+            | LocationName::Named(name) => String::from_utf8_lossy(name).into_owned(),
+            LocationName::Regex { pattern, .. } => pattern.clone(),
+        }
+    }
+}
+
+/// Compiles the `http` block; `None` when there were errors (they have been reported). Without
+/// the block there is nothing to serve, which is no error.
+pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Binding>)> {
+    let mut builder = Builder {
+        compiler,
+        next_id: 0,
+    };
+    let mut gathered: Vec<Gathered> = Vec::new();
+    let mut whole = true;
+    for scope in root.children("http") {
+        map::compile(compiler, scope);
+        geo::compile(compiler, scope);
+        split_clients::compile(compiler, scope);
+        for server in scope.children("server") {
+            whole &= builder.server(server, &mut gathered).is_some();
+        }
+    }
+    let bindings = listen::bindings(gathered);
+    let http = Http {
+        bindings: bindings
+            .iter()
+            .map(|binding| {
+                let bound = BoundServers {
+                    servers: Arc::clone(&binding.servers),
+                    specific: binding.specific.clone(),
+                };
+                (binding.id.clone(), bound)
+            })
+            .collect(),
+    };
+    whole.then_some((http, bindings))
+}
+
+/// The walk over the scopes.
+struct Builder<'c, 'f> {
+    compiler: &'c Compiler<'f>,
+    next_id: u32,
+}
+
+/// What a scope is, beyond its directives.
+#[derive(Default)]
+struct Kind {
+    name: Bytes,
+    exact: bool,
+    regex: bool,
+    named: bool,
+    locations: Locations,
+    limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
+    /// The handler in force around an `if` or `limit_except`.
+    outer_handler: Option<Handler>,
+    /// `if` and `limit_except`: a scope without a name of its own.
+    inner: bool,
+}
+
+impl Builder<'_, '_> {
+    /// A server with its addresses.
+    fn server(&mut self, scope: ScopeRef<'_>, gathered: &mut Vec<Gathered>) -> Option<()> {
+        let mut named = Map::default();
+        let locations = self.locations(scope, None, &mut named)?;
+        let plan = self.plan(
+            scope,
+            Kind {
+                locations,
+                ..Kind::default()
+            },
+        )?;
+        let core = self.compiler.feature_or_report::<ServerCore>(scope)?;
+        let names = self.names(scope)?;
+        let primary = names
+            .first()
+            .map(|(text, _)| text.clone())
+            .unwrap_or_default();
+        let server = Arc::new(Server {
+            name: primary,
+            plan,
+            named,
+            core,
+        });
+        let listens = match scope.own(&LISTEN) {
+            Ok(Some(listens)) => listens,
+            Ok(None) => vec![listen::default_listen(self.compiler.privileged)],
+            Err(fault) => {
+                self.compiler.report(fault);
+                return None;
+            }
+        };
+        for listen in listens {
+            self.gather(&listen, &server, &names, gathered)?;
+        }
+        Some(())
+    }
+
+    /// Adds a server to one of its addresses.
+    fn gather(
+        &self,
+        listen: &listen::Listen,
+        server: &Arc<Server>,
+        names: &[(Bytes, Written)],
+        gathered: &mut Vec<Gathered>,
+    ) -> Option<()> {
+        let address = &listen.options.address;
+        let at = match gathered
+            .iter()
+            .position(|g| g.listen.options.address == *address)
+        {
+            Some(at) => {
+                let known = gathered.get_mut(at)?;
+                if listen.set && known.listen.set {
+                    let text = format!("duplicate listen options for {address}");
+                    self.compiler.report(listen.fault(text));
+                    return None;
+                }
+                if listen.default_server && known.listen.default_server {
+                    let text = format!("a duplicate default server for {address}");
+                    self.compiler.report(listen.fault(text));
+                    return None;
+                }
+                if listen.set {
+                    let default_server = known.listen.default_server;
+                    known.listen = listen.clone();
+                    known.listen.default_server = default_server;
+                }
+                if listen.default_server {
+                    known.default = Arc::clone(server);
+                    known.listen.default_server = true;
+                }
+                at
+            }
+            None => {
+                gathered.push(Gathered {
+                    listen: listen.clone(),
+                    default: Arc::clone(server),
+                    names: ServerNames::default(),
+                });
+                gathered.len() - 1
+            }
+        };
+        let known = gathered.get_mut(at)?;
+        for (text, written) in names {
+            if !known.names.add(written.name(), server) {
+                let name = String::from_utf8_lossy(text);
+                self.compiler.diagnose(conf::Diagnostic::warn(
+                    format!("conflicting server name \"{name}\" on {address}, ignored"),
+                    None,
+                ));
+            }
+        }
+        Some(())
+    }
+
+    /// `server_name`: each with the text that `$server_name` shows.
+    fn names(&self, scope: ScopeRef<'_>) -> Option<Vec<(Bytes, Written)>> {
+        let words = match scope.get(&SERVER_NAME) {
+            Ok(words) => words,
+            Err(fault) => {
+                self.compiler.report(fault);
+                return None;
+            }
+        };
+        let mut names = Vec::with_capacity(words.len());
+        for word in &words {
+            match self.name(word) {
+                Ok(name) => names.push(name),
+                Err(fault) => {
+                    self.compiler.report(fault);
+                    return None;
+                }
+            }
+        }
+        Some(names)
+    }
+
+    fn name(&self, word: &Word) -> Result<(Bytes, Written), Fault> {
+        let invalid = || Fault::at(word, format!("server name \"{}\" is invalid", word.text()));
+        if &*word.bytes == b"$hostname" {
+            let name = crate::variables::core::hostname()
+                .to_ascii_lowercase()
+                .into_bytes();
+            return Ok((name.clone().into(), Written::Exact(name)));
+        }
+        let lower = word.bytes.to_ascii_lowercase();
+        if let Some(pattern) = word.bytes.strip_prefix(b"~") {
+            let pattern = String::from_utf8_lossy(pattern);
+            if pattern.is_empty() {
+                return Err(Fault::at(word, "empty regex in server name \"~\""));
+            }
+            let regex = Regex::new(self.compiler, &pattern, true)?;
+            return Ok((
+                Bytes::copy_from_slice(&word.bytes),
+                Written::Regex(Arc::new(regex)),
+            ));
+        }
+        if lower.contains(&b'/') {
+            self.compiler.diagnose(conf::Diagnostic::warn(
+                format!("server name \"{}\" has suspicious symbols", word.text()),
+                Some(word.position),
+            ));
+        }
+        let text = match lower.strip_prefix(b".") {
+            Some(rest) => Bytes::copy_from_slice(rest),
+            None => Bytes::copy_from_slice(&lower),
+        };
+        let written = match lower.as_slice() {
+            [b'.', rest @ ..] if !rest.is_empty() => Written::SuffixOrBare(lower.clone()),
+            [b'*', rest @ ..] => match rest {
+                [b'.', tail @ ..] if !tail.is_empty() && !tail.contains(&b'*') => {
+                    Written::Suffix(rest.to_vec())
+                }
+                _ => return Err(invalid()),
+            },
+            [head @ .., b'*'] => match head {
+                [front @ .., b'.'] if !front.is_empty() && !front.contains(&b'*') => {
+                    Written::Prefix(head.to_vec())
+                }
+                _ => return Err(invalid()),
+            },
+            name if name.contains(&b'*') || name == b"." => return Err(invalid()),
+            name => Written::Exact(name.to_vec()),
+        };
+        Ok((text, written))
+    }
+
+    /// The locations of a scope, nested ones included.
+    fn locations(
+        &mut self,
+        scope: ScopeRef<'_>,
+        outer: Option<&LocationName>,
+        named: &mut Map<Bytes, Arc<Plan>>,
+    ) -> Option<Locations> {
+        let (mut exact, mut prefixes, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut whole = true;
+        for inner in scope.children("location") {
+            let Some(line) = inner.line() else { continue };
+            let made = LocationName::parse(line)
+                .and_then(|name| check_nesting(outer, &name, line).map(|()| name))
+                .and_then(|name| {
+                    let duplicate = match &name {
+                        LocationName::Exact(n) => exact.iter().any(|(known, _)| known == n),
+                        LocationName::Prefix { name: n, .. } => {
+                            prefixes.iter().any(|p: &Prefix| p.name == *n)
+                        }
+                        LocationName::Named(n) => named.contains_key(n),
+                        LocationName::Regex { .. } => false,
+                    };
+                    if duplicate {
+                        Err(Fault::at(
+                            &line.name,
+                            format!("duplicate location \"{}\"", name.text()),
+                        ))
+                    } else {
+                        Ok(name)
+                    }
+                });
+            let name = match made {
+                Ok(name) => name,
+                Err(fault) => {
+                    self.compiler.report(fault);
+                    whole = false;
+                    continue;
+                }
+            };
+            let Some((plan, regex)) = self.location(inner, &name, named) else {
+                whole = false;
+                continue;
+            };
+            match name {
+                LocationName::Exact(name) => exact.push((name, plan)),
+                LocationName::Prefix { name, no_regex } => prefixes.push(Prefix {
+                    name,
+                    no_regex,
+                    plan,
+                }),
+                LocationName::Regex { .. } => regexes.extend(regex.map(|regex| (regex, plan))),
+                LocationName::Named(name) => {
+                    named.insert(name, plan);
+                }
+            }
+        }
+        whole.then(|| Locations::new(exact, prefixes, regexes))
+    }
+
+    /// One location's plan, and its regex where it is one.
+    fn location(
+        &mut self,
+        scope: ScopeRef<'_>,
+        name: &LocationName,
+        named: &mut Map<Bytes, Arc<Plan>>,
+    ) -> Option<(Arc<Plan>, Option<Arc<Regex>>)> {
+        let regex = match name {
+            LocationName::Regex {
+                pattern,
+                caseless,
+                word,
+            } => match Regex::new(self.compiler, pattern, *caseless) {
+                Ok(regex) => Some(Arc::new(regex)),
+                Err(fault) => {
+                    self.compiler.report(fault.or_at(word.position));
+                    return None;
+                }
+            },
+            _ => None,
+        };
+        let locations = self.locations(scope, Some(name), named)?;
+        let handler = self.handler(scope)?;
+        let limit_except = match scope.children("limit_except").next() {
+            Some(inner) => Some(self.limit_except(inner, handler.clone())?),
+            None => None,
+        };
+        let kind = Kind {
+            name: name.text().into(),
+            exact: matches!(name, LocationName::Exact(_)),
+            regex: regex.is_some(),
+            named: matches!(name, LocationName::Named(_)),
+            locations,
+            limit_except,
+            ..Kind::default()
+        };
+        Some((self.plan(scope, kind)?, regex))
+    }
+
+    fn limit_except(
+        &mut self,
+        scope: ScopeRef<'_>,
+        handler: Option<Handler>,
+    ) -> Option<(Box<[Method]>, Arc<Plan>)> {
+        let args = scope
+            .line()
+            .map(|line| line.args.as_slice())
+            .unwrap_or_default();
+        let allowed = methods(args)
+            .map_err(|fault| self.compiler.report(fault))
+            .ok()?;
+        let kind = Kind {
+            outer_handler: handler,
+            inner: true,
+            ..Kind::default()
+        };
+        Some((allowed, self.plan(scope, kind)?))
+    }
+
+    /// The content handler that a scope writes itself.
+    fn handler(&self, scope: ScopeRef<'_>) -> Option<Option<Handler>> {
+        if static_file::writes_empty_gif(scope) {
+            return Some(Some(Handler::EmptyGif));
+        }
+        match proxy::Proxy::of_scope(self.compiler, scope) {
+            Ok(found) => Some(found.map(Handler::Proxy)),
+            Err(fault) => {
+                self.compiler.report(fault);
+                None
+            }
+        }
+    }
+
+    /// The plan of a scope: every feature as this scope sees it.
+    fn plan(&mut self, scope: ScopeRef<'_>, kind: Kind) -> Option<Arc<Plan>> {
+        let compiler = self.compiler;
+        let own = self.handler(scope)?;
+        let auto_redirect =
+            matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
+        let handler = own.or(kind.outer_handler).unwrap_or(Handler::Files);
+        let script = self.script(scope, &handler, &kind.name)?;
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut plan = Plan {
+            id,
+            name: kind.name,
+            exact: kind.exact,
+            regex: kind.regex,
+            named: kind.named,
+            internal: matches!(scope.own(&INTERNAL), Ok(Some(()))),
+            locations: kind.locations,
+            limit_except: kind.limit_except,
+            script,
+            handler,
+            auto_redirect,
+            core: compiler.feature_or_report::<Core>(scope)?,
+            body: compiler.feature_or_report(scope)?,
+            types: compiler.feature_or_report(scope)?,
+            error_pages: compiler.feature_or_report(scope)?,
+            access: Some(
+                compiler.feature_or_report::<crate::http::modules::access::Access>(scope)?,
+            )
+            .filter(|access| !access.is_empty()),
+            auth_request: Some(
+                compiler
+                    .feature_or_report::<crate::http::modules::auth_request::AuthRequest>(scope)?,
+            )
+            .filter(|auth| !auth.is_off()),
+            try_files: match try_files::TryFiles::of_scope(compiler, scope) {
+                Ok(found) if !kind.inner => found.map(Arc::new),
+                Ok(_) => None,
+                Err(fault) => {
+                    compiler.report(fault);
+                    return None;
+                }
+            },
+            index: compiler.feature_or_report(scope)?,
+            autoindex: compiler.feature_or_report(scope)?,
+            open_file_cache: compiler.feature_or_report(scope)?,
+            gzip_static: compiler.feature_or_report(scope)?,
+            gzip: compiler.feature_or_report(scope)?,
+            charset: compiler.feature_or_report(scope)?,
+            headers: compiler.feature_or_report(scope)?,
+            addition: compiler.feature_or_report(scope)?,
+            access_log: compiler.feature_or_report(scope)?,
+            error_log: compiler.feature_or_report(scope)?,
+            hot: false,
+        };
+        plan.hot = crate::http::hot::suits(&plan);
+        Some(Arc::new(plan))
+    }
+
+    /// The rewrite script of a scope; an `if` inside becomes a plan of its own.
+    fn script(
+        &mut self,
+        scope: ScopeRef<'_>,
+        handler: &Handler,
+        name: &Bytes,
+    ) -> Option<Arc<rewrite::Script>> {
+        let compiler = self.compiler;
+        let script = rewrite::compile(compiler, scope, &mut |inner| {
+            let kind = Kind {
+                name: name.clone(),
+                outer_handler: Some(handler.clone()),
+                inner: true,
+                ..Kind::default()
+            };
+            self.plan(inner, kind)
+        });
+        script
+            .map_err(|fault| compiler.report(fault))
+            .ok()
+            .map(Arc::new)
+    }
+}
+
+/// A server name before it is put under an address.
+enum Written {
+    Exact(Vec<u8>),
+    Suffix(Vec<u8>),
+    SuffixOrBare(Vec<u8>),
+    Prefix(Vec<u8>),
+    Regex(Arc<Regex>),
+}
+
+impl Written {
+    fn name(&self) -> Name {
+        match self {
+            Written::Exact(name) => Name::Exact(name.clone()),
+            Written::Suffix(name) => Name::Suffix(name.clone()),
+            Written::SuffixOrBare(name) => Name::SuffixOrBare(name.clone()),
+            Written::Prefix(name) => Name::Prefix(name.clone()),
+            Written::Regex(regex) => Name::Regex(Arc::clone(regex)),
+        }
+    }
+}
+
+/// nginx's rules for locations inside locations.
+fn check_nesting(
+    outer: Option<&LocationName>,
+    inner: &LocationName,
+    line: &Line,
+) -> Result<(), Fault> {
+    let Some(outer) = outer else { return Ok(()) };
+    let fault = |text: String| Err(Fault::at(&line.name, text));
+    match (outer, inner) {
+        (LocationName::Exact(name), _) => fault(format!(
+            "location \"{}\" cannot be inside the exact location \"{}\"",
+            inner.text(),
+            String::from_utf8_lossy(name)
+        )),
+        (LocationName::Named(name), _) => fault(format!(
+            "location \"{}\" cannot be inside the named location \"{}\"",
+            inner.text(),
+            String::from_utf8_lossy(name)
+        )),
+        (_, LocationName::Named(name)) => fault(format!(
+            "named location \"{}\" can be on the server level only",
+            String::from_utf8_lossy(name)
+        )),
+        (
+            LocationName::Prefix { name: around, .. },
+            LocationName::Prefix { name, .. } | LocationName::Exact(name),
+        ) if !name.starts_with(around) => fault(format!(
+            "location \"{}\" is outside location \"{}\"",
+            inner.text(),
+            outer.text()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The methods of `limit_except`; GET brings HEAD.
+fn methods(args: &[Word]) -> Result<Box<[Method]>, Fault> {
+    let mut methods = Vec::with_capacity(args.len() + 1);
+    for word in args {
+        let name = word.bytes.to_ascii_uppercase();
+        match Method::from_name(&name) {
+            Method::Other => {
+                return Err(Fault::at(
+                    word,
+                    format!("invalid method \"{}\"", word.text()),
+                ));
+            }
+            Method::Get => methods.extend([Method::Get, Method::Head]),
+            method => methods.push(method),
+        }
+    }
+    Ok(methods.into())
+}

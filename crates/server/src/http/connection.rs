@@ -1,0 +1,427 @@
+//! One client connection that speaks HTTP/1: heads in, requests served in order, keep-alive.
+//!
+//! The future of [`serve`] lives as long as the connection, so it is small: while the
+//! connection is idle it holds neither a buffer nor a request. A request that the memory cache
+//! can answer is answered right here; every other gets a future of its own for as long as it
+//! lasts ([`serve_slowly`]).
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::Buffer;
+use engine::net::{Address, Stream};
+use proto::h1::{self, HeadError};
+
+use crate::generation::Local;
+use crate::http::exchange::{Abort, Exchange, h1::H1};
+use crate::http::head::Refusal;
+use crate::http::plan::Server;
+use crate::http::request::{self, Request};
+use crate::http::{error_page, hot, pool};
+use crate::listen::{AddressServers, ListenerId};
+use crate::log;
+use crate::workers::Worker;
+
+/// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
+const PIPELINE_BACKLOG_MAX: usize = 256 * 1024;
+
+/// A client's connection as requests see it.
+pub struct Connection {
+    /// The socket.
+    pub stream: Stream,
+    /// `$connection`: counts up over all connections of the process.
+    pub serial: u64,
+    /// The listening socket it came by.
+    pub listener: ListenerId,
+    /// Requests begun on it.
+    pub requests: Cell<u64>,
+    /// When it was accepted.
+    pub started: Instant,
+    /// The thread that serves it.
+    pub worker: Rc<Worker>,
+    /// Waiting for the next request: may be closed at any time without loss.
+    pub idle: Cell<bool>,
+    /// Whether `TCP_NODELAY` has been set.
+    pub nodelay: Cell<bool>,
+    /// How long it may be idle, by the plan of its last request.
+    pub keepalive_timeout: Cell<Duration>,
+    peer: OnceCell<Address>,
+    local: OnceCell<Address>,
+    /// Virtual servers of its address in the generation used last.
+    servers: RefCell<Option<(u64, Arc<AddressServers>)>>,
+}
+
+impl Connection {
+    /// A connection just accepted.
+    pub fn new(
+        stream: Stream,
+        serial: u64,
+        listener: ListenerId,
+        worker: Rc<Worker>,
+    ) -> Connection {
+        Connection {
+            stream,
+            serial,
+            listener,
+            requests: Cell::new(0),
+            started: engine::now(),
+            worker,
+            idle: Cell::new(false),
+            nodelay: Cell::new(false),
+            keepalive_timeout: Cell::new(Duration::ZERO),
+            peer: OnceCell::new(),
+            local: OnceCell::new(),
+            servers: RefCell::new(None),
+        }
+    }
+
+    /// The client's address.
+    pub fn peer(&self) -> &Address {
+        self.peer.get_or_init(|| self.stream.peer())
+    }
+
+    /// Our end's address.
+    pub fn local(&self) -> &Address {
+        self.local.get_or_init(|| self.stream.local())
+    }
+
+    /// The address that is listened on, as nginx's log names it before there is a request.
+    pub fn listening(&self) -> &str {
+        self.listener
+            .0
+            .strip_prefix("listen ")
+            .unwrap_or(&self.listener.0)
+    }
+
+    /// The virtual servers of the address it came by, in this generation. `None` when a reload
+    /// took the address away: the connection then ends.
+    pub fn servers(&self, local: &Local) -> Option<Arc<AddressServers>> {
+        let number = local.generation.number;
+        if let Some((cached, servers)) = &*self.servers.borrow()
+            && *cached == number
+        {
+            return Some(Arc::clone(servers));
+        }
+        let binding = local.generation.http.binding(&self.listener)?;
+        let servers = if binding.specific.is_empty() {
+            Arc::clone(&binding.servers)
+        } else {
+            binding.servers_for(self.local())
+        };
+        *self.servers.borrow_mut() = Some((number, Arc::clone(&servers)));
+        Some(servers)
+    }
+}
+
+/// A request's hold on its connection. A request kept for reuse holds none.
+#[derive(Clone, Default)]
+pub struct Held(Option<Rc<Connection>>);
+
+impl Held {
+    /// Holds this connection.
+    pub fn new(connection: &Rc<Connection>) -> Held {
+        Held(Some(Rc::clone(connection)))
+    }
+
+    /// Lets go of it.
+    pub fn release(&mut self) {
+        self.0 = None;
+    }
+
+    /// The connection itself, to be held by somebody else.
+    pub fn shared(&self) -> Option<&Rc<Connection>> {
+        self.0.as_ref()
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        // invariant: `pool` hands out requests that hold a connection and takes it away only
+        // when nobody can reach the request any more.
+        self.0
+            .as_deref()
+            .expect("a request in use holds its connection")
+    }
+}
+
+/// How reading a head ended.
+enum Head {
+    /// It is complete and parsed.
+    Complete,
+    /// The client left, or was silent for too long.
+    Gone { timed_out: bool },
+    /// It is no request; to be answered with the error's status.
+    Bad(HeadError),
+}
+
+/// Whether the connection goes on after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Wait for the next request.
+    KeepAlive,
+    /// The response was the last; the rest is sent, then the socket closed.
+    Close,
+    /// Nothing more is to be sent.
+    Drop,
+}
+
+/// Serves a connection from accept to close.
+pub async fn serve(connection: Rc<Connection>) {
+    let mut input = Buffer::default();
+    let mut pipelined = false;
+    loop {
+        if input.is_empty() {
+            match next_input(&connection).await {
+                Some(buffer) => input = buffer,
+                None => break,
+            }
+        }
+        let local = connection.worker.current();
+        let Some(servers) = connection.servers(&local) else {
+            break;
+        };
+        let mut request = pool::take(&local, &connection, &servers.default);
+        request.pipelined = pipelined;
+        let head = match parse(&mut request, &input) {
+            Ok(Some(length)) => {
+                input.advance(length);
+                Head::Complete
+            }
+            Ok(None) => Box::pin(read_rest(&connection, &mut request, &mut input)).await,
+            Err(error) => Head::Bad(error),
+        };
+        let after = match head {
+            Head::Complete => match hot::respond(&mut request) {
+                Some(after) => after,
+                None => Box::pin(serve_slowly(&connection, &mut request, &mut input)).await,
+            },
+            Head::Gone { timed_out } => gone(&connection, &mut request, timed_out),
+            Head::Bad(error) => {
+                Box::pin(refuse(&connection, &mut request, &mut input, error)).await
+            }
+        };
+        pool::give_back(request);
+        pipelined = !input.is_empty();
+        match after {
+            After::KeepAlive => {}
+            After::Close => {
+                finish(connection);
+                return;
+            }
+            After::Drop => break,
+        }
+        if connection.stream.backlog() > PIPELINE_BACKLOG_MAX
+            && connection.stream.drained(0).await.is_err()
+        {
+            break;
+        }
+    }
+}
+
+/// Leaves the rest of sending, and then closing, to the engine.
+fn finish(connection: Rc<Connection>) {
+    if let Ok(connection) = Rc::try_unwrap(connection) {
+        connection.stream.finish();
+    }
+}
+
+/// Sends what is queued and waits for the first bytes of the next request. `None` ends the
+/// connection: the client closed, was silent for too long, or we are shutting down.
+async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
+    connection.stream.start_send();
+    let first = connection.requests.get() == 0;
+    if !first && connection.worker.quitting() {
+        return None;
+    }
+    let wait = match first {
+        true => connection.worker.first_byte_timeout(connection),
+        false => connection.keepalive_timeout.get(),
+    };
+    connection.idle.set(true);
+    let received = connection
+        .stream
+        .recv_idle(Some(engine::now() + wait))
+        .await;
+    connection.idle.set(false);
+    match received {
+        Ok(buffer) if !buffer.is_empty() => Some(buffer),
+        Ok(_) => {
+            log::connection_closed(connection, first);
+            None
+        }
+        Err(error) => {
+            log::connection_closed_early(connection, &error, first);
+            None
+        }
+    }
+}
+
+fn parse(request: &mut Request, bytes: &[u8]) -> Result<Option<usize>, HeadError> {
+    let limits = request.server.core.head_limits();
+    let client = request.client_mut();
+    let parsed = h1::parse_head(bytes, &limits, &mut client.head);
+    if let Ok(Some(length)) = parsed {
+        client.bytes.clear();
+        client
+            .bytes
+            .extend_from_slice(bytes.get(..length).unwrap_or_default());
+    }
+    parsed
+}
+
+/// Reads on until the head is complete. Its bytes gather in the request; what follows the head
+/// stays in `input`.
+async fn read_rest(connection: &Connection, request: &mut Request, input: &mut Buffer) -> Head {
+    let deadline = engine::now() + request.server.core.client_header_timeout;
+    let limits = request.server.core.head_limits();
+    request.client_mut().bytes.clear();
+    request.client_mut().bytes.extend_from_slice(input);
+    loop {
+        *input = match connection.stream.recv(Some(deadline)).await {
+            Ok(buffer) if buffer.is_empty() => return Head::Gone { timed_out: false },
+            Ok(buffer) => buffer,
+            Err(error) => {
+                return Head::Gone {
+                    timed_out: error.kind() == std::io::ErrorKind::TimedOut,
+                };
+            }
+        };
+        let client = request.client_mut();
+        let before = client.bytes.len();
+        client.bytes.extend_from_slice(input);
+        match h1::parse_head(&client.bytes, &limits, &mut client.head) {
+            Ok(None) => {}
+            Ok(Some(length)) => {
+                client.bytes.truncate(length);
+                input.advance(length.saturating_sub(before));
+                return Head::Complete;
+            }
+            Err(error) => return Head::Bad(error),
+        }
+    }
+}
+
+/// A request whose head never came: logged as nginx does, without an answer.
+fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
+    log::incomplete_head(connection, request, timed_out);
+    request.response.status = if timed_out { 408 } else { 400 };
+    log::write_access(request);
+    if timed_out && request.plan.core.reset_timedout_connection {
+        connection.stream.abort();
+    }
+    After::Drop
+}
+
+/// Answers something that is no request and ends the connection.
+async fn refuse(
+    connection: &Rc<Connection>,
+    request: &mut Request,
+    input: &mut Buffer,
+    error: HeadError,
+) -> After {
+    if request.client.bytes.is_empty() {
+        request.client_mut().bytes.extend_from_slice(input);
+    }
+    let text = error.log_text(&request.client.bytes);
+    let reading = if request.client.head.has_request_line() {
+        "headers"
+    } else {
+        "line"
+    };
+    log::error!(
+        request,
+        Info,
+        "{} while reading client request {reading}",
+        log::Printable(&text)
+    );
+    let mut exchange = Exchange::h1(H1::refused(connection, std::mem::take(input)));
+    if !request.prepared {
+        connection.requests.set(connection.requests.get() + 1);
+    }
+    let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
+    log::write_access(request);
+    exchange.leave(request, outcome.is_ok()).await.0
+}
+
+/// Serves a request through the phases, with a future of its own.
+async fn serve_slowly(
+    connection: &Rc<Connection>,
+    request: &mut Request,
+    input: &mut Buffer,
+) -> After {
+    let mut exchange = match begin(connection, request, input) {
+        Ok(exchange) => exchange,
+        Err((text, status)) => {
+            if !text.is_empty() {
+                log::error!(
+                    request,
+                    Info,
+                    "{} while reading client request headers",
+                    log::Printable(&text)
+                );
+            }
+            let mut exchange = Exchange::h1(H1::refused(connection, std::mem::take(input)));
+            let outcome = error_page::refuse(request, &mut exchange, status).await;
+            log::write_access(request);
+            return exchange.leave(request, outcome.is_ok()).await.0;
+        }
+    };
+    let outcome = request::handle(request, &mut exchange).await;
+    if let Err(abort) = &outcome {
+        note_abort(request, abort);
+    }
+    log::write_access(request);
+    let (after, rest) = exchange.leave(request, outcome.is_ok()).await;
+    *input = rest;
+    after
+}
+
+/// From a parsed head to an exchange: host, virtual server and URI, the body's framing.
+fn begin(
+    connection: &Rc<Connection>,
+    request: &mut Request,
+    input: &mut Buffer,
+) -> Result<Exchange, Refusal> {
+    request.begin()?;
+    let client = &request.client;
+    let length = h1::body_length(&client.head, &client.bytes, false)
+        .map_err(|error| (error.log_text(&client.head, &client.bytes), error.status()))?;
+    request.body.begin(length);
+    for line in client.head.ignored() {
+        log::error!(
+            request,
+            Info,
+            "client sent invalid header line: \"{}\" while reading client request headers",
+            log::Printable(line.of(&client.bytes))
+        );
+    }
+    Ok(Exchange::h1(H1::new(
+        connection,
+        request,
+        length,
+        std::mem::take(input),
+    )))
+}
+
+/// A status for the log where no response was completed.
+fn note_abort(request: &mut Request, abort: &Abort) {
+    log::abort(request, abort);
+    match abort {
+        Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,
+        Abort::TimedOut if request.response.status == 0 => request.response.status = 408,
+        _ if request.response.status == 0 => request.response.status = 500,
+        _ => {}
+    }
+}
+
+/// The server of an address for a Host, or its default.
+pub fn server_for(servers: &AddressServers, host: &[u8], request: &mut Request) -> Arc<Server> {
+    servers
+        .names
+        .find(host, request)
+        .unwrap_or_else(|| Arc::clone(&servers.default))
+}

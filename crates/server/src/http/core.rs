@@ -1,0 +1,689 @@
+//! nginx's core module: the directives that belong to no single feature.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html>. [`Core`] holds what may differ
+//! from location to location, [`ServerCore`] what is decided with the virtual server.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, parse};
+use proto::h1;
+use proto::header::Known;
+use proto::method::Method;
+
+use crate::compile::{Compiler, Feature};
+use crate::http::request::Request;
+use crate::text::Text;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
+const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+
+/// What `root` or `alias` says.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// The directory, with variables.
+    pub path: Text,
+    /// Set for `alias`: how it cuts the URI.
+    pub alias: Option<Alias>,
+    /// The path begins with a variable: whether it is absolute shows at run time.
+    pub relative_at_run_time: bool,
+    /// Where relative paths start; ends with `/`.
+    pub prefix: Bytes,
+}
+
+/// How `alias` cuts the URI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alias {
+    /// The declaring location's prefix of this many bytes is replaced by the path.
+    Prefix(usize),
+    /// Declared in a regex location: the path is the whole file name.
+    Whole,
+}
+
+/// `server_tokens`: the text that names us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerTokens {
+    /// `tidegate/VERSION`.
+    On,
+    /// `tidegate`.
+    Off,
+    /// As `on`: there is no build name to add.
+    Build,
+    /// nginx's own text, with the version that we are compatible with (ours).
+    Nginx,
+    /// nginx's own text without a version (ours: `server_tokens nginx_off`).
+    NginxOff,
+}
+
+/// The version of nginx whose behaviour is the reference.
+pub const NGINX_VERSION: &str = "1.31.5";
+
+/// Tidegate's own version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+impl ServerTokens {
+    /// The name as pages and `Server` show it.
+    pub fn text(&self) -> &'static str {
+        match self {
+            ServerTokens::On | ServerTokens::Build => {
+                concat!("tidegate/", env!("CARGO_PKG_VERSION"))
+            }
+            ServerTokens::Off => "tidegate",
+            ServerTokens::Nginx => "nginx/1.31.5",
+            ServerTokens::NginxOff => "nginx",
+        }
+    }
+
+    /// The Server field, with its line end.
+    pub fn field(&self) -> &'static [u8] {
+        match self {
+            ServerTokens::On | ServerTokens::Build => {
+                concat!("Server: tidegate/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes()
+            }
+            ServerTokens::Off => b"Server: tidegate\r\n",
+            ServerTokens::Nginx => b"Server: nginx/1.31.5\r\n",
+            ServerTokens::NginxOff => b"Server: nginx\r\n",
+        }
+    }
+}
+
+/// `keepalive_disable`: browsers that must not be kept alive in some cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeepaliveDisable {
+    msie6: bool,
+    safari: bool,
+}
+
+impl KeepaliveDisable {
+    /// Whether this request's client may be kept alive.
+    pub fn allows(self, request: &Request) -> bool {
+        if !self.safari && (!self.msie6 || request.method != Method::Post) {
+            return true;
+        }
+        let Some(agent) = request.header(Known::UserAgent) else {
+            return true;
+        };
+        let has = |name: &[u8]| memchr::memmem::find(agent, name).is_some();
+        if self.msie6 && request.method == Method::Post && proto::accept::is_msie6(agent) {
+            return false;
+        }
+        !(self.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/"))
+    }
+}
+
+/// `lingering_close`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LingeringClose {
+    /// Close at once.
+    Off,
+    /// Where the client may still be sending.
+    On,
+    /// Always.
+    Always,
+}
+
+/// `if_modified_since`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfModifiedSince {
+    /// Ignore the field.
+    Off,
+    /// Only the very same time counts as unmodified.
+    Exact,
+    /// That time or earlier.
+    Before,
+}
+
+macro_rules! settings {
+    ($($name:ident: $kind:ty = $directive:literal, $syntax:literal, $parse:expr, $contexts:expr,
+        $default:literal, $manual:literal;)*) => {
+        $(static $name: Setting<$kind> = Setting::new($directive, &[$syntax], $parse)
+            .contexts($contexts)
+            .default($default)
+            .manual($manual);)*
+    };
+}
+
+settings! {
+    SENDFILE: bool = "sendfile", "on | off", parse::flag, HSLI, "off",
+        "Sends files from the page cache without copying them through the program.";
+    SENDFILE_MAX_CHUNK: u64 = "sendfile_max_chunk", "size", parse::size, HSL, "2m",
+        "At most this much of a file goes out in one turn, so that one fast client does not hold up the others; 0 removes the bound.";
+    TCP_NODELAY: bool = "tcp_nodelay", "on | off", parse::flag, HSL, "on",
+        "Sets TCP_NODELAY when a connection is kept alive or becomes a tunnel.";
+    SEND_TIMEOUT: Duration = "send_timeout", "time", parse::milliseconds, HSL, "60s",
+        "The longest time between two successful writes to the client; after it the connection is closed.";
+    LIMIT_RATE: Rate = "limit_rate", "rate", rate, HSLI, "0",
+        "Bytes per second that a response may be sent at; 0 means no limit. Variables may be used.";
+    LIMIT_RATE_AFTER: Rate = "limit_rate_after", "size", rate, HSLI, "0",
+        "How much of a response is sent before limit_rate holds. Variables may be used.";
+    KEEPALIVE_TIME: Duration = "keepalive_time", "time", parse::milliseconds, HSL, "1h",
+        "The longest life of a connection: after it the next response is the last.";
+    KEEPALIVE_REQUESTS: u64 = "keepalive_requests", "number", parse::number, HSL, "1000",
+        "How many requests one connection may carry.";
+    CLIENT_MAX_BODY_SIZE: u64 = "client_max_body_size", "size", parse::offset, HSL, "1m",
+        "The largest request body that is accepted; a larger one is answered with 413. 0 means no limit.";
+    CLIENT_BODY_BUFFER_SIZE: u64 = "client_body_buffer_size", "size", parse::size, HSL, "16k",
+        "How much of a request body is kept in memory; a longer one goes to a temporary file.";
+    CLIENT_BODY_TIMEOUT: Duration = "client_body_timeout", "time", parse::milliseconds, HSL, "60s",
+        "The longest time between two successful reads of a request body (408 after it).";
+    LINGERING_TIME: Duration = "lingering_time", "time", parse::milliseconds, HSL, "30s",
+        "The longest time for reading and dropping what a client still sends.";
+    LINGERING_TIMEOUT: Duration = "lingering_timeout", "time", parse::milliseconds, HSL, "5s",
+        "The longest wait for more data while what a client sends is dropped.";
+    RESET_TIMEDOUT: bool = "reset_timedout_connection", "on | off", parse::flag, HSL, "off",
+        "Closes connections that timed out with a reset, which frees the kernel's memory at once.";
+    CHUNKED: bool = "chunked_transfer_encoding", "on | off", parse::flag, HSL, "on",
+        "Allows chunked responses in HTTP/1.1.";
+    ETAG: bool = "etag", "on | off", parse::flag, HSL, "on",
+        "Sends an ETag made of a static file's time and length.";
+    ABSOLUTE_REDIRECT: bool = "absolute_redirect", "on | off", parse::flag, HSL, "on",
+        "Makes the server's own redirects absolute.";
+    PORT_IN_REDIRECT: bool = "port_in_redirect", "on | off", parse::flag, HSL, "on",
+        "Writes the port into absolute redirects.";
+    SERVER_NAME_IN_REDIRECT: bool = "server_name_in_redirect", "on | off", parse::flag, HSL, "off",
+        "Takes the host of absolute redirects from server_name instead of the request.";
+    LOG_NOT_FOUND: bool = "log_not_found", "on | off", parse::flag, HSL, "on",
+        "Logs files that are not found as errors.";
+    LOG_SUBREQUEST: bool = "log_subrequest", "on | off", parse::flag, HSL, "off",
+        "Writes subrequests to the access log too.";
+    MSIE_PADDING: bool = "msie_padding", "on | off", parse::flag, HSL, "on",
+        "Pads error pages to 512 bytes for MSIE and Chrome, which hide shorter ones.";
+    SUBREQUEST_OUTPUT_BUFFER_SIZE: u64 = "subrequest_output_buffer_size", "size", parse::size, HSL, "4k",
+        "The largest response of a subrequest that is kept in memory for later use.";
+    CLIENT_HEADER_TIMEOUT: Duration = "client_header_timeout", "time", parse::milliseconds, HS, "60s",
+        "The longest time for reading a request's head (408 after it).";
+    CLIENT_HEADER_BUFFER_SIZE: u64 = "client_header_buffer_size", "size", parse::size, HS, "1k",
+        "Size of the first buffer for a request's head.";
+    IGNORE_INVALID_HEADERS: bool = "ignore_invalid_headers", "on | off", parse::flag, HS, "on",
+        "Ignores header fields with invalid names; off refuses the request.";
+    UNDERSCORES: bool = "underscores_in_headers", "on | off", parse::flag, HS, "off",
+        "Allows underscores in the names of header fields.";
+    MERGE_SLASHES: bool = "merge_slashes", "on | off", parse::flag, HS, "on",
+        "Joins adjacent slashes of a URI into one.";
+    MAX_HEADERS: u64 = "max_headers", "number", parse::number, HS, "1000",
+        "How many header fields a request may have.";
+}
+
+static LARGE_BUFFERS: Setting<(u64, u64)> =
+    Setting::new("large_client_header_buffers", &["number size"], number_and_size)
+        .contexts(HS)
+        .arity(Arity::exactly(2))
+        .default("4 8k")
+        .manual("Number and size of buffers for long heads: no line may be longer than one buffer (414 for the request line, else 400), nor the head than all of them.");
+
+static KEEPALIVE_TIMEOUT: Setting<(Duration, Option<u64>)> =
+    Setting::new("keepalive_timeout", &["timeout [header_timeout]"], keepalive_timeout)
+        .contexts(HSL)
+        .arity(Arity::between(1, 2))
+        .default("75s")
+        .manual("How long an idle connection is kept; 0 closes it after each response. The second value is shown in a Keep-Alive field, in seconds.");
+
+static KEEPALIVE_DISABLE: Setting<KeepaliveDisable> = Setting::new(
+    "keepalive_disable",
+    &["none | browser ..."],
+    keepalive_disable,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.default("msie6")
+.manual("Browsers that are not kept alive: msie6 after a POST, safari on macOS.");
+
+static LINGERING_CLOSE: Setting<LingeringClose> =
+    Setting::new("lingering_close", &["off | on | always"], |setter| {
+        parse::enumeration(setter, &[
+            ("off", LingeringClose::Off),
+            ("on", LingeringClose::On),
+            ("always", LingeringClose::Always),
+        ])
+    })
+    .contexts(HSL)
+    .default("on")
+    .manual("Reads and drops what a client still sends before the connection is closed, so that it gets to read the response.");
+
+static IF_MODIFIED_SINCE: Setting<IfModifiedSince> =
+    Setting::new("if_modified_since", &["off | exact | before"], |setter| {
+        parse::enumeration(
+            setter,
+            &[
+                ("off", IfModifiedSince::Off),
+                ("exact", IfModifiedSince::Exact),
+                ("before", IfModifiedSince::Before),
+            ],
+        )
+    })
+    .contexts(HSL)
+    .default("exact")
+    .manual("How a file's time is compared with If-Modified-Since.");
+
+static SERVER_TOKENS: Setting<ServerTokens> =
+    Setting::new("server_tokens", &["on | off | build | nginx | nginx_off"], |setter| {
+        parse::enumeration(setter, &[
+            ("on", ServerTokens::On),
+            ("off", ServerTokens::Off),
+            ("build", ServerTokens::Build),
+            ("nginx", ServerTokens::Nginx),
+            ("nginx_off", ServerTokens::NginxOff),
+        ])
+    })
+    .contexts(HSL)
+    .default("on")
+    .manual("What the Server field and error pages say: name and version, or the name alone. `nginx` and `nginx_off` (ours) send nginx's text for those who depend on it.");
+
+static SATISFY: Setting<bool> = Setting::new("satisfy", &["all | any"], |setter| {
+    parse::enumeration(setter, &[("all", false), ("any", true)])
+})
+.contexts(HSL)
+.default("all")
+.manual("Whether every access check must grant a request, or any one.");
+
+static ROOT: Setting<Template> = Setting::new("root", &["path"], root)
+    .also(&["alias"])
+    .contexts(HSLI)
+    .name_contexts("alias", Contexts::LOCATION)
+    .arity(Arity::exactly(1))
+    .default("html")
+    .inherit(Inherit::Value)
+    .manual("root: the directory below which URIs are looked up. alias: what replaces the location's part of the URI; in a regex location, the whole file name. Variables may be used.");
+
+static MAX_RANGES: Setting<u64> = Setting::new("max_ranges", &["number"], parse::number)
+    .contexts(HSL)
+    .manual("How many ranges of a file one request may ask for; more get the whole file, as does any range when it is 0. Without the directive there is no limit.");
+
+/// A rate or size that may hold variables.
+#[derive(Clone, Debug)]
+enum Rate {
+    Fixed(u64),
+    Variable(Template),
+}
+
+/// Rate or size compiled.
+#[derive(Clone, Debug)]
+enum RateText {
+    Fixed(u64),
+    Text(Text),
+}
+
+impl RateText {
+    fn compile(compiler: &Compiler<'_>, rate: Rate) -> RateText {
+        match rate {
+            Rate::Fixed(bytes) => RateText::Fixed(bytes),
+            Rate::Variable(template) => RateText::Text(compiler.text(&template)),
+        }
+    }
+
+    fn evaluate(&self, request: &mut Request) -> u64 {
+        match self {
+            RateText::Fixed(bytes) => *bytes,
+            RateText::Text(text) => {
+                let value = text.evaluate(request);
+                std::str::from_utf8(&value)
+                    .ok()
+                    .and_then(parse::size_text)
+                    .unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// The core directives of one location.
+pub struct Core {
+    /// `root`, `alias`.
+    pub root: Root,
+    /// `sendfile`.
+    pub sendfile: bool,
+    /// `sendfile_max_chunk` in bytes; `None`: no bound.
+    pub sendfile_max_chunk: Option<usize>,
+    /// `tcp_nodelay`.
+    pub tcp_nodelay: bool,
+    /// `send_timeout`.
+    pub send_timeout: Duration,
+    limit_rate: RateText,
+    limit_rate_after: RateText,
+    /// `keepalive_timeout`, first value.
+    pub keepalive_timeout: Duration,
+    /// `keepalive_timeout`, second value, in seconds.
+    pub keepalive_header: Option<u64>,
+    /// `keepalive_time`.
+    pub keepalive_time: Duration,
+    /// `keepalive_requests`.
+    pub keepalive_requests: u64,
+    /// `keepalive_disable`.
+    pub keepalive_disable: KeepaliveDisable,
+    /// `client_max_body_size` in bytes; 0: no limit.
+    pub client_max_body_size: u64,
+    /// `client_body_buffer_size` in bytes.
+    pub client_body_buffer_size: usize,
+    /// `client_body_timeout`.
+    pub client_body_timeout: Duration,
+    /// `lingering_close`.
+    pub lingering_close: LingeringClose,
+    /// `lingering_time`.
+    pub lingering_time: Duration,
+    /// `lingering_timeout`.
+    pub lingering_timeout: Duration,
+    /// `reset_timedout_connection`.
+    pub reset_timedout_connection: bool,
+    /// `chunked_transfer_encoding`.
+    pub chunked_transfer_encoding: bool,
+    /// `etag`.
+    pub etag: bool,
+    /// `if_modified_since`.
+    pub if_modified_since: IfModifiedSince,
+    /// `max_ranges`; `None` where it is not written.
+    pub max_ranges: Option<u32>,
+    /// `absolute_redirect`.
+    pub absolute_redirect: bool,
+    /// `port_in_redirect`.
+    pub port_in_redirect: bool,
+    /// `server_name_in_redirect`.
+    pub server_name_in_redirect: bool,
+    /// `server_tokens`.
+    pub server_tokens: ServerTokens,
+    /// `satisfy any`.
+    pub satisfy_any: bool,
+    /// `log_not_found`.
+    pub log_not_found: bool,
+    /// `log_subrequest`.
+    pub log_subrequest: bool,
+    /// `msie_padding`.
+    pub msie_padding: bool,
+    /// `subrequest_output_buffer_size` in bytes.
+    pub subrequest_output_buffer_size: usize,
+}
+
+impl Feature for Core {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &ROOT,
+        &SENDFILE,
+        &SENDFILE_MAX_CHUNK,
+        &TCP_NODELAY,
+        &SEND_TIMEOUT,
+        &LIMIT_RATE,
+        &LIMIT_RATE_AFTER,
+        &KEEPALIVE_TIMEOUT,
+        &KEEPALIVE_TIME,
+        &KEEPALIVE_REQUESTS,
+        &KEEPALIVE_DISABLE,
+        &CLIENT_MAX_BODY_SIZE,
+        &CLIENT_BODY_BUFFER_SIZE,
+        &CLIENT_BODY_TIMEOUT,
+        &LINGERING_CLOSE,
+        &LINGERING_TIME,
+        &LINGERING_TIMEOUT,
+        &RESET_TIMEDOUT,
+        &CHUNKED,
+        &ETAG,
+        &IF_MODIFIED_SINCE,
+        &ABSOLUTE_REDIRECT,
+        &PORT_IN_REDIRECT,
+        &SERVER_NAME_IN_REDIRECT,
+        &SERVER_TOKENS,
+        &SATISFY,
+        &LOG_NOT_FOUND,
+        &LOG_SUBREQUEST,
+        &MSIE_PADDING,
+        &MAX_RANGES,
+        &SUBREQUEST_OUTPUT_BUFFER_SIZE,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let (keepalive_timeout, keepalive_header) = scope.get(&KEEPALIVE_TIMEOUT)?;
+        let chunk = scope.get(&SENDFILE_MAX_CHUNK)?;
+        Ok(Core {
+            root: compile_root(compiler, scope)?,
+            sendfile: scope.get(&SENDFILE)?,
+            sendfile_max_chunk: (chunk > 0).then_some(chunk as usize),
+            tcp_nodelay: scope.get(&TCP_NODELAY)?,
+            send_timeout: scope.get(&SEND_TIMEOUT)?,
+            limit_rate: RateText::compile(compiler, scope.get(&LIMIT_RATE)?),
+            limit_rate_after: RateText::compile(compiler, scope.get(&LIMIT_RATE_AFTER)?),
+            keepalive_timeout,
+            keepalive_header,
+            keepalive_time: scope.get(&KEEPALIVE_TIME)?,
+            keepalive_requests: scope.get(&KEEPALIVE_REQUESTS)?,
+            keepalive_disable: scope.get(&KEEPALIVE_DISABLE)?,
+            client_max_body_size: scope.get(&CLIENT_MAX_BODY_SIZE)?,
+            client_body_buffer_size: scope.get(&CLIENT_BODY_BUFFER_SIZE)? as usize,
+            client_body_timeout: scope.get(&CLIENT_BODY_TIMEOUT)?,
+            lingering_close: scope.get(&LINGERING_CLOSE)?,
+            lingering_time: scope.get(&LINGERING_TIME)?,
+            lingering_timeout: scope.get(&LINGERING_TIMEOUT)?,
+            reset_timedout_connection: scope.get(&RESET_TIMEDOUT)?,
+            chunked_transfer_encoding: scope.get(&CHUNKED)?,
+            etag: scope.get(&ETAG)?,
+            if_modified_since: scope.get(&IF_MODIFIED_SINCE)?,
+            max_ranges: scope
+                .written(&MAX_RANGES)?
+                .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            absolute_redirect: scope.get(&ABSOLUTE_REDIRECT)?,
+            port_in_redirect: scope.get(&PORT_IN_REDIRECT)?,
+            server_name_in_redirect: scope.get(&SERVER_NAME_IN_REDIRECT)?,
+            server_tokens: scope.get(&SERVER_TOKENS)?,
+            satisfy_any: scope.get(&SATISFY)?,
+            log_not_found: scope.get(&LOG_NOT_FOUND)?,
+            log_subrequest: scope.get(&LOG_SUBREQUEST)?,
+            msie_padding: scope.get(&MSIE_PADDING)?,
+            subrequest_output_buffer_size: scope.get(&SUBREQUEST_OUTPUT_BUFFER_SIZE)? as usize,
+        })
+    }
+}
+
+impl Core {
+    /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first.
+    pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
+        let rate = match request.limit_rate {
+            Some(rate) => rate,
+            None => self.limit_rate.evaluate(request),
+        };
+        (rate > 0).then_some(rate)
+    }
+
+    /// Bytes that go before the limit holds.
+    pub fn limit_rate_after_of(&self, request: &mut Request) -> u64 {
+        self.limit_rate_after.evaluate(request)
+    }
+
+    /// Whether a response may be sent at full speed without asking the request.
+    pub fn unlimited(&self) -> bool {
+        matches!(self.limit_rate, RateText::Fixed(0))
+    }
+}
+
+/// What is decided before the location is known.
+pub struct ServerCore {
+    /// `client_header_timeout`.
+    pub client_header_timeout: Duration,
+    limits: h1::Limits,
+}
+
+impl ServerCore {
+    /// Bounds for a request's head.
+    pub fn head_limits(&self) -> h1::Limits {
+        self.limits
+    }
+}
+
+impl Feature for ServerCore {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &CLIENT_HEADER_TIMEOUT,
+        &CLIENT_HEADER_BUFFER_SIZE,
+        &LARGE_BUFFERS,
+        &IGNORE_INVALID_HEADERS,
+        &UNDERSCORES,
+        &MERGE_SLASHES,
+        &MAX_HEADERS,
+    ];
+
+    fn compile(_compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let (number, size) = scope.get(&LARGE_BUFFERS)?;
+        let first = scope.get(&CLIENT_HEADER_BUFFER_SIZE)?;
+        Ok(ServerCore {
+            client_header_timeout: scope.get(&CLIENT_HEADER_TIMEOUT)?,
+            limits: h1::Limits {
+                buffer_size: first as usize,
+                large_buffers: number as usize,
+                large_buffer_size: size as usize,
+                headers_max: scope.get(&MAX_HEADERS)? as usize,
+                merge_slashes: scope.get(&MERGE_SLASHES)?,
+                ignore_invalid_headers: scope.get(&IGNORE_INVALID_HEADERS)?,
+                underscores_in_headers: scope.get(&UNDERSCORES)?,
+            },
+        })
+    }
+}
+
+fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fault> {
+    let (declaring, template) = scope.get_with_scope(&ROOT)?;
+    let mut prefix = compiler.prefix.as_os_str().as_bytes().to_vec();
+    if prefix.last() != Some(&b'/') {
+        prefix.push(b'/');
+    }
+    let is_alias = declaring.is_some_and(|scope| {
+        scope
+            .own_lines(&ROOT.spec)
+            .iter()
+            .any(|l| &*l.name.bytes == b"alias")
+    });
+    let mut text = compiler.text(&template);
+    let mut relative_at_run_time = false;
+    let begins_with_slash = match template.parts.first() {
+        Some(conf::Part::Literal(first)) => first.first() == Some(&b'/'),
+        None => false,
+        Some(_) => {
+            relative_at_run_time = true;
+            true
+        }
+    };
+    if !begins_with_slash {
+        let mut parts = vec![conf::Part::Literal(prefix.clone().into())];
+        parts.extend(template.parts.iter().cloned());
+        text = compiler.text(&Template { parts });
+    }
+    let alias = is_alias.then(|| alias_of(declaring));
+    if alias.is_none()
+        && let Text::Literal(path) = &mut text
+        && path.len() > 1
+        && path.ends_with(b"/")
+    {
+        // One trailing slash of a root is dropped: the URI brings its own.
+        path.truncate(path.len() - 1);
+    }
+    if alias.is_none()
+        && let Text::Literal(path) = &mut text
+        && path.as_ref() == b"/"
+    {
+        *path = Bytes::new();
+    }
+    Ok(Root {
+        path: text,
+        alias,
+        relative_at_run_time,
+        prefix: prefix.into(),
+    })
+}
+
+/// What an `alias` of this location replaces.
+fn alias_of(declaring: Option<ScopeRef<'_>>) -> Alias {
+    let mut scope = declaring;
+    while let Some(at) = scope {
+        if let Some(line) = at.line()
+            && &*line.name.bytes == b"location"
+        {
+            return match crate::http::compile::LocationName::parse(line) {
+                Ok(name) => name.alias(),
+                Err(_) => Alias::Prefix(0),
+            };
+        }
+        scope = at.parent();
+    }
+    Alias::Prefix(0)
+}
+
+fn root(setter: &Setter<'_>) -> Result<Template, Fault> {
+    let lines = setter.lines();
+    let Some(first) = lines.first() else {
+        return Err(Fault::new("no path"));
+    };
+    if let Some(second) = lines.get(1) {
+        let name = second.name.text();
+        let text = if first.name.bytes == second.name.bytes {
+            format!("\"{name}\" directive is duplicate")
+        } else {
+            format!(
+                "\"{name}\" directive is duplicate, \"{}\" directive was specified earlier",
+                first.name.text()
+            )
+        };
+        return Err(Fault::at(&second.name, text));
+    }
+    let Some(word) = first.args.first() else {
+        return Err(Fault::new("no path"));
+    };
+    let template = Template::parse(word)?;
+    let document_root = |name: &str| name == "document_root" || name == "realpath_root";
+    if template
+        .parts
+        .iter()
+        .any(|p| matches!(p, conf::Part::Variable(name) if document_root(name)))
+    {
+        let text = format!(
+            "the $document_root variable cannot be used in the \"{}\" directive",
+            first.name.text()
+        );
+        return Err(Fault::at(word, text));
+    }
+    Ok(template)
+}
+
+fn rate(setter: &Setter<'_>) -> Result<Rate, Fault> {
+    let word = setter.word()?;
+    if word.bytes.contains(&b'$') {
+        return Template::parse(word).map(Rate::Variable);
+    }
+    parse::size(setter).map(Rate::Fixed)
+}
+
+fn number_and_size(setter: &Setter<'_>) -> Result<(u64, u64), Fault> {
+    let args = setter.args();
+    let (Some(number), Some(size)) = (args.first(), args.get(1)) else {
+        return Err(Fault::new("invalid number of arguments"));
+    };
+    let number = parse::number_word(number, setter)?;
+    if number == 0 {
+        return Err(Fault::new("invalid value \"0\""));
+    }
+    Ok((number, parse::size_word(size, setter)?))
+}
+
+fn keepalive_timeout(setter: &Setter<'_>) -> Result<(Duration, Option<u64>), Fault> {
+    let args = setter.args();
+    let Some(first) = args.first() else {
+        return Err(Fault::new("no time"));
+    };
+    let timeout = parse::milliseconds_word(first, setter)?;
+    let header = match args.get(1) {
+        Some(word) => Some(parse::seconds_word(word, setter)?.as_secs()),
+        None => None,
+    };
+    Ok((timeout, header.filter(|seconds| *seconds > 0)))
+}
+
+fn keepalive_disable(setter: &Setter<'_>) -> Result<KeepaliveDisable, Fault> {
+    let mut disable = KeepaliveDisable::default();
+    for word in setter.args() {
+        match &*word.bytes {
+            b"none" => {}
+            b"msie6" => disable.msie6 = true,
+            b"safari" => disable.safari = true,
+            _ => {
+                return Err(Fault::at(
+                    word,
+                    format!("invalid value \"{}\"", word.text()),
+                ));
+            }
+        }
+    }
+    Ok(disable)
+}

@@ -1,0 +1,664 @@
+//! The exchange of HTTP/1.0 and 1.1: framing both ways, keep-alive, lingering close, pacing.
+//!
+//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. `limit_rate` and the
+//! send timeout act here, on everything that is sent.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::Buffer;
+use engine::net::{Address, Segment};
+use proto::h1::chunked::{ChunkLine, DATA_END, Decoder, LAST_BEFORE_TRAILERS};
+use proto::h1::{BodyLength, Version};
+use proto::header::Known;
+use proto::method::Method;
+use proto::status;
+
+use crate::http::connection::{After, Connection};
+use crate::http::core::LingeringClose;
+use crate::http::exchange::Abort;
+use crate::http::output::Piece;
+use crate::http::request::Request;
+use crate::http::response::{Field, Response};
+
+/// Bytes queued for a client beyond which a handler waits for it.
+const BACKLOG_MAX: usize = 64 * 1024;
+
+/// How much of the request's body is still to come.
+#[derive(Debug)]
+enum Incoming {
+    /// Nothing: there was none, or all of it has been read.
+    Nothing,
+    /// This many bytes.
+    Length(u64),
+    /// Chunks until the last one.
+    Chunked(Box<Decoder>),
+}
+
+/// Raw bytes both ways after `101 Switching Protocols`.
+pub struct Tunnel {
+    /// The client's connection.
+    pub connection: Rc<Connection>,
+    /// Bytes received already.
+    pub received: Buffer,
+}
+
+/// One request and its response on an HTTP/1 connection.
+pub struct H1 {
+    connection: Rc<Connection>,
+    input: Buffer,
+    incoming: Incoming,
+    version: Version,
+    /// The client waits for `100 Continue`.
+    continue_wanted: bool,
+    keep_alive: bool,
+    may_linger: bool,
+    /// The response's body is sent in chunks.
+    chunked: bool,
+    /// What is left of the announced length of the response's body.
+    announced: Option<u64>,
+    head_sent: bool,
+    copy_files: bool,
+    upgraded: bool,
+}
+
+impl H1 {
+    /// An exchange for a parsed head; `input` is what has been received after it.
+    pub fn new(
+        connection: &Rc<Connection>,
+        request: &Request,
+        length: BodyLength,
+        input: Buffer,
+    ) -> H1 {
+        let version = request.client.head.version();
+        let expect = request.header(Known::Expect);
+        H1 {
+            connection: Rc::clone(connection),
+            input,
+            incoming: match length {
+                BodyLength::None | BodyLength::Length(0) => Incoming::Nothing,
+                BodyLength::Length(length) => Incoming::Length(length),
+                BodyLength::Chunked => Incoming::Chunked(Box::new(Decoder::new())),
+            },
+            version,
+            continue_wanted: version >= Version::Http11
+                && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
+            keep_alive: request.client.head.keeps_alive(),
+            may_linger: true,
+            chunked: false,
+            announced: None,
+            head_sent: false,
+            copy_files: false,
+            upgraded: false,
+        }
+    }
+
+    /// An exchange that only says why it is none.
+    pub fn refused(connection: &Rc<Connection>, input: Buffer) -> H1 {
+        H1 {
+            connection: Rc::clone(connection),
+            input,
+            incoming: Incoming::Nothing,
+            version: Version::Http11,
+            continue_wanted: false,
+            keep_alive: false,
+            may_linger: true,
+            chunked: false,
+            announced: None,
+            head_sent: false,
+            copy_files: false,
+            upgraded: false,
+        }
+    }
+
+    /// Whether files must be read into memory (`sendfile off`).
+    pub fn copies_files(&self) -> bool {
+        self.copy_files
+    }
+
+    /// See `Exchange::forbid_keepalive`.
+    pub fn forbid_keepalive(&mut self) {
+        self.keep_alive = false;
+    }
+
+    /// See `Exchange::forbid_lingering`.
+    pub fn forbid_lingering(&mut self) {
+        self.may_linger = false;
+    }
+
+    /// See `Exchange::no_continue`.
+    pub fn no_continue(&mut self) {
+        self.continue_wanted = false;
+    }
+
+    /// See `Exchange::body_at_hand`.
+    pub fn body_at_hand(&self) -> bool {
+        matches!(self.incoming, Incoming::Nothing) || !self.input.is_empty()
+    }
+
+    /// See `Exchange::upgrade`.
+    pub fn upgrade(&mut self) -> Tunnel {
+        self.keep_alive = false;
+        self.may_linger = false;
+        self.upgraded = true;
+        Tunnel {
+            connection: Rc::clone(&self.connection),
+            received: std::mem::take(&mut self.input),
+        }
+    }
+
+    /// See `Exchange::read_body`.
+    pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        loop {
+            if let Some(bytes) = self.decode(request)? {
+                request.body.note_received(bytes.len() as u64);
+                return Ok(Some(bytes));
+            }
+            if matches!(self.incoming, Incoming::Nothing) {
+                return Ok(None);
+            }
+            if self.continue_wanted && !self.head_sent {
+                self.continue_wanted = false;
+                self.connection
+                    .stream
+                    .push(Segment::Bytes(Bytes::from_static(
+                        b"HTTP/1.1 100 Continue\r\n\r\n",
+                    )));
+            }
+            self.connection.stream.start_send();
+            let deadline = engine::now() + request.plan.core.client_body_timeout;
+            self.input = self.connection.stream.recv(Some(deadline)).await?;
+            if self.input.is_empty() {
+                return Err(Abort::Closed(std::io::ErrorKind::ConnectionAborted.into()));
+            }
+            self.continue_wanted = false;
+        }
+    }
+
+    /// What of the received bytes belongs to the body.
+    fn decode(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        while !self.input.is_empty() {
+            match &mut self.incoming {
+                Incoming::Nothing => return Ok(None),
+                Incoming::Length(left) => {
+                    let taken = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(self.input.len());
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.incoming = Incoming::Nothing;
+                    }
+                    return Ok(Some(self.take_input(taken)));
+                }
+                Incoming::Chunked(decoder) => {
+                    let decoded = decoder
+                        .decode(&self.input)
+                        .map_err(|_| Abort::BadBody("client sent invalid chunked body"))?;
+                    let (consumed, done) = (decoded.consumed, decoded.done);
+                    let data = self.input.get(decoded.data).unwrap_or_default();
+                    let bytes = (!data.is_empty()).then(|| Bytes::copy_from_slice(data));
+                    self.input.advance(consumed);
+                    if done {
+                        self.incoming = Incoming::Nothing;
+                        request.body.note_end();
+                    }
+                    if bytes.is_some() || done {
+                        return Ok(bytes);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_input(&mut self, length: usize) -> Bytes {
+        if length == self.input.len() {
+            return std::mem::take(&mut self.input).into_bytes();
+        }
+        let bytes = Bytes::copy_from_slice(self.input.get(..length).unwrap_or_default());
+        self.input.advance(length);
+        bytes
+    }
+
+    /// See `Exchange::client_gone`. Bytes that come meanwhile (a pipelined request) are kept.
+    pub async fn client_gone(&mut self) -> Abort {
+        if !self.input.is_empty() || !matches!(self.incoming, Incoming::Nothing) {
+            return std::future::pending().await;
+        }
+        match self.connection.stream.recv(None).await {
+            Ok(buffer) if buffer.is_empty() => {
+                Abort::Closed(std::io::ErrorKind::ConnectionAborted.into())
+            }
+            Ok(buffer) => {
+                self.input = buffer;
+                std::future::pending().await
+            }
+            Err(error) => error.into(),
+        }
+    }
+
+    /// See `Exchange::send_informational`.
+    pub fn send_informational(&mut self, status: u16, fields: &[Field]) {
+        if self.head_sent || self.version < Version::Http11 {
+            return;
+        }
+        let mut head = Vec::with_capacity(128);
+        status::write_line(status, &mut head);
+        for field in fields {
+            write_field(&mut head, &field.name, &field.value);
+        }
+        head.extend_from_slice(b"\r\n");
+        self.connection.stream.push(Segment::Bytes(head.into()));
+        self.connection.stream.start_send();
+    }
+
+    /// See `Exchange::send_head`.
+    pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
+        let plan = Arc::clone(&request.plan);
+        self.head_sent = true;
+        self.copy_files = !plan.core.sendfile;
+        self.connection
+            .stream
+            .set_send_timeout(plan.core.send_timeout);
+        if let Some(chunk) = plan.core.sendfile_max_chunk {
+            self.connection.stream.set_sendfile_chunk(chunk);
+        }
+        let response = &mut request.response;
+        if response.last_modified.is_some() && !matches!(response.status, 200 | 206 | 304) {
+            response.last_modified = None;
+        }
+        match response.status {
+            204 => {
+                response.header_only = true;
+                response.content_type = Bytes::new();
+                response.content_length = None;
+                response.last_modified = None;
+            }
+            304 => response.header_only = true,
+            _ => {}
+        }
+        let without_body = request.method == Method::Head
+            || matches!(request.response.status, 204 | 304 | 100..=199);
+        if request.method == Method::Head {
+            request.response.header_only = true;
+        }
+        let unknown = request.response.content_length.is_none();
+        if !without_body && (unknown || request.response.expect_trailers) {
+            if self.version >= Version::Http11 && plan.core.chunked_transfer_encoding {
+                self.chunked = true;
+                request.response.content_length = None;
+            } else if unknown {
+                self.keep_alive = false;
+            }
+        }
+        self.announced = if self.chunked {
+            None
+        } else {
+            request.response.content_length
+        };
+        self.keep_alive = self.keep_alive && may_keep_alive(&self.connection, request);
+        if self.version == Version::Http09 {
+            self.keep_alive = false;
+            return Ok(());
+        }
+        request.keepalive = self.keep_alive;
+        request.chunked = self.chunked;
+        let mut head = Vec::with_capacity(512);
+        let framing = Framing {
+            chunked: self.chunked,
+            keep_alive: self.keep_alive,
+        };
+        write_head(request, framing, &mut head);
+        request.bytes_sent += head.len() as u64;
+        self.connection.stream.push(Segment::Bytes(head.into()));
+        Ok(())
+    }
+
+    /// See `Exchange::send`.
+    pub async fn send(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
+        match piece {
+            Piece::Bytes(mut bytes) => {
+                while !bytes.is_empty() {
+                    let allowed = self.pace(request, bytes.len() as u64).await?;
+                    let part = bytes.split_to(
+                        usize::try_from(allowed)
+                            .unwrap_or(bytes.len())
+                            .min(bytes.len()),
+                    );
+                    let length = part.len() as u64;
+                    self.push(request, Segment::Bytes(part), length);
+                    self.wait_for_client().await?;
+                }
+            }
+            Piece::File {
+                file,
+                mut offset,
+                mut length,
+            } => {
+                while length > 0 {
+                    let part = self.pace(request, length).await?;
+                    let segment = Segment::File {
+                        file: file.clone(),
+                        offset,
+                        length: part,
+                    };
+                    self.push(request, segment, part);
+                    self.wait_for_client().await?;
+                    offset += part;
+                    length -= part;
+                }
+            }
+            Piece::Flush => self.connection.stream.start_send(),
+            Piece::Last => {
+                if self.chunked {
+                    self.push_last_chunk(request);
+                }
+            }
+            Piece::Include { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Queues a stretch of the body, framed.
+    fn push(&mut self, request: &mut Request, segment: Segment, length: u64) {
+        let stream = &self.connection.stream;
+        request.body_bytes_sent += length;
+        request.bytes_sent += length;
+        if let Some(announced) = &mut self.announced {
+            *announced = announced.saturating_sub(length);
+        }
+        if !self.chunked {
+            stream.push(segment);
+            return;
+        }
+        let line = ChunkLine::new(length);
+        let framing = (line.as_bytes().len() + DATA_END.len()) as u64;
+        request.bytes_sent += framing;
+        request.body_bytes_sent += framing;
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+        stream.push(segment);
+        stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
+    }
+
+    fn push_last_chunk(&mut self, request: &mut Request) {
+        let mut end = BytesMut::with_capacity(64);
+        end.extend_from_slice(LAST_BEFORE_TRAILERS);
+        for field in &request.response.trailers {
+            end.extend_from_slice(&field.name);
+            end.extend_from_slice(b": ");
+            end.extend_from_slice(&field.value);
+            end.extend_from_slice(b"\r\n");
+        }
+        end.extend_from_slice(b"\r\n");
+        request.bytes_sent += end.len() as u64;
+        request.body_bytes_sent += end.len() as u64;
+        self.connection.stream.push(Segment::Bytes(end.freeze()));
+    }
+
+    /// Waits while the client has too much to take already.
+    async fn wait_for_client(&self) -> Result<(), Abort> {
+        if self.connection.stream.backlog() > BACKLOG_MAX {
+            self.connection.stream.drained(BACKLOG_MAX).await?;
+        }
+        Ok(())
+    }
+
+    /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may.
+    async fn pace(&self, request: &mut Request, wanted: u64) -> Result<u64, Abort> {
+        let plan = Arc::clone(&request.plan);
+        let Some(rate) = plan.core.limit_rate_of(request) else {
+            return Ok(wanted);
+        };
+        let after = plan.core.limit_rate_after_of(request);
+        loop {
+            let seconds =
+                (engine::wall().as_secs()).saturating_sub(request.started_wall.as_secs()) + 1;
+            let allowed = (rate.saturating_mul(seconds) + after).saturating_sub(request.bytes_sent);
+            if allowed > 0 {
+                return Ok(allowed.min(wanted));
+            }
+            let over = request.bytes_sent - (rate.saturating_mul(seconds) + after);
+            let pause = Duration::from_millis(over.saturating_mul(1000) / rate + 1);
+            self.connection.stream.start_send();
+            engine::sleep(pause).await;
+        }
+    }
+
+    /// See `Exchange::end`.
+    pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
+        self.wait_for_client().await?;
+        request.complete =
+            self.announced.is_none_or(|left| left == 0) || request.response.header_only;
+        Ok(())
+    }
+
+    /// See `Exchange::leave`.
+    pub async fn leave(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
+        if self.upgraded {
+            return (After::Drop, Buffer::default());
+        }
+        if !whole || (self.announced.is_some_and(|left| left > 0) && !request.response.header_only)
+        {
+            return (self.break_off(request), Buffer::default());
+        }
+        let core = Arc::clone(&request.plan.core);
+        if self.keep_alive && self.skip_body(request).await {
+            if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
+                self.connection.stream.set_nodelay(true);
+            }
+            self.connection
+                .keepalive_timeout
+                .set(core.keepalive_timeout);
+            return (After::KeepAlive, self.input);
+        }
+        let unread = !matches!(self.incoming, Incoming::Nothing) || !self.input.is_empty();
+        let linger = match core.lingering_close {
+            LingeringClose::Off => false,
+            LingeringClose::On => unread && self.may_linger,
+            LingeringClose::Always => true,
+        };
+        if linger {
+            self.linger(&core).await;
+            return (After::Drop, Buffer::default());
+        }
+        (After::Close, Buffer::default())
+    }
+
+    /// A response that could not be completed: the client must see that.
+    fn break_off(&mut self, request: &Request) -> After {
+        if request.plan.core.reset_timedout_connection && request.response.status == 408 {
+            self.connection.stream.abort();
+            return After::Drop;
+        }
+        if self.head_sent {
+            After::Close
+        } else {
+            After::Drop
+        }
+    }
+
+    /// Reads and drops what is left of the request's body so that the next request can follow.
+    async fn skip_body(&mut self, request: &mut Request) -> bool {
+        let core = Arc::clone(&request.plan.core);
+        let end = engine::now() + core.lingering_time;
+        loop {
+            match self.decode(request) {
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(_) => return false,
+            }
+            if matches!(self.incoming, Incoming::Nothing) {
+                return true;
+            }
+            self.connection.stream.start_send();
+            let deadline = (engine::now() + core.lingering_timeout).min(end);
+            match self.connection.stream.recv(Some(deadline)).await {
+                Ok(buffer) if !buffer.is_empty() => self.input = buffer,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Lets the client read the response before the socket is closed: what it still sends is
+    /// read and dropped for a while, so that no reset destroys the response.
+    async fn linger(&mut self, core: &crate::http::core::Core) {
+        let stream = &self.connection.stream;
+        if stream.drained(0).await.is_err() {
+            return;
+        }
+        stream.shutdown_write();
+        self.input = Buffer::default();
+        let end = engine::now() + core.lingering_time;
+        loop {
+            let deadline = (engine::now() + core.lingering_timeout).min(end);
+            match stream.recv(Some(deadline)).await {
+                Ok(buffer) if !buffer.is_empty() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether the connection may serve another request after this one.
+pub fn may_keep_alive(connection: &Connection, request: &Request) -> bool {
+    let core = &request.plan.core;
+    !core.keepalive_timeout.is_zero()
+        && connection.requests.get() < core.keepalive_requests
+        && engine::now().saturating_duration_since(connection.started) <= core.keepalive_time
+        && !connection.worker.quitting()
+        && core.keepalive_disable.allows(request)
+}
+
+/// How a response's body is delimited and what follows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Framing {
+    /// `Transfer-Encoding: chunked`.
+    pub chunked: bool,
+    /// `Connection: keep-alive`.
+    pub keep_alive: bool,
+}
+
+/// Writes the head in nginx's order of fields.
+pub fn write_head(request: &Request, framing: Framing, out: &mut Vec<u8>) {
+    let response = &request.response;
+    let core = &request.plan.core;
+    match &response.status_text {
+        Some(text) => {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            out.extend_from_slice(text);
+            out.extend_from_slice(b"\r\n");
+        }
+        None => status::write_line(response.status, out),
+    }
+    match &response.server {
+        Some(server) if server.is_empty() => {}
+        Some(server) => write_field(out, b"Server", server),
+        None => out.extend_from_slice(core.server_tokens.field()),
+    }
+    match &response.date {
+        Some(date) if date.is_empty() => {}
+        Some(date) => write_field(out, b"Date", date),
+        None => write_date(out, b"Date", engine::wall().as_secs() as i64),
+    }
+    if !response.content_type.is_empty() {
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(&response.content_type);
+        if !response.content_type_parameters.is_empty() {
+            out.extend_from_slice(&response.content_type_parameters);
+        } else if !response.charset.is_empty() {
+            out.extend_from_slice(b"; charset=");
+            out.extend_from_slice(&response.charset);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(length) = response.content_length {
+        // Writing to a vector cannot fail.
+        let _ = write!(out, "Content-Length: {length}\r\n");
+    }
+    if let Some(time) = response.last_modified
+        && response.field(b"Last-Modified").is_none()
+    {
+        write_date(out, b"Last-Modified", time);
+    }
+    let absolute = core.absolute_redirect;
+    let location = response.location.as_ref();
+    let (own, foreign) = match location {
+        Some(location) if location.first() == Some(&b'/') && absolute => (Some(location), None),
+        other => (None, other),
+    };
+    if let Some(path) = own {
+        write_location(request, path, out);
+    }
+    if framing.chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if response.status == 101 {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    } else if framing.keep_alive {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+        if let Some(seconds) = core.keepalive_header {
+            let _ = write!(out, "Keep-Alive: timeout={seconds}\r\n");
+        }
+    } else {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    if response.vary_accept_encoding {
+        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    if let Some(location) = foreign {
+        write_field(out, b"Location", location);
+    }
+    write_fields(response, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_fields(response: &Response, out: &mut Vec<u8>) {
+    for field in &response.fields {
+        write_field(out, &field.name, &field.value);
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_date(out: &mut Vec<u8>, name: &[u8], time: i64) {
+    let mut text = [0; proto::date::HTTP_LENGTH];
+    proto::date::format_http(time, &mut text);
+    write_field(out, name, &text);
+}
+
+/// Location of a path, made absolute with scheme, host and port (`absolute_redirect`).
+fn write_location(request: &Request, path: &[u8], out: &mut Vec<u8>) {
+    let core = &request.plan.core;
+    out.extend_from_slice(b"Location: http://");
+    let host = request.redirect_host();
+    if host.is_empty() {
+        out.extend_from_slice(host_text(request.connection.local()).as_bytes());
+    } else {
+        out.extend_from_slice(&host);
+    }
+    let port = request.connection.local().port().unwrap_or(80);
+    if core.port_in_redirect && port != 80 {
+        // Writing to a vector cannot fail.
+        let _ = write!(out, ":{port}");
+    }
+    out.extend_from_slice(path);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The address that stands for a host that the client did not name.
+fn host_text(address: &Address) -> String {
+    match address.ip() {
+        Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+        Some(ip) => ip.to_string(),
+        None => "localhost".to_owned(),
+    }
+}

@@ -1,0 +1,215 @@
+//! One request and its response on whatever protocol.
+//!
+//! Above this line nobody sees a Connection header, chunk framing or a socket: a handler takes
+//! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
+//! [`h1`] is HTTP/1, [`test`] keeps everything in memory for the handlers' own tests.
+
+pub mod h1;
+pub mod test;
+
+use std::io;
+
+use bytes::Bytes;
+use engine::Buffer;
+
+use crate::http::connection::After;
+use crate::http::filters::gzip::Compressor;
+use crate::http::output::Piece;
+use crate::http::request::Request;
+
+/// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
+#[derive(Debug)]
+pub enum Abort {
+    /// The client left, or its connection failed.
+    Closed(io::Error),
+    /// The client was too slow in taking or giving bytes.
+    TimedOut,
+    /// A file could not be read while it was being sent.
+    File(io::Error),
+    /// A file became shorter while it was being sent.
+    FileTruncated,
+    /// The upstream's response ended before its announced end; already logged.
+    Upstream,
+    /// The client's body breaks framing.
+    BadBody(&'static str),
+    /// Something of ours failed; the words are for the log.
+    Internal(&'static str),
+    /// `return 444`, or a handler that wants the connection closed without an answer.
+    Silently,
+    /// A tunnel ended as tunnels do.
+    Ended,
+}
+
+impl From<io::Error> for Abort {
+    fn from(error: io::Error) -> Abort {
+        match error.kind() {
+            io::ErrorKind::TimedOut => Abort::TimedOut,
+            io::ErrorKind::UnexpectedEof => Abort::FileTruncated,
+            _ => Abort::Closed(error),
+        }
+    }
+}
+
+enum Protocol {
+    H1(h1::H1),
+    Test(test::Recorder),
+}
+
+/// One request and its response; see the module.
+pub struct Exchange {
+    protocol: Protocol,
+    compressor: Option<Box<Compressor>>,
+}
+
+impl Exchange {
+    /// An exchange of HTTP/1.
+    pub fn h1(h1: h1::H1) -> Exchange {
+        Exchange {
+            protocol: Protocol::H1(h1),
+            compressor: None,
+        }
+    }
+
+    /// An exchange in memory.
+    pub fn test(recorder: test::Recorder) -> Exchange {
+        Exchange {
+            protocol: Protocol::Test(recorder),
+            compressor: None,
+        }
+    }
+
+    /// Compresses the main response's body from now on; called by the header filters.
+    pub fn set_compressor(&mut self, compressor: Compressor) {
+        self.compressor = Some(Box::new(compressor));
+    }
+
+    /// Whether body pieces must come as bytes: they are compressed here, or `sendfile` is off.
+    pub fn needs_bytes(&self) -> bool {
+        self.compressor.is_some() || matches!(&self.protocol, Protocol::H1(h1) if h1.copies_files())
+    }
+
+    /// The next bytes of the request's body; `None` at its end. Sends `100 Continue` where the
+    /// client waits for it. Takes no more from the client than it gives.
+    pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.read_body(request).await,
+            Protocol::Test(recorder) => Ok(recorder.read_body()),
+        }
+    }
+
+    /// Bytes that stand ready without waiting on the client; what `read_body` would give.
+    pub fn body_at_hand(&self) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.body_at_hand(),
+            Protocol::Test(_) => true,
+        }
+    }
+
+    /// Resolves when the client has closed its side while a response is being prepared.
+    pub async fn client_gone(&mut self) -> Abort {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.client_gone().await,
+            Protocol::Test(_) => std::future::pending().await,
+        }
+    }
+
+    /// An informational response; never after the head.
+    pub fn send_informational(&mut self, status: u16, fields: &[crate::http::response::Field]) {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.send_informational(status, fields),
+            Protocol::Test(_) => {}
+        }
+    }
+
+    /// Sends the head of `request.response`; decides how the body is framed.
+    pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.send_head(request),
+            Protocol::Test(recorder) => {
+                recorder.send_head(request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends one piece of the body, waiting while the client is slow to take it.
+    pub async fn send(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
+        let Some(compressor) = &mut self.compressor else {
+            return self.send_plain(request, piece).await;
+        };
+        let mut out = Vec::new();
+        compressor.apply(piece, &mut out)?;
+        for piece in out {
+            self.send_plain(request, piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.send(request, piece).await,
+            Protocol::Test(recorder) => {
+                recorder.send(request, piece);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the response; everything has been given to the connection when it returns.
+    pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
+        if let Some(compressor) = &self.compressor {
+            request.compressed = Some(compressor.totals());
+        }
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.end(request).await,
+            Protocol::Test(_) => Ok(()),
+        }
+    }
+
+    /// Turns an exchange of HTTP/1 whose head was sent with status 101 into raw bytes both
+    /// ways: the connection and what has been received beyond the request.
+    pub fn upgrade(&mut self) -> Option<h1::Tunnel> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => Some(h1.upgrade()),
+            Protocol::Test(_) => None,
+        }
+    }
+
+    /// Leaves the connection to the next request, or says that there is none; discards what is
+    /// left of the request's body. The rest of the received bytes comes back.
+    pub async fn leave(self, request: &mut Request, whole: bool) -> (After, Buffer) {
+        match self.protocol {
+            Protocol::H1(h1) => h1.leave(request, whole).await,
+            Protocol::Test(_) => (After::Drop, Buffer::default()),
+        }
+    }
+
+    /// What the exchange in memory has recorded.
+    pub fn recorded(&self) -> Option<&test::Recorder> {
+        match &self.protocol {
+            Protocol::Test(recorder) => Some(recorder),
+            Protocol::H1(_) => None,
+        }
+    }
+
+    /// Forces the connection to close after this response (nginx does so after some errors).
+    pub fn forbid_keepalive(&mut self) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.forbid_keepalive();
+        }
+    }
+
+    /// After a bad request nothing of it is read any more: no lingering.
+    pub fn forbid_lingering(&mut self) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.forbid_lingering();
+        }
+    }
+
+    /// A final status is coming: a client that waits for `100 Continue` gets none.
+    pub fn no_continue(&mut self) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.no_continue();
+        }
+    }
+}

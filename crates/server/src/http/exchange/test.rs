@@ -1,0 +1,77 @@
+//! An exchange in memory: what a handler does, without a client.
+//!
+//! It interleaves nothing and times nothing; it exists so that handlers and filters can be
+//! tested as the protocols call them.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::http::output::Piece;
+use crate::http::request::Request;
+
+/// Plays a client that has sent its body, and records what it is answered.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    /// The request's body as it will be read.
+    pub body_in: VecDeque<Bytes>,
+    /// Status of the response; 0 before its head.
+    pub status: u16,
+    /// Header fields in order, those with a place of their own included.
+    pub fields: Vec<(Bytes, Bytes)>,
+    /// Bytes of the body; a file piece stands as the number of its bytes.
+    pub body: Vec<u8>,
+    /// Bytes that came as file pieces.
+    pub file_bytes: u64,
+    /// How often the handler asked for what it gave to be sent at once.
+    pub flushes: usize,
+    /// Whether the body has ended.
+    pub ended: bool,
+}
+
+impl Recorder {
+    /// The next part of the body.
+    pub fn read_body(&mut self) -> Option<Bytes> {
+        self.body_in.pop_front()
+    }
+
+    /// Records the head.
+    pub fn send_head(&mut self, request: &Request) {
+        let response = &request.response;
+        self.status = response.status;
+        if !response.content_type.is_empty() {
+            self.fields
+                .push(("Content-Type".into(), response.content_type.clone()));
+        }
+        if let Some(length) = response.content_length {
+            self.fields
+                .push(("Content-Length".into(), length.to_string().into()));
+        }
+        if let Some(location) = &response.location {
+            self.fields.push(("Location".into(), location.clone()));
+        }
+        self.fields.extend(
+            response
+                .fields
+                .iter()
+                .map(|f| (f.name.clone(), f.value.clone())),
+        );
+    }
+
+    /// Records a piece.
+    pub fn send(&mut self, request: &mut Request, piece: Piece) {
+        match piece {
+            Piece::Bytes(bytes) => {
+                request.body_bytes_sent += bytes.len() as u64;
+                self.body.extend_from_slice(&bytes);
+            }
+            Piece::File { length, .. } => {
+                request.body_bytes_sent += length;
+                self.file_bytes += length;
+            }
+            Piece::Flush => self.flushes += 1,
+            Piece::Last => self.ended = true,
+            Piece::Include { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,804 @@
+//! Compression of responses: `gzip` and its family.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_gzip_module.html>. The compressor works for the main response
+//! with everything that it includes, so the exchange holds it. Its memory (a quarter of a megabyte) is
+//! kept by the thread and used again.
+
+use std::cell::RefCell;
+use std::io::Write;
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use flate2::{Compress, Compression, FlushCompress, Status};
+use proto::h1::Version;
+use proto::header::{Known, has_token};
+use proto::{accept, date};
+
+use super::{MediaTypes, media_types};
+use crate::compile::{Compiler, Feature};
+use crate::http::exchange::Abort;
+use crate::http::output::Piece;
+use crate::http::request::Request;
+use crate::http::response::Response;
+use crate::regex::Regex;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
+
+/// Compressors that a thread keeps for later. More than a few are in use at once only under load, and
+/// then their making costs little beside their work.
+const IDLE_MAX: usize = 4;
+
+/// `gzip on | off`
+pub static GZIP: Setting<bool> = Setting::new("gzip", &["on | off"], parse::flag)
+    .contexts(HSLI)
+    .default("off")
+    .manual("Compresses responses with status 200, 403 or 404 for clients that accept gzip.");
+
+/// `gzip_types TYPE…`
+pub static GZIP_TYPES: Setting<MediaTypes> = Setting::new(
+    "gzip_types",
+    &["mime-type …"],
+    media_types,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("text/html")
+.manual(
+    "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
+);
+
+/// `gzip_comp_level LEVEL`
+pub static GZIP_COMP_LEVEL: Setting<u64> = Setting::new("gzip_comp_level", &["level"], level)
+    .contexts(HSL)
+    .default("1")
+    .manual("How much work goes into compression, from 1 to 9.");
+
+/// `gzip_min_length LENGTH`
+pub static GZIP_MIN_LENGTH: Setting<u64> =
+    Setting::new("gzip_min_length", &["length"], parse::size)
+        .contexts(HSL)
+        .default("20")
+        .manual("Responses that are known to be shorter are not compressed.");
+
+/// `gzip_buffers NUMBER SIZE`
+pub static GZIP_BUFFERS: Setting<u64> = Setting::new("gzip_buffers", &["number size"], buffer_size)
+    .contexts(HSL)
+    .arity(Arity::exactly(2))
+    .default("32 4k")
+    .manual(
+        "Compressed data goes out in blocks of `size`. The number has no effect: how much may wait for a \
+         slow client is bounded for all responses alike.",
+    );
+
+/// `gzip_window SIZE`
+pub static GZIP_WINDOW: Setting<u8> = Setting::new("gzip_window", &["size"], window)
+    .contexts(HSL)
+    .default("32k")
+    .manual("How far back the compressor looks for repetitions: a power of two from 512 to 32k.");
+
+/// `gzip_hash SIZE`
+pub static GZIP_HASH: Setting<()> = Setting::new("gzip_hash", &["size"], hash)
+    .contexts(HSL)
+    .default("64k")
+    .no_effect("the compressor chooses the size of its hash by the window")
+    .manual("The size of the compressor's hash: a power of two from 512 to 128k.");
+
+/// `postpone_gzipping SIZE`
+pub static POSTPONE_GZIPPING: Setting<u64> =
+    Setting::new("postpone_gzipping", &["size"], parse::size)
+        .contexts(HSL)
+        .default("0")
+        .no_effect("a compressor's memory is at hand already, there is nothing to put off")
+        .manual("Put off taking memory for the compressor until this much was to be compressed.");
+
+/// `gzip_no_buffer on | off`
+pub static GZIP_NO_BUFFER: Setting<bool> =
+    Setting::new("gzip_no_buffer", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .manual("Sends what the compressor gives at once instead of in blocks of `gzip_buffers`.");
+
+/// `gzip_vary on | off`
+pub static GZIP_VARY: Setting<bool> = Setting::new("gzip_vary", &["on | off"], parse::flag)
+    .contexts(HSL)
+    .default("off")
+    .manual(
+        "Sends `Vary: Accept-Encoding` with responses that `gzip` or `gzip_static` may compress.",
+    );
+
+/// `gzip_http_version 1.0 | 1.1`
+pub static GZIP_HTTP_VERSION: Setting<Version> = Setting::new(
+    "gzip_http_version",
+    &["1.0 | 1.1"],
+    |setter: &Setter<'_>| {
+        parse::enumeration(
+            setter,
+            &[("1.0", Version::Http10), ("1.1", Version::Http11)],
+        )
+    },
+)
+.contexts(HSL)
+.default("1.1")
+.manual("The lowest version of HTTP for which responses are compressed.");
+
+/// `gzip_proxied off | expired | …`
+pub static GZIP_PROXIED: Setting<Proxied> = Setting::new(
+    "gzip_proxied",
+    &["off | expired | no-cache | no-store | private | no_last_modified | no_etag | auth | any …"],
+    proxied,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("off")
+.manual(
+    "Which responses are compressed for requests that came through a proxy (they have a `Via` field): \
+     `expired` ones, those whose `Cache-Control` says `no-cache`, `no-store` or `private`, those without \
+     `Last-Modified` (`no_last_modified`) or ETag (`no_etag`), answers to requests with `Authorization` \
+     (`auth`), or `any`.",
+);
+
+/// `gzip_disable REGEX… | msie6`
+pub static GZIP_DISABLE: Setting<Vec<Box<str>>> = Setting::new(
+    "gzip_disable",
+    &["regex … | msie6"],
+    patterns,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual(
+    "Clients whose `User-Agent` matches one of the patterns, in any case, get nothing compressed. \
+         `msie6` is Internet Explorer 4 to 6 before its repair.",
+);
+
+/// The conditions of `gzip_proxied`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proxied {
+    off: bool,
+    any: bool,
+    auth: bool,
+    expired: bool,
+    no_cache: bool,
+    no_store: bool,
+    private: bool,
+    no_last_modified: bool,
+    no_etag: bool,
+}
+
+/// `gzip` and its family as one scope sees them.
+#[derive(Debug)]
+pub struct Gzip {
+    enabled: bool,
+    types: MediaTypes,
+    length_min: u64,
+    shape: Shape,
+    /// `gzip_vary`
+    pub vary: bool,
+    version_min: Version,
+    proxied: Proxied,
+    disabled_msie6: bool,
+    disabled: Vec<Regex>,
+}
+
+/// How a compressor works.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    level: u32,
+    window_bits: u8,
+    block: usize,
+    unbuffered: bool,
+}
+
+impl Feature for Gzip {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &GZIP,
+        &GZIP_TYPES,
+        &GZIP_COMP_LEVEL,
+        &GZIP_MIN_LENGTH,
+        &GZIP_BUFFERS,
+        &GZIP_WINDOW,
+        &GZIP_HASH,
+        &POSTPONE_GZIPPING,
+        &GZIP_NO_BUFFER,
+        &GZIP_VARY,
+        &GZIP_HTTP_VERSION,
+        &GZIP_PROXIED,
+        &GZIP_DISABLE,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let patterns = scope.written(&GZIP_DISABLE)?.unwrap_or_default();
+        let mut disabled = Vec::new();
+        for pattern in patterns.iter().filter(|pattern| &***pattern != "msie6") {
+            disabled.push(Regex::new(compiler, pattern, true)?);
+        }
+        Ok(Gzip {
+            enabled: scope.get(&GZIP)?,
+            types: scope.get(&GZIP_TYPES)?,
+            length_min: scope.get(&GZIP_MIN_LENGTH)?,
+            shape: Shape {
+                level: u32::try_from(scope.get(&GZIP_COMP_LEVEL)?).unwrap_or(1),
+                window_bits: scope.get(&GZIP_WINDOW)?,
+                block: usize::try_from(scope.get(&GZIP_BUFFERS)?).unwrap_or(4096),
+                unbuffered: scope.get(&GZIP_NO_BUFFER)?,
+            },
+            vary: scope.get(&GZIP_VARY)?,
+            version_min: scope.get(&GZIP_HTTP_VERSION)?,
+            proxied: scope.get(&GZIP_PROXIED)?,
+            disabled_msie6: patterns.iter().any(|pattern| &**pattern == "msie6"),
+            disabled,
+        })
+    }
+}
+
+fn level(setter: &Setter<'_>) -> Result<u64, Fault> {
+    let level = parse::number(setter)?;
+    match level {
+        0 => Err(Fault::new("value must be equal to or greater than 1")),
+        1..=9 => Ok(level),
+        _ => Err(Fault::new("value must be equal to or less than 9")),
+    }
+}
+
+fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
+    let (number, size) = (setter.first().argument(0), setter.first().argument(1));
+    match (number.text().parse::<u32>(), parse::size_text(&size.text())) {
+        (Ok(1..), Some(size @ 1..)) => Ok(size),
+        (Ok(1..), _) => Err(Fault::invalid_value(size)),
+        _ => Err(Fault::invalid_value(number)),
+    }
+}
+
+fn window(setter: &Setter<'_>) -> Result<u8, Fault> {
+    match power_of_two(parse::size(setter)?, 9..=15) {
+        Some(bits) => Ok(bits),
+        None => Err(Fault::new("must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")),
+    }
+}
+
+fn hash(setter: &Setter<'_>) -> Result<(), Fault> {
+    match power_of_two(parse::size(setter)?, 9..=17) {
+        Some(_) => Ok(()),
+        None => Err(Fault::new(
+            "must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k",
+        )),
+    }
+}
+
+fn power_of_two(size: u64, mut bits: std::ops::RangeInclusive<u8>) -> Option<u8> {
+    bits.find(|&bits| size == 1 << bits)
+}
+
+fn proxied(setter: &Setter<'_>) -> Result<Proxied, Fault> {
+    let mut proxied = Proxied::default();
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
+        let flag = match &*word.bytes {
+            b"off" => &mut proxied.off,
+            b"any" => &mut proxied.any,
+            b"auth" => &mut proxied.auth,
+            b"expired" => &mut proxied.expired,
+            b"no-cache" => &mut proxied.no_cache,
+            b"no-store" => &mut proxied.no_store,
+            b"private" => &mut proxied.private,
+            b"no_last_modified" => &mut proxied.no_last_modified,
+            b"no_etag" => &mut proxied.no_etag,
+            _ => return Err(Fault::invalid_value(word)),
+        };
+        if std::mem::replace(flag, true) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        }
+    }
+    Ok(proxied)
+}
+
+fn patterns(setter: &Setter<'_>) -> Result<Vec<Box<str>>, Fault> {
+    let words = setter.lines().iter().flat_map(|line| &line.args);
+    Ok(words
+        .map(|word| word.text().into_owned().into_boxed_str())
+        .collect())
+}
+
+/// Whether the client of the request takes gzip, by its `Accept-Encoding` and the rules of
+/// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`).
+pub fn is_acceptable(request: &Request) -> bool {
+    if request.depth > 0
+        || !request
+            .header(Known::AcceptEncoding)
+            .is_some_and(accept::gzip)
+    {
+        return false;
+    }
+    let rules = &request.plan.gzip;
+    if request.client.head.version() < rules.version_min {
+        return false;
+    }
+    if request.header(Known::Via).is_some() {
+        let authorized = request.header(Known::Authorization).is_some();
+        if !rules.proxied.allows(&request.response, authorized) {
+            return false;
+        }
+    }
+    if !rules.disabled_msie6 && rules.disabled.is_empty() {
+        return true;
+    }
+    let Some(agent) = request.header(Known::UserAgent) else {
+        return true;
+    };
+    let disabled = (rules.disabled_msie6 && accept::is_msie6(agent))
+        || rules.disabled.iter().any(|regex| regex.is_match(agent));
+    !disabled
+}
+
+impl Proxied {
+    /// Whether a response for a proxy may be compressed.
+    fn allows(self, response: &Response, authorized: bool) -> bool {
+        if self.off {
+            return false;
+        }
+        if self.any || (self.auth && authorized) {
+            return true;
+        }
+        if let Some(expires) = response.field(b"Expires") {
+            let date = match &response.date {
+                Some(date) => date::parse_http(date),
+                None => i64::try_from(engine::wall().as_secs()).ok(),
+            };
+            let Some((expires, date)) = date::parse_http(expires).zip(date) else {
+                return false;
+            };
+            return self.expired && expires < date;
+        }
+        let mut controls = response
+            .fields
+            .iter()
+            .filter(|field| field.name.eq_ignore_ascii_case(b"Cache-Control"))
+            .map(|field| &field.value)
+            .peekable();
+        if controls.peek().is_some() {
+            return controls.any(|value| {
+                (self.no_cache && has_token(value, b"no-cache", b','))
+                    || (self.no_store && has_token(value, b"no-store", b','))
+                    || (self.private && has_token(value, b"private", b','))
+            });
+        }
+        // As in nginx the time of a static file is no `Last-Modified` here: it is not a field yet.
+        let validated = (self.no_last_modified && response.field(b"Last-Modified").is_some())
+            || (self.no_etag && response.field(b"ETag").is_some());
+        !validated
+    }
+}
+
+/// Whether [`begin`] may change a response of the request's plan at all.
+pub fn may_apply(request: &Request) -> bool {
+    let settings = &request.plan.gzip;
+    settings.enabled && (settings.vary || is_acceptable(request))
+}
+
+/// A compressor for the response, if it is to be compressed; its head is changed to say so.
+pub(super) fn begin(request: &mut Request) -> Option<Compressor> {
+    let settings = &request.plan.gzip;
+    let response = &request.response;
+    if !settings.enabled
+        || !matches!(response.status, 200 | 403 | 404)
+        || response
+            .content_length
+            .is_some_and(|length| length < settings.length_min)
+        || !settings.types.contain(&response.content_type)
+        || response
+            .field(b"Content-Encoding")
+            .is_some_and(|coding| !coding.is_empty())
+    {
+        return None;
+    }
+    let acceptable = is_acceptable(request);
+    let settings = &request.plan.gzip;
+    let response = &mut request.response;
+    response.vary_accept_encoding = settings.vary;
+    if !acceptable {
+        return None;
+    }
+    let compressor = Compressor::new(settings.shape, response.content_length);
+    response.add(
+        Bytes::from_static(b"Content-Encoding"),
+        Bytes::from_static(b"gzip"),
+    );
+    response.clear_content_length();
+    response.clear_ranges();
+    response.weaken_etag();
+    Some(compressor)
+}
+
+thread_local! {
+    /// Compressors not in use, with the level and window that each was made for.
+    static IDLE: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A compressor's memory.
+struct Engine {
+    level: u32,
+    window_bits: u8,
+    stream: Compress,
+}
+
+impl Engine {
+    fn take(level: u32, window_bits: u8) -> Engine {
+        let idle = IDLE.with_borrow_mut(|idle| {
+            let at = idle
+                .iter()
+                .position(|engine| engine.level == level && engine.window_bits == window_bits)?;
+            Some(idle.swap_remove(at))
+        });
+        idle.unwrap_or_else(|| Engine {
+            level,
+            window_bits,
+            stream: Compress::new_gzip(Compression::new(level), window_bits),
+        })
+    }
+
+    fn give_back(mut self) {
+        self.stream.reset();
+        // Where the thread is ending, the memory goes with it.
+        let _ = IDLE.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            if idle.len() >= IDLE_MAX {
+                idle.remove(0);
+            }
+            idle.push(self);
+        });
+    }
+}
+
+/// Compresses one response.
+pub struct Compressor {
+    /// Given back when the response ends.
+    engine: Option<Engine>,
+    block: usize,
+    unbuffered: bool,
+    /// Compressed bytes that do not fill a block yet.
+    pending: Vec<u8>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Compressor {
+    fn new(shape: Shape, length: Option<u64>) -> Compressor {
+        let window_bits = window_for(shape.window_bits, length);
+        Compressor {
+            engine: Some(Engine::take(shape.level, window_bits)),
+            block: shape.block,
+            unbuffered: shape.unbuffered,
+            pending: Vec::with_capacity(shape.block),
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
+    /// Bytes that went in and came out so far, for `$gzip_ratio`.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.bytes_in, self.bytes_out)
+    }
+
+    /// Compresses one piece; what is ready to leave is appended. Pieces must be in memory.
+    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        match piece {
+            Piece::Bytes(bytes) => {
+                self.run(&bytes, FlushCompress::None, out)?;
+                if self.unbuffered {
+                    self.release(out);
+                }
+            }
+            Piece::Flush => {
+                self.run(&[], FlushCompress::Sync, out)?;
+                self.release(out);
+                out.push(Piece::Flush);
+            }
+            Piece::Last => {
+                self.run(&[], FlushCompress::Finish, out)?;
+                self.release(out);
+                if let Some(engine) = self.engine.take() {
+                    engine.give_back();
+                }
+                out.push(Piece::Last);
+            }
+            Piece::File { .. } | Piece::Include { .. } => {
+                return Err(Abort::Internal(
+                    "gzip was given a piece that is not in memory",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        mut input: &[u8],
+        flush: FlushCompress,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), Abort> {
+        loop {
+            if self.pending.len() == self.pending.capacity() {
+                self.release(out);
+                self.pending.reserve_exact(self.block);
+            }
+            let Some(engine) = &mut self.engine else {
+                return Err(Abort::Internal("gzip was given a piece after the last"));
+            };
+            let (read, written) = (engine.stream.total_in(), engine.stream.total_out());
+            let status = engine
+                .stream
+                .compress_vec(input, &mut self.pending, flush)
+                .map_err(|_| Abort::Internal("deflate() failed"))?;
+            let read = engine.stream.total_in().saturating_sub(read);
+            let written = engine.stream.total_out().saturating_sub(written);
+            self.bytes_in += read;
+            self.bytes_out += written;
+            input = input
+                .get(usize::try_from(read).unwrap_or(usize::MAX)..)
+                .unwrap_or_default();
+
+            // Whatever did not fill its room is complete.
+            let room_left = self.pending.len() < self.pending.capacity();
+            let complete = match flush {
+                FlushCompress::Finish => status == Status::StreamEnd,
+                _ => input.is_empty() && room_left,
+            };
+            if complete {
+                return Ok(());
+            }
+            if read == 0 && written == 0 && room_left {
+                return Err(Abort::Internal("deflate() makes no progress"));
+            }
+        }
+    }
+
+    fn release(&mut self, out: &mut Vec<Piece>) {
+        if !self.pending.is_empty() {
+            out.push(Piece::Bytes(std::mem::take(&mut self.pending).into()));
+        }
+    }
+}
+
+impl Drop for Compressor {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.give_back();
+        }
+    }
+}
+
+/// The window for a body of known length: no larger than it needs, in steps of two.
+fn window_for(bits_max: u8, length: Option<u64>) -> u8 {
+    /// The compressor cannot look back over the last bytes of its window.
+    const UNUSABLE: u64 = 262;
+    let mut bits = bits_max;
+    if let Some(length @ 1..) = length {
+        while bits > 9 && length + UNUSABLE < 1 << (bits - 1) {
+            bits -= 1;
+        }
+    }
+    bits
+}
+
+/// Appends `$gzip_ratio`: bytes in by bytes out, with two digits after the point. False where nothing was
+/// compressed.
+pub fn ratio(bytes_in: u64, bytes_out: u64, out: &mut Vec<u8>) -> bool {
+    if bytes_out == 0 {
+        return false;
+    }
+    let thousandths = u128::from(bytes_in) * 1000 / u128::from(bytes_out);
+    let hundredths = (thousandths + 5) / 10;
+    // Writing to a vector does not fail.
+    let _ = write!(out, "{}.{:02}", hundredths / 100, hundredths % 100);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::http::filters::testing;
+
+    fn shape(block: usize, unbuffered: bool) -> Shape {
+        Shape {
+            level: 1,
+            window_bits: 15,
+            block,
+            unbuffered,
+        }
+    }
+
+    fn bytes(pieces: &[Piece]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for piece in pieces {
+            if let Piece::Bytes(bytes) = piece {
+                all.extend_from_slice(bytes);
+            }
+        }
+        all
+    }
+
+    fn text(length: usize) -> Bytes {
+        (0..length)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8)
+            .collect::<Vec<u8>>()
+            .into()
+    }
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        for (length, step, block) in [
+            (0, 1, 4096),
+            (10, 3, 4096),
+            (100_000, 7000, 4096),
+            (100_000, 100_000, 512),
+        ] {
+            let mut compressor = Compressor::new(shape(block, false), None);
+            let (input, mut out) = (text(length), Vec::new());
+            for chunk in input.chunks(step) {
+                compressor
+                    .apply(Piece::Bytes(Bytes::copy_from_slice(chunk)), &mut out)
+                    .unwrap();
+            }
+            compressor.apply(Piece::Last, &mut out).unwrap();
+            assert!(matches!(out.last(), Some(Piece::Last)));
+            let compressed = bytes(&out);
+            assert_eq!(compressed[..3], [0x1f, 0x8b, 8]);
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(&compressed[..])
+                .read_to_end(&mut plain)
+                .unwrap();
+            assert!(plain == input, "{length} {step} {block}");
+            assert_eq!(
+                compressor.totals(),
+                (length as u64, compressed.len() as u64)
+            );
+        }
+    }
+
+    #[test]
+    fn a_flush_lets_everything_out() {
+        let mut compressor = Compressor::new(shape(4096, false), None);
+        let mut out = Vec::new();
+        compressor
+            .apply(Piece::Bytes(Bytes::from_static(b"SEE-THIS")), &mut out)
+            .unwrap();
+        assert!(out.is_empty());
+        compressor.apply(Piece::Flush, &mut out).unwrap();
+        assert!(matches!(out.last(), Some(Piece::Flush)));
+        let compressed = bytes(&out);
+        assert!(compressed.ends_with(&[0, 0, 0xff, 0xff]));
+        let mut plain = [0; 8];
+        flate2::read::GzDecoder::new(&compressed[..])
+            .read_exact(&mut plain)
+            .unwrap();
+        assert_eq!(&plain, b"SEE-THIS");
+    }
+
+    #[test]
+    fn windows_fit_the_length() {
+        for (length, expected) in [
+            (None, 15),
+            (Some(0), 15),
+            (Some(20), 9),
+            (Some(1000), 11),
+            (Some(16_122), 15),
+            (Some(16_121), 14),
+        ] {
+            assert_eq!(window_for(15, length), expected, "{length:?}");
+        }
+        assert_eq!(window_for(9, Some(1_000_000)), 9);
+    }
+
+    #[test]
+    fn ratios_are_rounded_as_nginx_does() {
+        for (bytes_in, bytes_out, expected) in [
+            (1000, 500, "2.00"),
+            (17, 8, "2.13"),
+            (2124, 1000, "2.12"),
+            (1999, 1000, "2.00"),
+            (10, 30, "0.33"),
+        ] {
+            let mut out = Vec::new();
+            assert!(ratio(bytes_in, bytes_out, &mut out));
+            assert_eq!(out, expected.as_bytes());
+        }
+        assert!(!ratio(0, 0, &mut Vec::new()));
+    }
+
+    #[test]
+    fn responses_for_proxies() {
+        let with = |name: &'static str, value: &'static str| {
+            let mut response = Response {
+                date: Some("Sun, 06 Nov 1994 08:49:37 GMT".into()),
+                ..Response::default()
+            };
+            response.add(name, value);
+            response
+        };
+        let expired = Proxied {
+            expired: true,
+            ..Proxied::default()
+        };
+        assert!(expired.allows(&with("Expires", "Sun, 06 Nov 1994 08:49:36 GMT"), false));
+        assert!(!expired.allows(&with("Expires", "Sun, 06 Nov 1994 08:49:37 GMT"), false));
+        assert!(!expired.allows(&with("Expires", "0"), false));
+        let private = Proxied {
+            private: true,
+            ..Proxied::default()
+        };
+        assert!(private.allows(&with("Cache-Control", "max-age=1, private"), false));
+        assert!(!private.allows(&with("Cache-Control", "no-store"), false));
+        let no_etag = Proxied {
+            no_etag: true,
+            ..Proxied::default()
+        };
+        assert!(!no_etag.allows(&with("ETag", "\"a\""), false));
+        assert!(no_etag.allows(&with("X", "1"), false));
+        let auth = Proxied {
+            auth: true,
+            no_etag: true,
+            ..Proxied::default()
+        };
+        assert!(auth.allows(&with("ETag", "\"a\""), true));
+        assert!(
+            !Proxied {
+                off: true,
+                any: true,
+                ..Proxied::default()
+            }
+            .allows(&with("X", "1"), true)
+        );
+    }
+
+    #[test]
+    fn settings_and_their_mistakes() {
+        let gzip = |text: &str| testing::compiled::<Gzip>(&format!("http {{ {text} }}"), &["http"]);
+        let error = |text: &str| gzip(text).unwrap_err();
+        let (settings, warnings) = gzip("").unwrap();
+        assert!(!settings.enabled && !settings.vary && warnings.is_empty());
+        assert_eq!((settings.length_min, settings.shape.level), (20, 1));
+        assert_eq!(
+            (settings.shape.window_bits, settings.shape.block),
+            (15, 4096)
+        );
+        assert!(settings.types.contain(b"text/html") && !settings.types.contain(b"text/css"));
+
+        let text = "gzip on; gzip_types text/css; gzip_types text/html Text/CSS; gzip_window 1k; gzip_buffers 2 8k;";
+        let (settings, warnings) = gzip(text).unwrap();
+        assert!(settings.types.contain(b"text/css") && settings.enabled);
+        assert_eq!(
+            (settings.shape.window_bits, settings.shape.block),
+            (10, 8192)
+        );
+        assert_eq!(
+            warnings,
+            [
+                "duplicate MIME type \"text/html\"",
+                "duplicate MIME type \"text/css\""
+            ]
+        );
+        assert_eq!(gzip("gzip_types *;").unwrap().0.types, MediaTypes::All);
+
+        assert_eq!(
+            error("gzip_comp_level 10;"),
+            "value must be equal to or less than 9"
+        );
+        assert_eq!(
+            error("gzip_comp_level 0;"),
+            "value must be equal to or greater than 1"
+        );
+        assert_eq!(
+            error("gzip_window 3k;"),
+            "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"
+        );
+        assert_eq!(
+            error("gzip_proxied sometimes;"),
+            "invalid value \"sometimes\""
+        );
+        assert!(error("gzip_http_version 2.0;").contains("invalid value \"2.0\""));
+    }
+}

@@ -1,0 +1,159 @@
+//! What a response passes on its way out.
+//!
+//! [`Filters::for_response`] runs the header filters in nginx's order: conditional requests, added
+//! fields, addition, charset, gzip, ranges. Each looks at `request.response`, changes it, and stays for
+//! the body if there is work to do there. gzip is the exception: it is given to the exchange, because it
+//! compresses what included subrequests send as well.
+
+pub mod addition;
+pub mod charset;
+pub mod gzip;
+pub mod headers;
+pub mod not_modified;
+pub mod range;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use bytes::Bytes;
+use conf::{Fault, Setter};
+use proto::date;
+
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::output::Piece;
+use crate::http::request::Request;
+use crate::http::response::Response;
+
+/// The filters that have something to do with a response's body.
+#[derive(Default)]
+pub struct Filters {
+    range: Option<range::Cut>,
+    addition: Option<addition::Wrap>,
+    recode: Option<charset::Recode>,
+}
+
+impl Filters {
+    /// Runs the header filters. `Err` is the status that is to be sent instead of the response.
+    pub fn for_response(request: &mut Request, exchange: &mut Exchange) -> Result<Filters, u16> {
+        let main = request.depth == 0;
+        let mut filters = Filters::default();
+        if main {
+            not_modified::check(request)?;
+            headers::add(request);
+            filters.addition = addition::begin(request);
+        }
+        filters.recode = charset::begin(request);
+        if main {
+            if let Some(compressor) = gzip::begin(request) {
+                exchange.set_compressor(compressor);
+            }
+            filters.range = range::begin(request)?;
+        }
+        Ok(filters)
+    }
+
+    /// Whether files must be read into memory before [`Filters::recode`].
+    pub fn need_bytes(&self) -> bool {
+        self.recode.is_some()
+    }
+
+    /// Passes one piece of the request's own body through the filters that take files as they are; what
+    /// leaves is appended.
+    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        let Some(addition) = &mut self.addition else {
+            return match &mut self.range {
+                Some(range) => range.apply(piece, out),
+                None => {
+                    out.push(piece);
+                    Ok(())
+                }
+            };
+        };
+        // A response that text is added to has no ranges.
+        out.extend(addition.apply(piece).into_iter().flatten());
+        Ok(())
+    }
+
+    /// Passes one piece that came out of [`Filters::apply`] through the filters that look at bytes.
+    pub fn recode(&mut self, piece: Piece) -> Option<Piece> {
+        match &mut self.recode {
+            Some(recode) => recode.apply(piece),
+            None => Some(piece),
+        }
+    }
+}
+
+/// A set of media types, as `gzip_types`, `charset_types` and `addition_types` give it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MediaTypes {
+    /// `*`: every response.
+    All,
+    /// These, in lower case.
+    These(Box<[Box<[u8]>]>),
+}
+
+impl MediaTypes {
+    /// Whether a response of this type is meant.
+    pub fn contain(&self, content_type: &[u8]) -> bool {
+        match self {
+            MediaTypes::All => true,
+            MediaTypes::These(names) => names
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case(content_type)),
+        }
+    }
+}
+
+/// Reads the arguments of `gzip_types` and its like: what is written adds to `text/html`.
+fn media_types(setter: &Setter<'_>) -> Result<MediaTypes, Fault> {
+    let mut names: Vec<Box<[u8]>> = Vec::new();
+    if !setter.is_default() {
+        names.push(Box::from(&b"text/html"[..]));
+    }
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
+        if &*word.bytes == b"*" {
+            return Ok(MediaTypes::All);
+        }
+        let name: Box<[u8]> = word.bytes.to_ascii_lowercase().into();
+        if names.contains(&name) {
+            setter.warn(
+                word,
+                format!("duplicate MIME type \"{}\"", String::from_utf8_lossy(&name)),
+            );
+        } else {
+            names.push(name);
+        }
+    }
+    Ok(MediaTypes::These(names.into()))
+}
+
+/// When the response was last modified: as a handler knows it, or as a field says (an upstream's, or one
+/// that `add_header` wrote).
+fn last_modified(response: &Response) -> Option<i64> {
+    response.last_modified.or_else(|| {
+        response
+            .field(b"Last-Modified")
+            .and_then(|value| date::parse_http(value))
+    })
+}
+
+/// A date as a field's value.
+fn date_value(time: i64) -> Bytes {
+    let mut text = [0; date::HTTP_LENGTH];
+    date::format_http(time, &mut text);
+    Bytes::copy_from_slice(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_compared_in_any_case() {
+        let types = MediaTypes::These(Box::new([Box::from(&b"text/html"[..])]));
+        assert!(types.contain(b"text/html"));
+        assert!(types.contain(b"Text/HTML"));
+        assert!(!types.contain(b"text/html; charset=utf-8"));
+        assert!(!types.contain(b""));
+        assert!(MediaTypes::All.contain(b""));
+    }
+}

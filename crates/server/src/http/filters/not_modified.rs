@@ -1,0 +1,231 @@
+//! Conditional requests: 304 and 412.
+//!
+//! RFC 9110, section 13; the order and the meaning of each condition are nginx's
+//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#if_modified_since>): a date is compared
+//! exactly unless `if_modified_since before` is written, and both `If-Modified-Since` and `If-None-Match`
+//! must hold where both are sent.
+
+use bytes::Bytes;
+use proto::header::Known;
+use proto::{date, etag};
+
+use super::last_modified;
+use crate::http::core::IfModifiedSince;
+use crate::http::request::Request;
+use crate::http::response::Response;
+
+/// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
+pub(super) fn check(request: &mut Request) -> Result<(), u16> {
+    if request.response.status != 200 {
+        return Ok(());
+    }
+    let conditions = Conditions::of(request);
+    if conditions.is_empty() {
+        return Ok(());
+    }
+    match conditions.evaluate(&request.response, request.plan.core.if_modified_since) {
+        Verdict::Send => Ok(()),
+        Verdict::NotModified => {
+            into_not_modified(&mut request.response);
+            Ok(())
+        }
+        Verdict::Failed => {
+            request.response.clear();
+            Err(412)
+        }
+    }
+}
+
+/// Whether the request has any condition.
+pub fn is_conditional(request: &Request) -> bool {
+    !Conditions::of(request).is_empty()
+}
+
+/// Whether the answer is 304 if `request.response` is what would be sent with 200.
+pub fn is_unmodified(request: &Request) -> bool {
+    let mode = request.plan.core.if_modified_since;
+    Conditions::of(request).evaluate(&request.response, mode) == Verdict::NotModified
+}
+
+/// The conditional fields of a request.
+#[derive(Default)]
+struct Conditions<'a> {
+    unmodified_since: Option<&'a [u8]>,
+    matching: Option<&'a [u8]>,
+    modified_since: Option<&'a [u8]>,
+    none_matching: Option<&'a [u8]>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Send,
+    NotModified,
+    Failed,
+}
+
+impl<'a> Conditions<'a> {
+    fn of(request: &'a Request) -> Conditions<'a> {
+        Conditions {
+            unmodified_since: request.header(Known::IfUnmodifiedSince),
+            matching: request.header(Known::IfMatch),
+            modified_since: request.header(Known::IfModifiedSince),
+            none_matching: request.header(Known::IfNoneMatch),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.unmodified_since.is_none()
+            && self.matching.is_none()
+            && self.modified_since.is_none()
+            && self.none_matching.is_none()
+    }
+
+    fn evaluate(&self, response: &Response, mode: IfModifiedSince) -> Verdict {
+        let time = last_modified(response);
+        let tag = response.field(b"ETag").map(|tag| &tag[..]);
+        // nginx takes a date that cannot be read for one before all others.
+        let date = |value: &[u8]| date::parse_http(value).unwrap_or(-1);
+
+        if let Some(value) = self.unmodified_since
+            && time.is_none_or(|time| date(value) < time)
+        {
+            return Verdict::Failed;
+        }
+        if let Some(list) = self.matching
+            && !etag::list_contains(list, tag, false)
+        {
+            return Verdict::Failed;
+        }
+        if self.modified_since.is_none() && self.none_matching.is_none() {
+            return Verdict::Send;
+        }
+        if let Some(value) = self.modified_since {
+            let unchanged = time.is_some_and(|time| match mode {
+                IfModifiedSince::Off => false,
+                IfModifiedSince::Exact => date(value) == time,
+                IfModifiedSince::Before => date(value) >= time,
+            });
+            if !unchanged {
+                return Verdict::Send;
+            }
+        }
+        if let Some(list) = self.none_matching
+            && !etag::list_contains(list, tag, true)
+        {
+            return Verdict::Send;
+        }
+        Verdict::NotModified
+    }
+}
+
+/// The head of a 304 keeps what identifies the representation and loses what describes a body.
+fn into_not_modified(response: &mut Response) {
+    response.status = 304;
+    response.status_text = None;
+    response.content_type = Bytes::new();
+    response.content_type_parameters = Bytes::new();
+    response.clear_content_length();
+    response.clear_ranges();
+    response.remove(b"Content-Encoding");
+    response.header_only = true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+    const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+
+    fn response() -> Response {
+        let mut response = Response {
+            status: 200,
+            last_modified: Some(784_111_777),
+            ..Response::default()
+        };
+        response.add("ETag", "\"a\"");
+        response
+    }
+
+    fn verdict(name: &str, value: &str, mode: IfModifiedSince) -> Verdict {
+        let value = Some(value.as_bytes());
+        let conditions = match name {
+            "unmodified" => Conditions {
+                unmodified_since: value,
+                ..Conditions::default()
+            },
+            "match" => Conditions {
+                matching: value,
+                ..Conditions::default()
+            },
+            "modified" => Conditions {
+                modified_since: value,
+                ..Conditions::default()
+            },
+            _ => Conditions {
+                none_matching: value,
+                ..Conditions::default()
+            },
+        };
+        conditions.evaluate(&response(), mode)
+    }
+
+    #[test]
+    fn single_conditions() {
+        use IfModifiedSince::{Before, Exact, Off};
+        for (name, value, mode, expected) in [
+            ("modified", TIME, Exact, Verdict::NotModified),
+            ("modified", LATER, Exact, Verdict::Send),
+            ("modified", EARLIER, Exact, Verdict::Send),
+            ("modified", LATER, Before, Verdict::NotModified),
+            ("modified", EARLIER, Before, Verdict::Send),
+            ("modified", TIME, Off, Verdict::Send),
+            ("modified", "nonsense", Exact, Verdict::Send),
+            ("unmodified", TIME, Exact, Verdict::Send),
+            ("unmodified", LATER, Exact, Verdict::Send),
+            ("unmodified", EARLIER, Exact, Verdict::Failed),
+            ("unmodified", "nonsense", Exact, Verdict::Failed),
+            ("match", "\"a\"", Exact, Verdict::Send),
+            ("match", "*", Exact, Verdict::Send),
+            ("match", "W/\"a\"", Exact, Verdict::Failed),
+            ("match", "\"b\"", Exact, Verdict::Failed),
+            ("none", "\"a\"", Exact, Verdict::NotModified),
+            ("none", "W/\"a\"", Exact, Verdict::NotModified),
+            ("none", "\"b\", \"c\"", Exact, Verdict::Send),
+            ("none", "*", Exact, Verdict::NotModified),
+        ] {
+            assert_eq!(verdict(name, value, mode), expected, "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn both_must_hold() {
+        let both = |list: &'static [u8], value: &'static str| {
+            let conditions = Conditions {
+                none_matching: Some(list),
+                modified_since: Some(value.as_bytes()),
+                ..Conditions::default()
+            };
+            conditions.evaluate(&response(), IfModifiedSince::Exact)
+        };
+        assert_eq!(both(b"\"a\"", TIME), Verdict::NotModified);
+        assert_eq!(both(b"\"b\"", TIME), Verdict::Send);
+        assert_eq!(both(b"\"a\"", LATER), Verdict::Send);
+    }
+
+    #[test]
+    fn a_304_describes_no_body() {
+        let mut response = response();
+        response.content_type = "text/html".into();
+        response.content_length = Some(5);
+        response.allow_ranges = true;
+        response.add("Content-Encoding", "gzip");
+        into_not_modified(&mut response);
+        assert_eq!((response.status, response.content_length), (304, None));
+        assert!(response.content_type.is_empty() && !response.allow_ranges && response.header_only);
+        assert!(response.field(b"Content-Encoding").is_none());
+        assert!(response.field(b"ETag").is_some());
+        assert_eq!(response.last_modified, Some(784_111_777));
+    }
+}

@@ -1,0 +1,59 @@
+//! Compiles features from configuration text, for the tests of filters and content modules.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use conf::{Level, Recording, Registry, Sealed};
+
+use crate::compile::{Compiler, Environment, Feature};
+use crate::log::Destination;
+use crate::table::TABLES;
+
+/// The feature as the innermost of these blocks sees it, each the first of its name within the one before;
+/// the first error as it is printed.
+pub(crate) fn feature<F: Feature>(text: &str, blocks: &[&str]) -> Result<Arc<F>, String> {
+    compiled(text, blocks).map(|(feature, _)| feature)
+}
+
+/// The same with the warnings that reading it gave.
+pub(crate) fn compiled<F: Feature>(
+    text: &str,
+    blocks: &[&str],
+) -> Result<(Arc<F>, Vec<String>), String> {
+    let recording = Recording {
+        files: vec![("/nginx.conf".into(), text.as_bytes().to_vec())],
+        globs: Vec::new(),
+    };
+    let files = Sealed::new(recording);
+    let registry = Registry::new(TABLES);
+    let root = Path::new("/");
+    let loaded = conf::load(Path::new("/nginx.conf"), root, &[], &registry, &files);
+    let (errors, rest): (Vec<_>, Vec<_>) = loaded
+        .diagnostics
+        .iter()
+        .partition(|found| found.level == Level::Emerg);
+    if let Some(error) = errors.first() {
+        return Err(error.message.clone());
+    }
+    let warnings = rest
+        .iter()
+        .filter(|found| found.level == Level::Warn)
+        .map(|found| found.message.clone())
+        .collect();
+    let compiler = Compiler::new(&Environment {
+        prefix: root,
+        conf_prefix: root,
+        files: &files,
+        default_error_log: Destination::Stderr,
+        privileged: false,
+    });
+    let mut scope = loaded.tree.root();
+    for name in blocks {
+        scope = scope
+            .children(name)
+            .next()
+            .ok_or_else(|| format!("no block {name}"))?;
+    }
+    let feature = compiler.feature(scope).map_err(|fault| fault.message)?;
+    Ok((feature, warnings))
+}

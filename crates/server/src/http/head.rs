@@ -1,0 +1,287 @@
+//! What the client sent, seen from a request: making and emptying requests, the Host, the
+//! virtual server, the URI, header fields.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::header::Known;
+use proto::method::Method;
+
+use crate::generation::Local;
+use crate::http::body::RequestBody;
+use crate::http::connection::{Connection, Held, server_for};
+use crate::http::core::Alias;
+use crate::http::plan::Server;
+use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
+use crate::http::response::Response;
+
+/// Why a parsed head cannot be served: words for the log (empty: none) and a status.
+pub type Refusal = (Vec<u8>, u16);
+
+impl Request {
+    /// An empty request under a server.
+    pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Request {
+        Request {
+            local: Rc::clone(local),
+            connection: Held::new(connection),
+            server: Arc::clone(server),
+            plan: Arc::clone(&server.plan),
+            client: Rc::default(),
+            method: Method::Get,
+            uri: Vec::new(),
+            args: Vec::new(),
+            uri_unchanged: true,
+            escaped_uri: false,
+            valid_location: true,
+            uri_below_alias: false,
+            pipelined: false,
+            complete: false,
+            keepalive: false,
+            chunked: false,
+            main_charset: Bytes::new(),
+            compressed: None,
+            internal: false,
+            depth: 0,
+            head_only: false,
+            changes_left: URI_CHANGES_MAX,
+            error_page_taken: false,
+            error_status: 0,
+            response: Response::default(),
+            captures: Default::default(),
+            values: Vec::new(),
+            started: engine::now(),
+            started_wall: engine::wall(),
+            body: RequestBody::default(),
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            limit_rate: None,
+            upstream: None,
+            script: Default::default(),
+            prepared: false,
+        }
+    }
+
+    /// Makes a kept request ready for the next head; what did not change is left alone.
+    pub fn reset(&mut self, local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) {
+        if !Rc::ptr_eq(&self.local, local) {
+            self.local = Rc::clone(local);
+        }
+        self.connection = Held::new(connection);
+        self.choose_server(server);
+        self.method = Method::Get;
+        self.uri.clear();
+        self.args.clear();
+        self.uri_unchanged = true;
+        self.escaped_uri = false;
+        self.valid_location = true;
+        self.uri_below_alias = false;
+        self.pipelined = false;
+        self.complete = false;
+        self.keepalive = false;
+        self.chunked = false;
+        self.main_charset = Bytes::new();
+        self.compressed = None;
+        self.internal = false;
+        self.depth = 0;
+        self.head_only = false;
+        self.changes_left = URI_CHANGES_MAX;
+        self.error_page_taken = false;
+        self.error_status = 0;
+        self.captures.clear();
+        self.values.clear();
+        self.started = engine::now();
+        self.started_wall = engine::wall();
+        self.body = RequestBody::default();
+        self.bytes_sent = 0;
+        self.body_bytes_sent = 0;
+        self.limit_rate = None;
+        self.upstream = None;
+        self.script = Default::default();
+        self.prepared = false;
+    }
+
+    /// Lets go of what a finished request must not keep; false when it cannot be reused.
+    pub fn release(&mut self) -> bool {
+        self.connection.release();
+        self.response.clear();
+        match Rc::get_mut(&mut self.client) {
+            Some(client) => {
+                client.bytes.clear();
+                client.host.clear();
+                client.head.clear();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The client's head while it is being read; only the main request has it then.
+    pub fn client_mut(&mut self) -> &mut ClientHead {
+        if Rc::get_mut(&mut self.client).is_none() {
+            self.client = Rc::default();
+        }
+        // invariant: made unique above
+        Rc::get_mut(&mut self.client).expect("the head is not shared yet")
+    }
+
+    /// Puts the request under a server, with the server's plan in force.
+    pub fn choose_server(&mut self, server: &Arc<Server>) {
+        if !Arc::ptr_eq(&self.server, server) {
+            self.server = Arc::clone(server);
+        }
+        if !Arc::ptr_eq(&self.plan, &server.plan) {
+            self.plan = Arc::clone(&server.plan);
+        }
+    }
+
+    /// Counts the request and makes host, virtual server and URI of its parsed head; once.
+    pub fn begin(&mut self) -> Result<(), Refusal> {
+        if self.prepared {
+            return Ok(());
+        }
+        self.prepared = true;
+        let requests = &self.connection.requests;
+        requests.set(requests.get() + 1);
+        let client = Rc::clone(&self.client);
+        self.method = client.head.method();
+        self.uri.extend_from_slice(client.head.path(&client.bytes));
+        if let Some(args) = client.head.args() {
+            self.args.extend_from_slice(args.of(&client.bytes));
+        }
+        self.escaped_uri = client.head.has_escapes() || client.head.has_plus();
+        drop(client);
+        self.choose_server_by_name();
+        Ok(())
+    }
+
+    /// The virtual server that the client's head names.
+    fn choose_server_by_name(&mut self) {
+        let Some(named) = self.client.head.server_name() else {
+            return;
+        };
+        let head = self.client_mut();
+        let ClientHead { bytes, host, .. } = head;
+        host.extend_from_slice(named.name.of(bytes));
+        if named.has_capitals {
+            host.make_ascii_lowercase();
+        }
+        let local = Rc::clone(&self.local);
+        if let Some(servers) = self.connection.servers(&local)
+            && !servers.names.is_empty()
+        {
+            let host = std::mem::take(&mut self.client_mut().host);
+            let server = server_for(&servers, &host, self);
+            self.client_mut().host = host;
+            self.choose_server(&server);
+        }
+    }
+
+    /// The value of a field that we know by name; the first where it is repeated.
+    pub fn header(&self, known: Known) -> Option<&[u8]> {
+        self.client.head.value(known, &self.client.bytes)
+    }
+
+    /// All fields as sent: name and value.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let bytes = &self.client.bytes;
+        self.client
+            .head
+            .fields()
+            .iter()
+            .map(move |field| (field.name(bytes), field.value(bytes)))
+    }
+
+    /// The value of the first field of this name, given in lower case.
+    pub fn header_named(&self, name: &[u8]) -> Option<&[u8]> {
+        self.headers()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Whether this is the client's request and no subrequest.
+    pub fn is_main(&self) -> bool {
+        self.depth == 0
+    }
+
+    /// The request line as the client sent it, without its end.
+    pub fn request_line(&self) -> &[u8] {
+        self.client.head.request_line(&self.client.bytes)
+    }
+
+    /// The target as the client sent it (`$request_uri`).
+    pub fn request_uri(&self) -> &[u8] {
+        self.client.head.target(&self.client.bytes)
+    }
+
+    /// Bytes received for it: head and body (`$request_length`).
+    pub fn length(&self) -> u64 {
+        self.client.head.request_length() as u64 + self.body.received()
+    }
+
+    /// The file name that `root` or `alias` makes of the URI in force.
+    pub fn filename(&mut self) -> Vec<u8> {
+        let core = Arc::clone(&self.plan.core);
+        let mut path = Vec::with_capacity(self.uri.len() + 64);
+        self.append_root(&core, &mut path);
+        match core.root.alias {
+            None => path.extend_from_slice(&self.uri),
+            Some(Alias::Prefix(length)) => {
+                path.extend_from_slice(self.uri.get(length..).unwrap_or_default());
+            }
+            Some(Alias::Whole) if self.uri_below_alias => path.extend_from_slice(&self.uri),
+            Some(Alias::Whole) => {}
+        }
+        path
+    }
+
+    /// The directory of `root` or `alias` for this request, absolute.
+    pub fn document_root(&mut self) -> Vec<u8> {
+        let core = Arc::clone(&self.plan.core);
+        let mut path = Vec::new();
+        self.append_root(&core, &mut path);
+        path
+    }
+
+    fn append_root(&mut self, core: &crate::http::core::Core, path: &mut Vec<u8>) {
+        core.root.path.append_to(self, path);
+        if core.root.relative_at_run_time && path.first() != Some(&b'/') {
+            let mut absolute = core.root.prefix.to_vec();
+            absolute.append(path);
+            *path = absolute;
+        }
+    }
+
+    /// The same as a path for the system.
+    pub fn path_of(bytes: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+    }
+
+    /// The part after the last dot of the URI's last segment; empty when there is none.
+    pub fn extension(&self) -> &[u8] {
+        proto::uri::extension(&self.uri)
+            .map(|span| span.of(&self.uri))
+            .unwrap_or_default()
+    }
+
+    /// Sets Content-Type by the URI's extension, unless something has set it.
+    pub fn set_content_type(&mut self) {
+        if self.response.content_type.is_empty() {
+            let plan = Arc::clone(&self.plan);
+            self.response.content_type = plan.types.content_type(&self.uri).clone();
+        }
+    }
+
+    /// `$server_name`'s host for redirects: the request's Host, or the server's name where
+    /// `server_name_in_redirect` asks for it or the client gave none.
+    pub fn redirect_host(&self) -> Bytes {
+        if self.plan.core.server_name_in_redirect || self.client.host.is_empty() {
+            if !self.server.name.is_empty() || self.plan.core.server_name_in_redirect {
+                return self.server.name.clone();
+            }
+        }
+        Bytes::copy_from_slice(&self.client.host)
+    }
+}

@@ -1,0 +1,25 @@
+//! HTTP: from a connection to a log line.
+//!
+//! [`request`] holds the way of a request; [`compile`] and [`plan`] what a configuration
+//! amounts to; [`exchange`] one request and its response on whatever protocol; [`filters`]
+//! what a response passes on its way out; [`modules`] one feature a file.
+
+pub mod body;
+pub mod compile;
+pub mod connection;
+pub mod core;
+pub mod error_page;
+pub mod exchange;
+pub mod filters;
+pub mod head;
+pub mod hot;
+pub mod location;
+pub mod modules;
+pub mod output;
+pub mod plan;
+pub mod pool;
+pub mod redirect;
+pub mod request;
+pub mod response;
+pub mod server_name;
+pub mod status_page;

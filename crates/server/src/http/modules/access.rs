@@ -1,0 +1,394 @@
+//! `allow` and `deny`: access by the client's address, the first rule that fits decides.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. How its verdict combines with
+//! other checks (`satisfy`) is the request loop's business. [`Cidr`] is shared with `geo`.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use engine::net::Address;
+
+use crate::compile::{Compiler, Feature};
+use crate::http::request::Request;
+
+/// `allow` and `deny`, in the order in which they stand.
+pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
+    "allow",
+    &["address | CIDR | unix: | all"],
+    rules,
+)
+.also(&["deny"])
+.contexts(
+    Contexts::HTTP
+        .or(Contexts::SERVER)
+        .or(Contexts::LOCATION)
+        .or(Contexts::LIMIT_EXCEPT),
+)
+.inherit(Inherit::List)
+.manual(
+    "Allows or denies access to the address or network. Rules are checked in order, the first \
+         that fits decides; where none fits access is allowed. A scope that writes any of the two \
+         directives inherits none from above.",
+);
+
+/// What an access check says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing to say.
+    Declined,
+    /// Access is granted; with `satisfy any` that settles it.
+    Granted,
+    /// Access is refused with this status.
+    Refused(u16),
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Everybody, over whatever socket.
+    All,
+    /// Clients of a Unix socket.
+    Unix,
+    /// Clients whose address lies in the network.
+    Cidr(Cidr),
+}
+
+/// One `allow` or `deny`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whom it is about.
+    pub network: Network,
+    /// Whether it denies.
+    pub deny: bool,
+}
+
+/// The rules of a scope.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Access {
+    rules: Box<[Rule]>,
+    /// Whether any rule is about IPv4: if so, IPv4 addresses mapped into IPv6 are looked up as
+    /// what they are, else as IPv6 addresses.
+    has_ipv4: bool,
+}
+
+impl Feature for Access {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&ALLOW];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Access, Fault> {
+        Ok(Access::new(scope.written(&ALLOW)?.unwrap_or_default()))
+    }
+}
+
+impl Access {
+    fn new(rules: Vec<Rule>) -> Access {
+        let has_ipv4 = rules
+            .iter()
+            .any(|rule| matches!(rule.network, Network::All | Network::Cidr(Cidr::V4 { .. })));
+        Access {
+            rules: rules.into(),
+            has_ipv4,
+        }
+    }
+
+    /// Whether there is no rule at all.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether the rules deny an address; `None` where no rule is about it.
+    fn denies(&self, address: &Address) -> Option<bool> {
+        let address = match address {
+            Address::Inet(socket) => Some(match socket.ip() {
+                IpAddr::V6(ip) if self.has_ipv4 => ip.to_canonical(),
+                ip => ip,
+            }),
+            Address::Unix(_) => None,
+        };
+        let fits = |rule: &&Rule| match (rule.network, address) {
+            (Network::All, _) | (Network::Unix, None) => true,
+            (Network::Cidr(cidr), Some(address)) => cidr.contains(address),
+            _ => false,
+        };
+        self.rules.iter().find(fits).map(|rule| rule.deny)
+    }
+}
+
+/// Checks the client's address against the rules in force.
+pub fn check(request: &Request) -> Verdict {
+    let Some(access) = &request.plan.access else {
+        return Verdict::Declined;
+    };
+    match access.denies(request.connection.peer()) {
+        None => Verdict::Declined,
+        Some(false) => Verdict::Granted,
+        Some(true) => {
+            // With `satisfy any` another check may still grant access: the loop logs at the end.
+            if !request.plan.core.satisfy_any {
+                crate::log::error!(request, Error, "access forbidden by rule");
+            }
+            Verdict::Refused(403)
+        }
+    }
+}
+
+/// Whether the rules in force let the client in, without a word in the log.
+pub fn allows(request: &Request) -> bool {
+    let access = request.plan.access.as_ref();
+    access.and_then(|access| access.denies(request.connection.peer())) != Some(true)
+}
+
+fn rules(setter: &Setter<'_>) -> Result<Vec<Rule>, Fault> {
+    setter
+        .lines()
+        .iter()
+        .map(|line| {
+            let word = line.argument(0);
+            let network = match &*word.bytes {
+                b"all" => Network::All,
+                b"unix:" => Network::Unix,
+                text => {
+                    let (cidr, has_stray_bits) =
+                        Cidr::parse(text).ok_or_else(|| Fault::invalid_parameter(word))?;
+                    if has_stray_bits {
+                        setter.warn(word, stray_bits(word));
+                    }
+                    Network::Cidr(cidr)
+                }
+            };
+            Ok(Rule {
+                network,
+                deny: &*line.name.bytes == b"deny",
+            })
+        })
+        .collect()
+}
+
+/// nginx's warning about an address with bits that do not count.
+pub fn stray_bits(word: &Word) -> String {
+    format!("low address bits of {} are meaningless", word.text())
+}
+
+/// A network: an address and how many of its leading bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cidr {
+    /// IPv4.
+    V4 {
+        /// The network's first address.
+        address: u32,
+        /// Leading bits that count, 0 to 32.
+        bits: u8,
+    },
+    /// IPv6.
+    V6 {
+        /// The network's first address.
+        address: u128,
+        /// Leading bits that count, 0 to 128.
+        bits: u8,
+    },
+}
+
+impl Cidr {
+    /// `10.0.0.0/8`, `10.1.2.3`, `2001:db8::/32`. The flag says that the address had bits beyond
+    /// those that count; they are dropped.
+    pub fn parse(text: &[u8]) -> Option<(Cidr, bool)> {
+        let slash = memchr::memchr(b'/', text);
+        let address = parse_address(text.get(..slash.unwrap_or(text.len()))?)?;
+        let bits = match slash {
+            Some(slash) => Some(parse_bits(text.get(slash + 1..)?)?),
+            None => None,
+        };
+        match address {
+            IpAddr::V4(address) => {
+                let bits = bits.unwrap_or(32);
+                let address = u32::from(address);
+                let kept = address & mask_v4(bits)?;
+                Some((
+                    Cidr::V4 {
+                        address: kept,
+                        bits,
+                    },
+                    kept != address,
+                ))
+            }
+            IpAddr::V6(address) => {
+                let bits = bits.unwrap_or(128);
+                let address = u128::from(address);
+                let kept = address & mask_v6(bits)?;
+                Some((
+                    Cidr::V6 {
+                        address: kept,
+                        bits,
+                    },
+                    kept != address,
+                ))
+            }
+        }
+    }
+
+    /// Whether an address lies in it. An IPv4 address mapped into IPv6 is not looked into.
+    pub fn contains(self, candidate: IpAddr) -> bool {
+        match (self, candidate) {
+            (Cidr::V4 { address, bits }, IpAddr::V4(candidate)) => {
+                mask_v4(bits).is_some_and(|mask| u32::from(candidate) & mask == address)
+            }
+            (Cidr::V6 { address, bits }, IpAddr::V6(candidate)) => {
+                mask_v6(bits).is_some_and(|mask| u128::from(candidate) & mask == address)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn mask_v4(bits: u8) -> Option<u32> {
+    (bits <= 32).then(|| u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0))
+}
+
+fn mask_v6(bits: u8) -> Option<u128> {
+    (bits <= 128).then(|| u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0))
+}
+
+fn parse_bits(text: &[u8]) -> Option<u8> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// An address as nginx reads it: in IPv4, octets may have leading zeros or be empty; the
+/// broadcast address is taken for a mistake, because that is what nginx marks mistakes with.
+pub fn parse_address(text: &[u8]) -> Option<IpAddr> {
+    if let Some(address) = parse_ipv4(text) {
+        return Some(IpAddr::V4(address.into()));
+    }
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+}
+
+/// An IPv4 address in dotted form, as a number; see [`parse_address`] for what is let through.
+pub fn parse_ipv4(text: &[u8]) -> Option<u32> {
+    let mut address = 0_u32;
+    let mut octets = 0;
+    for octet in text.split(|&byte| byte == b'.') {
+        let mut value = 0_u32;
+        for &digit in octet {
+            if !digit.is_ascii_digit() {
+                return None;
+            }
+            value = value * 10 + u32::from(digit - b'0');
+            if value > 255 {
+                return None;
+            }
+        }
+        octets += 1;
+        if octets > 4 {
+            return None;
+        }
+        address = address << 8 | value;
+    }
+    (octets == 4 && address != u32::MAX).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str, deny: bool) -> Rule {
+        let network = match text {
+            "all" => Network::All,
+            "unix:" => Network::Unix,
+            text => Network::Cidr(Cidr::parse(text.as_bytes()).unwrap().0),
+        };
+        Rule { network, deny }
+    }
+
+    fn inet(text: &str) -> Address {
+        Address::Inet((text.parse::<IpAddr>().unwrap(), 80).into())
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let access = Access::new(vec![
+            rule("192.168.1.1", true),
+            rule("192.168.1.0/24", false),
+            rule("2001:db8::/32", false),
+            rule("all", true),
+        ]);
+        assert_eq!(access.denies(&inet("192.168.1.1")), Some(true));
+        assert_eq!(access.denies(&inet("192.168.1.2")), Some(false));
+        assert_eq!(access.denies(&inet("::ffff:192.168.1.2")), Some(false));
+        assert_eq!(access.denies(&inet("2001:db8::1")), Some(false));
+        assert_eq!(access.denies(&inet("::1")), Some(true));
+        assert_eq!(access.denies(&Address::Unix("/x".into())), Some(true));
+    }
+
+    #[test]
+    fn families_without_rules_are_not_judged() {
+        let access = Access::new(vec![rule("::ffff:0:0/96", true)]);
+        assert_eq!(access.denies(&inet("127.0.0.1")), None);
+        assert_eq!(access.denies(&inet("::ffff:127.0.0.1")), Some(true));
+        assert_eq!(access.denies(&Address::Unix("/x".into())), None);
+        let access = Access::new(vec![rule("10.0.0.0/8", true)]);
+        assert_eq!(access.denies(&inet("::ffff:10.1.1.1")), Some(true));
+    }
+
+    #[test]
+    fn networks_are_read_as_nginx_reads_them() {
+        let parse = |text: &str| Cidr::parse(text.as_bytes());
+        assert_eq!(
+            parse("10.1.2.3/8"),
+            Some((
+                Cidr::V4 {
+                    address: 0x0a00_0000,
+                    bits: 8
+                },
+                true
+            ))
+        );
+        assert_eq!(
+            parse("10.0.0.0/8"),
+            Some((
+                Cidr::V4 {
+                    address: 0x0a00_0000,
+                    bits: 8
+                },
+                false
+            ))
+        );
+        assert_eq!(
+            parse("0.0.0.0/0"),
+            Some((
+                Cidr::V4 {
+                    address: 0,
+                    bits: 0
+                },
+                false
+            ))
+        );
+        assert_eq!(
+            parse("::/0"),
+            Some((
+                Cidr::V6 {
+                    address: 0,
+                    bits: 0
+                },
+                false
+            ))
+        );
+        assert_eq!(
+            parse("010.0.0.1").map(|found| found.0),
+            parse("10.0.0.1").map(|found| found.0)
+        );
+        for wrong in [
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "10.0.0.256",
+            "::/129",
+            "",
+            "10.0.0.0/",
+            "x",
+            "255.255.255.255",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,760 @@
+//! `geo`: a variable whose value depends on the client's address.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_geo_module.html>. Networks and ranges alike become
+//! one sorted list of disjoint intervals, so that a lookup is one binary search however large
+//! the table is. nginx's binary bases (`FILE.bin`, which it writes beside an included file to
+//! parse it faster next time) are neither written nor read: the text is the only source.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{
+    Arity, Block, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, ScopeRef, Setting,
+    Word, parse,
+};
+use engine::net::Address;
+
+use crate::compile::Compiler;
+use crate::http::modules::access::{Cidr, parse_address, parse_ipv4, stray_bits};
+use crate::http::request::Request;
+use crate::variables::{Source, Variable};
+
+/// `geo`.
+pub static GEO: Setting<()> =
+    Setting::new("geo", &["[$address] $variable { ... }"], parse::nothing)
+        .contexts(Contexts::HTTP)
+        .arity(Arity::between(1, 2))
+        .inherit(Inherit::Block)
+        .free_block()
+        .manual(
+            "Makes a variable that depends on the client's address, or on the address in another \
+         variable. Rows name a network or, after `ranges`, a range of addresses, and a value; \
+         the most specific network counts. `default`, `delete`, `include`, `proxy`, \
+         `proxy_recursive`, `ranges` and `volatile` have a meaning of their own.",
+        );
+
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&GEO];
+
+/// The address that nginx looks up where there is no IPv4 address to look up.
+const NO_ADDRESS: u32 = u32::MAX;
+
+/// Finds every `geo` block of the `http` scope and defines its variable.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    for line in http.lines().iter().filter(|line| line.is("geo")) {
+        if let Err(fault) = define(compiler, line) {
+            compiler.report(fault);
+        }
+    }
+}
+
+fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+    let (address, name) = match &*line.args {
+        [name] => (None, variable_name(name)?),
+        [address, name, ..] => (Some(variable_name(address)?), variable_name(name)?),
+        [] => return Ok(()), // the arity has been checked
+    };
+    let address = address.map(|name| compiler.variable(&name));
+    let mut builder = Builder::new(compiler);
+    if let Some(Block::Free(rows)) = &line.block {
+        builder.rows(rows);
+    }
+    let geo = builder.finish(address);
+    compiler
+        .define(&name, Source::Geo(Arc::new(geo)))
+        .map_err(|text| Fault::at(&line.name, text))?;
+    Ok(())
+}
+
+fn variable_name(word: &Word) -> Result<String, Fault> {
+    word.text()
+        .strip_prefix('$')
+        .map(str::to_owned)
+        .ok_or_else(|| Fault::at(word, format!("invalid variable name \"{}\"", word.text())))
+}
+
+/// A compiled `geo` block.
+#[derive(Debug)]
+pub struct Geo {
+    /// The variable that holds the address; the client's own address where there is none.
+    address: Option<Variable>,
+    ipv4: Intervals<u32>,
+    /// `None` with `ranges`, which know IPv4 only.
+    ipv6: Option<Intervals<u128>>,
+    values: Box<[Bytes]>,
+    proxies: Box<[Cidr]>,
+    recursive: bool,
+    /// `volatile`: the value is computed anew on each use.
+    pub volatile: bool,
+}
+
+impl Geo {
+    /// The variable's value for a request.
+    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
+        let found = match self.looked_up(request) {
+            Some(IpAddr::V4(address)) => self.ipv4.find(address.into()),
+            Some(IpAddr::V6(address)) => match (&self.ipv6, address.to_ipv4_mapped()) {
+                (_, Some(mapped)) => self.ipv4.find(mapped.into()),
+                (Some(ipv6), None) => ipv6.find(address.into()),
+                (None, None) => self.ipv4.find(NO_ADDRESS),
+            },
+            None => self.ipv4.find(NO_ADDRESS),
+        };
+        Some(self.values.get(found as usize).cloned().unwrap_or_default())
+    }
+
+    /// The address to look up: of the client or the variable, then through trusted proxies.
+    fn looked_up(&self, request: &mut Request) -> Option<IpAddr> {
+        let address = match self.address {
+            Some(variable) => parse_address(&request.variable(variable)?)?,
+            None => match request.connection.peer() {
+                Address::Inet(socket) => socket.ip(),
+                Address::Unix(_) => return None,
+            },
+        };
+        if self.proxies.is_empty() {
+            return Some(address);
+        }
+        let chain: Vec<&[u8]> = request
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(b"X-Forwarded-For"))
+            .map(|(_, value)| value)
+            .collect();
+        Some(forwarded(address, &chain, &self.proxies, self.recursive))
+    }
+}
+
+/// Whom the proxies say they speak for: as long as the address is a trusted proxy's, the last
+/// address of `X-Forwarded-For` not yet used takes its place; once unless `recursive`.
+pub fn forwarded(address: IpAddr, headers: &[&[u8]], proxies: &[Cidr], recursive: bool) -> IpAddr {
+    let separates = |&byte: &u8| byte == b' ' || byte == b',';
+    let mut address = address;
+    for header in headers.iter().rev() {
+        let mut rest = *header;
+        loop {
+            let candidate = address.to_canonical();
+            if !proxies.iter().any(|proxy| proxy.contains(candidate)) {
+                return address;
+            }
+            while rest.len() > 1 && rest.last().is_some_and(separates) {
+                rest = rest.get(..rest.len() - 1).unwrap_or_default();
+            }
+            // A separator in first place is taken for a part of the address, as in nginx.
+            let start = rest
+                .iter()
+                .rposition(|byte| separates(byte))
+                .filter(|&at| at > 0);
+            let text = rest.get(start.map_or(0, |at| at + 1)..).unwrap_or_default();
+            let Some(next) = parse_address_port(text) else {
+                return address;
+            };
+            address = next;
+            if !recursive {
+                return address;
+            }
+            match start {
+                Some(at) => rest = rest.get(..at).unwrap_or_default(),
+                None => break,
+            }
+        }
+    }
+    address
+}
+
+/// An address that may be followed by a port: `10.0.0.1`, `10.0.0.1:80`, `::1`, `[::1]:80`.
+fn parse_address_port(text: &[u8]) -> Option<IpAddr> {
+    if let Some(address) = parse_address(text) {
+        return Some(address);
+    }
+    let (address, port) = if let Some(rest) = text.strip_prefix(b"[") {
+        let end = memchr::memchr(b']', rest)?;
+        (rest.get(..end)?, rest.get(end + 1..)?.strip_prefix(b":")?)
+    } else {
+        let colon = memchr::memchr(b':', text)?;
+        (text.get(..colon)?, text.get(colon + 1..)?)
+    };
+    let port: u16 = std::str::from_utf8(port)
+        .ok()
+        .filter(|port| !port.starts_with('+'))?
+        .parse()
+        .ok()?;
+    (port > 0).then_some(parse_address(address)?)
+}
+
+/// Disjoint intervals that cover all addresses: each begins at its start and ends before the
+/// next one's.
+#[derive(Debug, PartialEq, Eq)]
+struct Intervals<A> {
+    starts: Box<[A]>,
+    values: Box<[u32]>,
+}
+
+impl<A: Ord + Copy> Intervals<A> {
+    /// The index of the value for an address.
+    fn find(&self, address: A) -> u32 {
+        let after = self.starts.partition_point(|start| *start <= address);
+        after
+            .checked_sub(1)
+            .and_then(|at| self.values.get(at))
+            .copied()
+            .unwrap_or(0)
+    }
+}
+
+/// A span of addresses with its value; spans nest or lie apart, they never overlap in part.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    first: u128,
+    last: u128,
+    value: u32,
+}
+
+/// Cuts nested spans into intervals in which the innermost span counts. The span that holds all
+/// addresses must be among them.
+fn flatten<A>(mut spans: Vec<Span>, narrow: impl Fn(u128) -> A) -> Intervals<A> {
+    spans.sort_by_key(|span| (span.first, u128::MAX - span.last));
+    let mut cuts: Vec<(u128, u32)> = Vec::with_capacity(spans.len() * 2);
+    let mut cut = |start: u128, value: u32| match cuts.last_mut() {
+        Some(last) if last.0 == start => last.1 = value,
+        Some(last) if last.1 == value => {}
+        _ => cuts.push((start, value)),
+    };
+    let mut open: Vec<Span> = Vec::new();
+    let end = Span {
+        first: u128::MAX,
+        last: u128::MAX,
+        value: 0,
+    };
+    for (span, real) in spans.iter().map(|span| (*span, true)).chain([(end, false)]) {
+        while let Some(inner) = open.last().copied()
+            && (inner.last < span.first || !real)
+        {
+            open.pop();
+            if let Some(outer) = open.last()
+                && inner.last < outer.last
+            {
+                cut(inner.last + 1, outer.value);
+            }
+        }
+        if real {
+            cut(span.first, span.value);
+            open.push(span);
+        }
+    }
+    Intervals {
+        starts: cuts.iter().map(|(start, _)| narrow(*start)).collect(),
+        values: cuts.iter().map(|(_, value)| *value).collect(),
+    }
+}
+
+/// A stretch of the 65,536 addresses that share their upper half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    first: u16,
+    last: u16,
+    value: u32,
+}
+
+/// Takes the rows of one block in order.
+struct Builder<'a, 'c> {
+    compiler: &'a Compiler<'c>,
+    values: Vec<Bytes>,
+    known: Map<Bytes, u32>,
+    ranges: bool,
+    range_default: Option<u32>,
+    /// Ranges by the upper half of their addresses, as nginx keeps them: what counts as a
+    /// duplicate or an overlap is decided within one half.
+    blocks: BTreeMap<u16, Vec<Range>>,
+    networks: Map<Cidr, u32>,
+    /// Whether a row with a network or a default has been read: `ranges` comes too late then.
+    begun: bool,
+    proxies: Vec<Cidr>,
+    recursive: bool,
+    volatile: bool,
+}
+
+impl<'a, 'c> Builder<'a, 'c> {
+    fn new(compiler: &'a Compiler<'c>) -> Builder<'a, 'c> {
+        Builder {
+            compiler,
+            values: vec![Bytes::new()], // what is not listed has the empty value
+            known: Map::default(),
+            ranges: false,
+            range_default: None,
+            blocks: BTreeMap::new(),
+            networks: Map::default(),
+            begun: false,
+            proxies: Vec::new(),
+            recursive: false,
+            volatile: false,
+        }
+    }
+
+    fn rows(&mut self, rows: &[Line]) {
+        for row in rows {
+            if let Err(fault) = self.row(row) {
+                self.compiler.report(fault);
+            }
+        }
+    }
+
+    fn row(&mut self, row: &Line) -> Result<(), Fault> {
+        let value = match (&*row.name.bytes, &*row.args) {
+            (b"ranges", []) if self.begun => {
+                return Err(Fault::at(
+                    &row.name,
+                    "the \"ranges\" directive must be the first directive inside \"geo\" block",
+                ));
+            }
+            (b"ranges", []) => {
+                self.ranges = true;
+                return Ok(());
+            }
+            (b"proxy_recursive", []) => {
+                self.recursive = true;
+                return Ok(());
+            }
+            (b"volatile", []) => {
+                self.volatile = true;
+                return Ok(());
+            }
+            (b"proxy", [network]) => {
+                let network = self.network(network)?;
+                self.proxies.push(network);
+                return Ok(());
+            }
+            (_, [value]) => value,
+            _ => return Err(Fault::at(&row.name, "invalid number of the geo parameters")),
+        };
+        match (&*row.name.bytes, self.ranges) {
+            (b"default", true) => self.set_range_default(&row.name, value),
+            (b"delete", true) => self.delete_range(value)?,
+            (_, true) => self.add_range(&row.name, value)?,
+            (b"default", false) => {
+                self.add_network(
+                    &row.name,
+                    Cidr::V4 {
+                        address: 0,
+                        bits: 0,
+                    },
+                    value,
+                );
+                self.add_network(
+                    &row.name,
+                    Cidr::V6 {
+                        address: 0,
+                        bits: 0,
+                    },
+                    value,
+                );
+            }
+            (b"delete", false) => {
+                let network = self.network(value)?;
+                if self.networks.remove(&network).is_none() {
+                    self.warn(value, format!("no network \"{}\" to delete", value.text()));
+                }
+                self.begun = true;
+            }
+            (_, false) => {
+                let network = self.network(&row.name)?;
+                self.add_network(&row.name, network, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn network(&self, word: &Word) -> Result<Cidr, Fault> {
+        if &*word.bytes == b"255.255.255.255" {
+            return Ok(Cidr::V4 {
+                address: NO_ADDRESS,
+                bits: 32,
+            });
+        }
+        let (network, has_stray_bits) = Cidr::parse(&word.bytes)
+            .ok_or_else(|| Fault::at(word, format!("invalid network \"{}\"", word.text())))?;
+        if has_stray_bits {
+            self.warn(word, stray_bits(word));
+        }
+        Ok(network)
+    }
+
+    fn add_network(&mut self, net: &Word, network: Cidr, value: &Word) {
+        self.begun = true;
+        let index = self.value(value);
+        if let Some(old) = self.networks.insert(network, index) {
+            self.warn(
+                net,
+                format!(
+                    "duplicate network \"{}\", value: \"{}\", old value: \"{}\"",
+                    net.text(),
+                    value.text(),
+                    self.text(old)
+                ),
+            );
+        }
+    }
+
+    fn set_range_default(&mut self, name: &Word, value: &Word) {
+        let index = self.value(value);
+        if let Some(old) = self.range_default.replace(index) {
+            self.warn(
+                name,
+                format!(
+                    "duplicate default geo range value: \"{}\", old value: \"{}\"",
+                    value.text(),
+                    self.text(old)
+                ),
+            );
+        }
+    }
+
+    fn add_range(&mut self, net: &Word, value: &Word) -> Result<(), Fault> {
+        let (first, last) = parse_range(net)?;
+        let index = self.value(value);
+        for (half, first, last) in halves(first, last) {
+            let block = self.blocks.entry(half).or_default();
+            match insert(
+                block,
+                Range {
+                    first,
+                    last,
+                    value: index,
+                },
+            ) {
+                Ok(None) => {}
+                Ok(Some(old)) => self.warn(
+                    net,
+                    format!(
+                        "duplicate range \"{}\", value: \"{}\", old value: \"{}\"",
+                        net.text(),
+                        value.text(),
+                        self.text(old)
+                    ),
+                ),
+                Err(other) => {
+                    let [a, b] = half.to_be_bytes();
+                    let [c, d] = other.first.to_be_bytes();
+                    let [e, f] = other.last.to_be_bytes();
+                    return Err(Fault::at(
+                        net,
+                        format!(
+                            "range \"{}\" overlaps \"{a}.{b}.{c}.{d}-{a}.{b}.{e}.{f}\"",
+                            net.text()
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn delete_range(&mut self, net: &Word) -> Result<(), Fault> {
+        let (first, last) = parse_range(net)?;
+        let mut missing = false;
+        for (half, first, last) in halves(first, last) {
+            let found = self.blocks.get_mut(&half).and_then(|block| {
+                let at = block
+                    .iter()
+                    .position(|range| (range.first, range.last) == (first, last))?;
+                Some(block.remove(at))
+            });
+            missing |= found.is_none();
+        }
+        if missing {
+            self.warn(
+                net,
+                format!("no address range \"{}\" to delete", net.text()),
+            );
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, value: &Word) -> u32 {
+        if let Some(known) = self.known.get(&*value.bytes) {
+            return *known;
+        }
+        let bytes = Bytes::copy_from_slice(&value.bytes);
+        let index = self.values.len() as u32;
+        self.values.push(bytes.clone());
+        self.known.insert(bytes, index);
+        index
+    }
+
+    fn text(&self, value: u32) -> String {
+        String::from_utf8_lossy(self.values.get(value as usize).map_or(b"", |value| value))
+            .into_owned()
+    }
+
+    fn warn(&self, word: &Word, text: String) {
+        self.compiler
+            .diagnose(Diagnostic::new(Level::Warn, text, Some(word.position)));
+    }
+
+    fn finish(self, address: Option<Variable>) -> Geo {
+        let (ipv4, ipv6) = if self.ranges {
+            let all = Span {
+                first: 0,
+                last: u128::from(u32::MAX),
+                value: self.range_default.unwrap_or(0),
+            };
+            let mut spans = vec![all];
+            for (half, block) in &self.blocks {
+                let address = |low: u16| u128::from(*half) << 16 | u128::from(low);
+                spans.extend(block.iter().map(|range| Span {
+                    first: address(range.first),
+                    last: address(range.last),
+                    value: range.value,
+                }));
+            }
+            (flatten(spans, |address| address as u32), None)
+        } else {
+            let (ipv4, ipv6) = network_spans(&self.networks);
+            (
+                flatten(ipv4, |address| address as u32),
+                Some(flatten(ipv6, |address| address)),
+            )
+        };
+        Geo {
+            address,
+            ipv4,
+            ipv6,
+            values: self.values.into(),
+            proxies: self.proxies.into(),
+            recursive: self.recursive,
+            volatile: self.volatile,
+        }
+    }
+}
+
+/// Networks as spans, IPv4 and IPv6; both hold one that covers everything.
+fn network_spans(networks: &Map<Cidr, u32>) -> (Vec<Span>, Vec<Span>) {
+    let mut ipv4 = Vec::new();
+    let mut ipv6 = Vec::new();
+    let everything = [
+        Cidr::V4 {
+            address: 0,
+            bits: 0,
+        },
+        Cidr::V6 {
+            address: 0,
+            bits: 0,
+        },
+    ];
+    let unlisted = everything
+        .iter()
+        .filter(|all| !networks.contains_key(all))
+        .map(|all| (all, &0));
+    for (network, &value) in networks.iter().chain(unlisted) {
+        match *network {
+            Cidr::V4 { address, bits } => {
+                let beyond = u32::MAX.checked_shr(bits.into()).unwrap_or(0);
+                let last = u128::from(address | beyond);
+                ipv4.push(Span {
+                    first: address.into(),
+                    last,
+                    value,
+                });
+            }
+            Cidr::V6 { address, bits } => {
+                let beyond = u128::MAX.checked_shr(bits.into()).unwrap_or(0);
+                ipv6.push(Span {
+                    first: address,
+                    last: address | beyond,
+                    value,
+                });
+            }
+        }
+    }
+    (ipv4, ipv6)
+}
+
+fn parse_range(net: &Word) -> Result<(u32, u32), Fault> {
+    let parse = || {
+        let dash = memchr::memchr(b'-', &net.bytes)?;
+        let first = parse_ipv4(net.bytes.get(..dash)?)?;
+        let last = parse_ipv4(net.bytes.get(dash + 1..)?)?;
+        (first <= last).then_some((first, last))
+    };
+    parse().ok_or_else(|| Fault::at(net, format!("invalid range \"{}\"", net.text())))
+}
+
+/// A range cut at the borders of its upper halves: the half, and the range within it.
+fn halves(first: u32, last: u32) -> impl Iterator<Item = (u16, u16, u16)> {
+    let (low, high) = ((first >> 16) as u16, (last >> 16) as u16);
+    (low..=high).map(move |half| {
+        let start = if half == low { first as u16 } else { 0 };
+        let end = if half == high { last as u16 } else { u16::MAX };
+        (half, start, end)
+    })
+}
+
+/// Adds a range to its block. A range within an older one is cut out of it; an equal one takes
+/// its place (`Some` of the old value); any other overlap is an error with the older range.
+fn insert(block: &mut Vec<Range>, new: Range) -> Result<Option<u32>, Range> {
+    let after = block.partition_point(|range| range.first <= new.last);
+    let before = after
+        .checked_sub(1)
+        .and_then(|at| block.get(at).copied().map(|range| (at, range)));
+    let Some((at, old)) = before.filter(|(_, range)| range.last >= new.first) else {
+        block.insert(after, new);
+        return Ok(None);
+    };
+    if new.first < old.first || new.last > old.last {
+        return Err(old);
+    }
+    let head = (old.first < new.first).then(|| Range {
+        last: new.first - 1,
+        ..old
+    });
+    let tail = (new.last < old.last).then(|| Range {
+        first: new.last + 1,
+        ..old
+    });
+    let replaced = head.is_none() && tail.is_none();
+    block.splice(at..=at, [head, Some(new), tail].into_iter().flatten());
+    Ok(replaced.then_some(old.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn v4(text: &str) -> u32 {
+        parse_ipv4(text.as_bytes()).unwrap()
+    }
+
+    fn cidr(text: &str) -> Cidr {
+        Cidr::parse(text.as_bytes()).unwrap().0
+    }
+
+    #[test]
+    fn the_most_specific_network_counts() {
+        let rows = [
+            ("0.0.0.0/0", 1),
+            ("10.0.0.0/8", 2),
+            ("10.1.0.0/16", 3),
+            ("10.1.2.0/24", 4),
+            ("10.2.0.0/15", 5),
+        ];
+        let networks = rows
+            .iter()
+            .map(|(text, value)| (cidr(text), *value))
+            .collect();
+        let (ipv4, ipv6) = network_spans(&networks);
+        let table = flatten(ipv4, |address| address as u32);
+        for (address, value) in [
+            ("9.255.255.255", 1),
+            ("10.0.0.0", 2),
+            ("10.1.0.1", 3),
+            ("10.1.1.255", 3),
+            ("10.1.2.0", 4),
+            ("10.1.2.255", 4),
+            ("10.1.3.0", 3),
+            ("10.2.0.0", 5),
+            ("10.3.255.255", 5),
+            ("10.4.0.0", 2),
+            ("11.0.0.0", 1),
+        ] {
+            assert_eq!(table.find(v4(address)), value, "{address}");
+        }
+        assert_eq!(table.find(u32::MAX), 1);
+        let table = flatten(ipv6, |address| address);
+        assert_eq!(
+            table,
+            Intervals {
+                starts: [0].into(),
+                values: [0].into()
+            }
+        );
+    }
+
+    #[test]
+    fn networks_may_end_where_their_parents_end() {
+        let rows = [("128.0.0.0/1", 1), ("192.0.0.0/2", 2), ("255.0.0.0/8", 3)];
+        let networks = rows
+            .iter()
+            .map(|(text, value)| (cidr(text), *value))
+            .collect();
+        let table = flatten(network_spans(&networks).0, |address| address as u32);
+        assert_eq!(table.find(0), 0);
+        assert_eq!(table.find(v4("128.0.0.0")), 1);
+        assert_eq!(table.find(v4("192.0.0.0")), 2);
+        assert_eq!(table.find(u32::MAX), 3);
+    }
+
+    #[test]
+    fn ranges_are_cut_out_of_older_ones() {
+        let range = |first, last, value| Range { first, last, value };
+        let mut block = Vec::new();
+        assert_eq!(insert(&mut block, range(10, 20, 1)), Ok(None));
+        assert_eq!(insert(&mut block, range(30, 40, 2)), Ok(None));
+        assert_eq!(insert(&mut block, range(0, 5, 3)), Ok(None));
+        assert_eq!(insert(&mut block, range(12, 14, 4)), Ok(None));
+        assert_eq!(insert(&mut block, range(30, 31, 5)), Ok(None));
+        assert_eq!(insert(&mut block, range(39, 40, 6)), Ok(None));
+        assert_eq!(insert(&mut block, range(0, 5, 7)), Ok(Some(3)));
+        assert_eq!(insert(&mut block, range(5, 9, 8)), Err(range(0, 5, 7)));
+        assert_eq!(insert(&mut block, range(9, 11, 8)), Err(range(10, 11, 1)));
+        assert_eq!(
+            block,
+            [
+                range(0, 5, 7),
+                range(10, 11, 1),
+                range(12, 14, 4),
+                range(15, 20, 1),
+                range(30, 31, 5),
+                range(32, 38, 2),
+                range(39, 40, 6),
+            ]
+        );
+    }
+
+    #[test]
+    fn ranges_are_cut_at_upper_halves() {
+        let cut: Vec<_> = halves(v4("10.0.255.0"), v4("10.2.0.1")).collect();
+        assert_eq!(
+            cut,
+            [
+                (0x0a00, 0xff00, 0xffff),
+                (0x0a01, 0, 0xffff),
+                (0x0a02, 0, 1)
+            ]
+        );
+        let last: Vec<_> = halves(0xffff_0000, 0xffff_fffe).collect();
+        assert_eq!(last, [(0xffff, 0, 0xfffe)]);
+    }
+
+    #[test]
+    fn proxies_are_passed_through() {
+        let proxies = [cidr("127.0.0.1"), cidr("10.0.0.0/8")];
+        let once = |from: &str, headers: &[&[u8]]| forwarded(ip(from), headers, &proxies, false);
+        let all = |from: &str, headers: &[&[u8]]| forwarded(ip(from), headers, &proxies, true);
+        assert_eq!(once("192.0.2.9", &[b"192.0.2.1"]), ip("192.0.2.9"));
+        assert_eq!(once("127.0.0.1", &[b"192.0.2.1"]), ip("192.0.2.1"));
+        assert_eq!(once("::ffff:127.0.0.1", &[b"192.0.2.1"]), ip("192.0.2.1"));
+        assert_eq!(once("127.0.0.1", &[b"192.0.2.1, 10.0.0.1"]), ip("10.0.0.1"));
+        assert_eq!(
+            all("127.0.0.1", &[b"192.0.2.1, 10.0.0.1 , "]),
+            ip("192.0.2.1")
+        );
+        assert_eq!(
+            all("127.0.0.1", &[b"192.0.2.1", b"10.0.0.1,10.0.0.2"]),
+            ip("192.0.2.1")
+        );
+        assert_eq!(
+            all("127.0.0.1", &[b"192.0.2.1, unknown, 10.0.0.1"]),
+            ip("10.0.0.1")
+        );
+        assert_eq!(once("127.0.0.1", &[b"192.0.2.1:8080"]), ip("192.0.2.1"));
+        assert_eq!(once("127.0.0.1", &[b"[2001:db8::1]:80"]), ip("2001:db8::1"));
+        assert_eq!(once("127.0.0.1", &[b"[2001:db8::1]"]), ip("127.0.0.1"));
+        assert_eq!(once("127.0.0.1", &[b""]), ip("127.0.0.1"));
+    }
+}

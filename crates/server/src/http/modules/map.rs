@@ -1,0 +1,485 @@
+//! `map`: a variable whose value depends on another value.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_map_module.html>. Keys are found in nginx's order:
+//! the exact key, the longest `*.` wildcard, the longest `.*` wildcard (both with `hostnames`
+//! only), the regular expressions as they stand, the default. Keys and wildcards are hashed, so
+//! that large maps cost no more than small ones. The sizes of nginx's hash tables have no
+//! meaning here.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use base::hash::{Map, Set};
+use bytes::Bytes;
+use conf::{
+    Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setting, Template, Word,
+    parse,
+};
+
+use crate::compile::Compiler;
+use crate::http::request::Request;
+use crate::regex::Regex;
+use crate::text::Text;
+use crate::variables::Source;
+
+/// `map string $variable { … }`
+pub static MAP: Setting<()> = Setting::new("map", &["string $variable { ... }"], parse::nothing)
+    .contexts(Contexts::HTTP)
+    .arity(Arity::exactly(2))
+    .inherit(Inherit::Block)
+    .free_block()
+    .manual(
+        "Makes a variable whose value depends on the string. Each row holds a key and a value; \
+         keys are compared without regard to case, `~` begins a regular expression and `~*` one \
+         that ignores case. `default`, `hostnames`, `include` and `volatile` have a meaning of \
+         their own; a key of such a name is written with a backslash before it.",
+    );
+
+/// `map_hash_max_size size`
+pub static MAP_HASH_MAX_SIZE: Setting<u64> =
+    Setting::new("map_hash_max_size", &["size"], parse::number)
+        .contexts(Contexts::HTTP)
+        .default("2048")
+        .no_effect("hash tables of maps grow by themselves")
+        .manual("The largest size of nginx's hash tables for maps.");
+
+/// `map_hash_bucket_size size`
+pub static MAP_HASH_BUCKET_SIZE: Setting<u64> =
+    Setting::new("map_hash_bucket_size", &["size"], parse::number)
+        .contexts(Contexts::HTTP)
+        .default("64")
+        .no_effect("hash tables of maps have no buckets of a fixed size")
+        .manual("The size of a bucket in nginx's hash tables for maps.");
+
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&MAP, &MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
+
+/// Finds every `map` block of the `http` scope and defines its variable.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    for line in http.lines().iter().filter(|line| line.is("map")) {
+        if let Err(fault) = define(compiler, line) {
+            compiler.report(fault);
+        }
+    }
+}
+
+fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+    let [source, name, ..] = &*line.args else {
+        return Ok(());
+    }; // the arity has been checked
+    let source = compiler.text(&Template::parse(source)?);
+    let variable = name
+        .text()
+        .strip_prefix('$')
+        .map(str::to_owned)
+        .ok_or_else(|| Fault::at(name, format!("invalid variable name \"{}\"", name.text())))?;
+    let mut builder = Builder::default();
+    if let Some(Block::Free(rows)) = &line.block {
+        for row in rows {
+            if let Err(fault) = builder.row(compiler, row) {
+                compiler.report(fault);
+            }
+        }
+    }
+    let map = builder.finish(source);
+    compiler
+        .define(&variable, Source::Map(Arc::new(map)))
+        .map_err(|text| Fault::at(name, text))?;
+    Ok(())
+}
+
+/// A compiled `map` block.
+#[derive(Debug)]
+pub struct MapVariable {
+    source: Text,
+    hostnames: bool,
+    /// `volatile`: the value is computed anew on each use.
+    pub volatile: bool,
+    keys: Keys,
+    regexes: Box<[(Regex, u32)]>,
+    values: Box<[Text]>,
+    default: Text,
+}
+
+impl MapVariable {
+    /// The variable's value for a request. Captures of the regex that matched may stand in it.
+    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
+        let mut key = request.script.take_buffer();
+        self.source.append_to(request, &mut key);
+        if self.hostnames && key.last() == Some(&b'.') {
+            key.pop();
+        }
+        let found = self
+            .keys
+            .find(&key)
+            .or_else(|| self.find_regex(request, &key));
+        request.script.give_buffer(key);
+        let value = found
+            .and_then(|index| self.values.get(index as usize))
+            .unwrap_or(&self.default);
+        Some(value.evaluate(request))
+    }
+
+    fn find_regex(&self, request: &mut Request, key: &[u8]) -> Option<u32> {
+        if key.is_empty() {
+            return None; // nginx tries no regex on the empty string
+        }
+        self.regexes
+            .iter()
+            .find(|(regex, _)| regex.matches(request, key))
+            .map(|(_, value)| *value)
+    }
+}
+
+/// Takes the rows of one block in order.
+#[derive(Default)]
+struct Builder {
+    keys: Keys,
+    /// Names that are taken: exact keys, and `.example.com` as `example.com`.
+    taken: Set<Vec<u8>>,
+    regexes: Vec<(Regex, u32)>,
+    values: Vec<Text>,
+    known: Map<Bytes, u32>,
+    default: Option<u32>,
+    hostnames: bool,
+    volatile: bool,
+}
+
+impl Builder {
+    fn row(&mut self, compiler: &Compiler<'_>, row: &Line) -> Result<(), Fault> {
+        let value = match (&*row.name.bytes, &*row.args) {
+            (b"hostnames", []) => {
+                self.hostnames = true;
+                return Ok(());
+            }
+            (b"volatile", []) => {
+                self.volatile = true;
+                return Ok(());
+            }
+            (_, [value]) => value,
+            _ => return Err(Fault::at(&row.name, "invalid number of the map parameters")),
+        };
+        let value = self.value(compiler, value)?;
+        match &*row.name.bytes {
+            b"default" => match self.default.replace(value) {
+                Some(_) => Err(Fault::at(&row.name, "duplicate default map parameter")),
+                None => Ok(()),
+            },
+            [b'~', pattern @ ..] => self.regex(compiler, &row.name, pattern, value),
+            key => {
+                let key = key.strip_prefix(b"\\").unwrap_or(key);
+                self.key(key, value)
+                    .map_err(|text| Fault::at(&row.name, text))
+            }
+        }
+    }
+
+    fn regex(
+        &mut self,
+        compiler: &Compiler<'_>,
+        word: &Word,
+        pattern: &[u8],
+        value: u32,
+    ) -> Result<(), Fault> {
+        let (pattern, caseless) = match pattern {
+            [b'*', pattern @ ..] => (pattern, true),
+            pattern => (pattern, false),
+        };
+        let regex = Regex::new(compiler, &String::from_utf8_lossy(pattern), caseless)
+            .map_err(|fault| fault.or_at(word.position))?;
+        self.regexes.push((regex, value));
+        Ok(())
+    }
+
+    fn key(&mut self, key: &[u8], value: u32) -> Result<(), String> {
+        let conflict =
+            |key: &[u8]| format!("conflicting parameter \"{}\"", String::from_utf8_lossy(key));
+        let kind = match self.hostnames {
+            true => Kind::of(key).ok_or_else(|| {
+                format!(
+                    "invalid hostname or wildcard \"{}\"",
+                    String::from_utf8_lossy(key)
+                )
+            })?,
+            false => Kind::Exact,
+        };
+        let key = key.to_ascii_lowercase();
+        match kind.named_by(&key) {
+            Some(name) if !self.taken.insert(name.to_vec()) => Err(conflict(&key)),
+            _ if !self.keys.insert(kind, &key, value) => Err(conflict(&key)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The index of a value; equal values are kept once.
+    fn value(&mut self, compiler: &Compiler<'_>, word: &Word) -> Result<u32, Fault> {
+        if let Some(known) = self.known.get(&*word.bytes) {
+            return Ok(*known);
+        }
+        let index = self.values.len() as u32;
+        self.values.push(compiler.text(&Template::parse(word)?));
+        self.known
+            .insert(Bytes::copy_from_slice(&word.bytes), index);
+        Ok(index)
+    }
+
+    fn finish(self, source: Text) -> MapVariable {
+        let default = self
+            .default
+            .and_then(|index| self.values.get(index as usize))
+            .cloned();
+        MapVariable {
+            source,
+            hostnames: self.hostnames,
+            volatile: self.volatile,
+            keys: self.keys,
+            regexes: self.regexes.into(),
+            default: default.unwrap_or(Text::Literal(Bytes::new())),
+            values: self.values.into(),
+        }
+    }
+}
+
+/// What a key of a map with `hostnames` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Itself.
+    Exact,
+    /// `*.example.com`: names below it.
+    Below,
+    /// `.example.com`: it and names below it.
+    SelfAndBelow,
+    /// `www.example.*`: names that begin with it.
+    Beginning,
+}
+
+impl Kind {
+    /// The kind of a key, or `None` where it is neither a name nor a wildcard.
+    pub fn of(key: &[u8]) -> Option<Kind> {
+        let stars = key.iter().filter(|&&byte| byte == b'*').count();
+        let malformed = key.windows(2).any(|pair| pair == b"..") || key.contains(&0);
+        if stars > 1 || malformed {
+            return None;
+        }
+        match key {
+            [b'.', _, ..] => Some(Kind::SelfAndBelow),
+            [b'*', b'.', _, ..] => Some(Kind::Below),
+            [_, .., b'.', b'*'] => Some(Kind::Beginning),
+            _ => (stars == 0).then_some(Kind::Exact),
+        }
+    }
+
+    /// The part of the key that is compared.
+    fn name(self, key: &[u8]) -> &[u8] {
+        let name = match self {
+            Kind::Exact => Some(key),
+            Kind::Below => key.get(2..),
+            Kind::SelfAndBelow => key.get(1..),
+            Kind::Beginning => key.get(..key.len().saturating_sub(2)),
+        };
+        name.unwrap_or_default()
+    }
+
+    /// The one name that belongs to this key alone.
+    fn named_by(self, key: &[u8]) -> Option<&[u8]> {
+        matches!(self, Kind::Exact | Kind::SelfAndBelow).then(|| self.name(key))
+    }
+}
+
+/// Keys and wildcards with the indices of their values, found in nginx's order.
+#[derive(Debug, Default)]
+pub struct Keys {
+    exact: Map<Box<[u8]>, u32>,
+    /// By the part after `*`'s dot; the flag says whether that part itself matches too.
+    below: Map<Box<[u8]>, (u32, bool)>,
+    /// By the part before `.*`.
+    beginning: Map<Box<[u8]>, u32>,
+    /// The most labels that any wildcard has: more need not be tried, however many dots a peer
+    /// sends.
+    labels_max: usize,
+}
+
+impl Keys {
+    /// Adds a key in lower case; false where an equal one is there.
+    pub fn insert(&mut self, kind: Kind, key: &[u8], value: u32) -> bool {
+        let name = kind.name(key);
+        if kind != Kind::Exact {
+            self.labels_max = self.labels_max.max(labels(name));
+        }
+        match kind {
+            Kind::Exact => self.exact.insert(name.into(), value).is_none(),
+            Kind::Below => self.below.insert(name.into(), (value, false)).is_none(),
+            Kind::SelfAndBelow => self.below.insert(name.into(), (value, true)).is_none(),
+            Kind::Beginning => self.beginning.insert(name.into(), value).is_none(),
+        }
+    }
+
+    /// The value for a name in any case.
+    pub fn find(&self, name: &[u8]) -> Option<u32> {
+        if self.exact.is_empty() && self.labels_max == 0 {
+            return None;
+        }
+        let name = match name.iter().any(u8::is_ascii_uppercase) {
+            true => Cow::Owned(name.to_ascii_lowercase()),
+            false => Cow::Borrowed(name),
+        };
+        let exact = self.exact.get(&*name).copied();
+        exact
+            .or_else(|| self.find_below(&name))
+            .or_else(|| self.find_beginning(&name))
+    }
+
+    /// The wildcard with the longest end of the name.
+    fn find_below(&self, name: &[u8]) -> Option<u32> {
+        if self.below.is_empty() || name.is_empty() {
+            return None;
+        }
+        let mut best = None;
+        let dots = memchr::memrchr_iter(b'.', name).take(self.labels_max);
+        for dot in dots {
+            if let Some((value, _)) = name.get(dot + 1..).and_then(|end| self.below.get(end)) {
+                best = Some(*value);
+            }
+        }
+        let itself = || {
+            self.below
+                .get(name)
+                .filter(|(_, itself)| *itself)
+                .map(|(value, _)| *value)
+        };
+        match labels(name) <= self.labels_max {
+            true => itself().or(best),
+            false => best,
+        }
+    }
+
+    /// The wildcard with the longest beginning of the name.
+    fn find_beginning(&self, name: &[u8]) -> Option<u32> {
+        if self.beginning.is_empty() {
+            return None;
+        }
+        let mut best = None;
+        for dot in memchr::memchr_iter(b'.', name).take(self.labels_max) {
+            if let Some(value) = name.get(..dot).and_then(|start| self.beginning.get(start)) {
+                best = Some(*value);
+            }
+        }
+        best
+    }
+}
+
+fn labels(name: &[u8]) -> usize {
+    memchr::memchr_iter(b'.', name).count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys of a map with `hostnames`, numbered as they stand; the error of the first bad one.
+    fn hostnames(keys: &[&str]) -> Result<Builder, String> {
+        let mut builder = Builder {
+            hostnames: true,
+            ..Builder::default()
+        };
+        for (value, key) in (0..).zip(keys) {
+            builder.key(key.as_bytes(), value)?;
+        }
+        Ok(builder)
+    }
+
+    #[test]
+    fn names_are_found_in_nginx_order() {
+        let names = [
+            "example.com",
+            "example.*",
+            "*.example.com",
+            ".dot.example.com",
+            "*.www.example.com",
+            "*.com",
+            "www.*",
+        ];
+        let keys = hostnames(&names).unwrap().keys;
+        for (name, value) in [
+            ("example.com", Some(0)),
+            ("EXAMPLE.com", Some(0)),
+            ("example.org", Some(1)),
+            ("example.co.uk", Some(1)),
+            ("foo.example.com", Some(2)),
+            (".example.com", Some(2)),
+            ("dot.example.com", Some(3)),
+            ("www.dot.example.com", Some(3)),
+            ("www.example.com", Some(2)),
+            ("a.www.example.com", Some(4)),
+            ("other.com", Some(5)),
+            ("www.org", Some(6)),
+            ("www.", Some(6)),
+            ("www", None),
+            ("com", None),
+            ("example", None),
+            ("", None),
+        ] {
+            assert_eq!(keys.find(name.as_bytes()), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn longest_beginning_wins_unless_nothing_follows() {
+        let keys = hostnames(&["www.*", "www.example.*"]).unwrap().keys;
+        assert_eq!(keys.find(b"www.example.com"), Some(1));
+        assert_eq!(keys.find(b"www.example"), Some(0));
+        assert_eq!(keys.find(b"www.examples.com"), Some(0));
+    }
+
+    #[test]
+    fn names_with_many_dots_cost_no_more_lookups() {
+        let keys = hostnames(&["*.a.b.c", "a.b.*"]).unwrap().keys;
+        let dots = ".".repeat(100_000);
+        assert_eq!(keys.find(format!("{dots}a.b.c").as_bytes()), Some(0));
+        assert_eq!(keys.find(format!("a.b{dots}").as_bytes()), Some(1));
+    }
+
+    /// Errors are those of `nginx -t` for the same keys.
+    #[test]
+    fn conflicts_and_bad_wildcards_are_refused() {
+        let error = |keys: &[&str]| hostnames(keys).err().unwrap_or_default();
+        assert_eq!(
+            error(&["a.com", "A.com"]),
+            "conflicting parameter \"a.com\""
+        );
+        assert_eq!(
+            error(&["a.com", ".a.com"]),
+            "conflicting parameter \".a.com\""
+        );
+        assert_eq!(
+            error(&[".a.com", "a.com"]),
+            "conflicting parameter \"a.com\""
+        );
+        assert_eq!(
+            error(&[".a.com", "*.a.com"]),
+            "conflicting parameter \"*.a.com\""
+        );
+        assert_eq!(error(&["a.*", "a.*"]), "conflicting parameter \"a.*\"");
+        assert_eq!(error(&["*.a.*"]), "invalid hostname or wildcard \"*.a.*\"");
+        assert_eq!(
+            error(&["a*.com"]),
+            "invalid hostname or wildcard \"a*.com\""
+        );
+        assert_eq!(
+            error(&["a..com"]),
+            "invalid hostname or wildcard \"a..com\""
+        );
+        assert_eq!(error(&["*"]), "invalid hostname or wildcard \"*\"");
+        assert_eq!(error(&["", "."]), "");
+    }
+
+    #[test]
+    fn without_hostnames_stars_are_letters() {
+        let mut builder = Builder::default();
+        assert_eq!(builder.key(b"*.Example.com", 7), Ok(()));
+        assert_eq!(builder.keys.find(b"*.example.COM"), Some(7));
+        assert_eq!(builder.keys.find(b"www.example.com"), None);
+        assert_eq!(builder.key(b"", 8), Ok(()));
+        assert_eq!(builder.keys.find(b""), Some(8));
+    }
+}

@@ -1,0 +1,15 @@
+//! One feature a file: its directives, its settings, its handler, its tests.
+
+pub mod access;
+pub mod auth_request;
+pub mod autoindex;
+pub mod geo;
+pub mod gzip_static;
+pub mod index;
+pub mod map;
+pub mod open_file_cache;
+pub mod proxy;
+pub mod rewrite;
+pub mod split_clients;
+pub mod static_file;
+pub mod try_files;

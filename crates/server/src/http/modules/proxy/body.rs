@@ -1,0 +1,195 @@
+//! The upstream's body as it comes: as fast as the client takes it, and no faster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::Buffer;
+use proto::h1::chunked::Decoder;
+use proto::h1::response::ResponseBody;
+
+use super::{Peer, Settings, note};
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::output::Piece;
+use crate::http::request::Request;
+use crate::log;
+
+/// What of the body is still to come.
+enum Remaining {
+    Nothing,
+    Length(u64),
+    Chunked(Box<Decoder>),
+    UntilClose,
+}
+
+/// The body of an upstream's response.
+pub struct UpstreamBody {
+    peer: Peer,
+    remaining: Remaining,
+    received: Buffer,
+    read_timeout: Duration,
+    /// Every part leaves at once (`proxy_buffering off`).
+    flush: bool,
+    flush_next: bool,
+}
+
+impl std::fmt::Debug for UpstreamBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UpstreamBody")
+    }
+}
+
+impl UpstreamBody {
+    pub(super) fn new(
+        peer: Peer,
+        settings: &Arc<Settings>,
+        framing: ResponseBody,
+        rest: Buffer,
+    ) -> UpstreamBody {
+        UpstreamBody {
+            peer,
+            remaining: match framing {
+                ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
+                ResponseBody::Length(length) => Remaining::Length(length),
+                ResponseBody::Chunked => Remaining::Chunked(Box::new(Decoder::new())),
+                ResponseBody::UntilClose => Remaining::UntilClose,
+            },
+            received: rest,
+            read_timeout: settings.read_timeout,
+            flush: !settings.buffering,
+            flush_next: false,
+        }
+    }
+
+    /// The next piece; `None` at the body's end.
+    pub async fn next(
+        &mut self,
+        request: &mut Request,
+        _exchange: &mut Exchange,
+    ) -> Result<Option<Piece>, Abort> {
+        if std::mem::take(&mut self.flush_next) {
+            return Ok(Some(Piece::Flush));
+        }
+        loop {
+            if let Some(bytes) = self.take(request)? {
+                self.flush_next = self.flush;
+                note(request, |attempt, _| {
+                    attempt.response_length += bytes.len() as u64
+                });
+                return Ok(Some(Piece::Bytes(bytes)));
+            }
+            if matches!(self.remaining, Remaining::Nothing) {
+                note(request, |attempt, elapsed| attempt.response_time = elapsed);
+                return Ok(None);
+            }
+            // Nothing more stands ready: what the client has not been sent yet goes now.
+            if let Some(connection) = request.connection.shared() {
+                connection.stream.start_send();
+            }
+            let deadline = engine::now() + self.read_timeout;
+            match self.peer.stream.recv(Some(deadline)).await {
+                Ok(buffer) if buffer.is_empty() => return self.closed(request),
+                Ok(buffer) => {
+                    note(request, |attempt, _| {
+                        attempt.bytes_received += buffer.len() as u64
+                    });
+                    self.received = buffer;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                    log::error!(
+                        request,
+                        Error,
+                        "upstream timed out (110: Connection timed out) while reading upstream"
+                    );
+                    return Err(self.broken(request));
+                }
+                Err(error) => {
+                    log::error!(
+                        request,
+                        Error,
+                        "recv() failed {} while reading upstream",
+                        log::Errno(&error)
+                    );
+                    return Err(self.broken(request));
+                }
+            }
+        }
+    }
+
+    /// The upstream closed: the end where nothing else marks it, else a broken response.
+    fn closed(&mut self, request: &mut Request) -> Result<Option<Piece>, Abort> {
+        if matches!(self.remaining, Remaining::UntilClose) {
+            self.remaining = Remaining::Nothing;
+            note(request, |attempt, elapsed| attempt.response_time = elapsed);
+            return Ok(None);
+        }
+        log::error!(
+            request,
+            Error,
+            "upstream prematurely closed connection while reading upstream"
+        );
+        Err(self.broken(request))
+    }
+
+    fn broken(&mut self, request: &mut Request) -> Abort {
+        self.remaining = Remaining::Nothing;
+        note(request, |attempt, elapsed| attempt.response_time = elapsed);
+        Abort::Upstream
+    }
+
+    /// What of the received bytes belongs to the body.
+    fn take(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        while !self.received.is_empty() {
+            match &mut self.remaining {
+                Remaining::Nothing => {
+                    log::error!(
+                        request,
+                        Warn,
+                        "upstream sent more data than specified in \"Content-Length\" header while reading upstream"
+                    );
+                    self.received = Buffer::default();
+                    return Ok(None);
+                }
+                Remaining::UntilClose => {
+                    return Ok(Some(std::mem::take(&mut self.received).into_bytes()));
+                }
+                Remaining::Length(left) => {
+                    let taken = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(self.received.len());
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.remaining = Remaining::Nothing;
+                    }
+                    if taken == self.received.len() {
+                        return Ok(Some(std::mem::take(&mut self.received).into_bytes()));
+                    }
+                    let bytes =
+                        Bytes::copy_from_slice(self.received.get(..taken).unwrap_or_default());
+                    self.received.advance(taken);
+                    return Ok(Some(bytes));
+                }
+                Remaining::Chunked(decoder) => {
+                    let Ok(decoded) = decoder.decode(&self.received) else {
+                        log::error!(
+                            request,
+                            Error,
+                            "upstream sent invalid chunked response while reading upstream"
+                        );
+                        return Err(self.broken(request));
+                    };
+                    let data = self.received.get(decoded.data.clone()).unwrap_or_default();
+                    let bytes = (!data.is_empty()).then(|| Bytes::copy_from_slice(data));
+                    self.received.advance(decoded.consumed);
+                    if decoded.done {
+                        self.remaining = Remaining::Nothing;
+                    }
+                    if bytes.is_some() || decoded.done {
+                        return Ok(bytes);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,373 @@
+//! The upstream's answer: reading its head, and what of it the client gets.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::select::{Either, either};
+use proto::h1::Version;
+use proto::h1::response::{ResponseHead, parse};
+use proto::header::Known;
+
+use super::settings::{Redirect, Settings, Target};
+use super::{Peer, Proxy, client_left, failed, note};
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::request::{Request, Step};
+use crate::http::response::Field;
+use crate::log;
+
+/// A parsed head with its bytes and what came after it.
+pub(super) struct Answer {
+    pub head: ResponseHead,
+    pub bytes: Vec<u8>,
+    pub rest: Buffer,
+}
+
+/// What a head amounts to.
+pub(super) enum Applied {
+    /// It is in `request.response`; its body follows.
+    Pass,
+    /// Something else answers (`X-Accel-Redirect`, an intercepted error).
+    Step(Step),
+}
+
+/// Reads the head of the answer. The inner error is a status to answer with.
+pub(super) async fn read(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &Peer,
+) -> Result<Result<Answer, u16>, Abort> {
+    const READING: &str = "while reading response header from upstream";
+    let mut answer = Answer {
+        head: ResponseHead::default(),
+        bytes: Vec::new(),
+        rest: Buffer::default(),
+    };
+    loop {
+        let deadline = Some(engine::now() + settings.read_timeout);
+        let receiving = peer.stream.recv(deadline);
+        let received = if settings.ignore_client_abort {
+            receiving.await
+        } else {
+            match either(receiving, exchange.client_gone()).await {
+                Either::First(received) => received,
+                Either::Second(abort) => return Err(client_left(request, abort)),
+            }
+        };
+        let buffer = match received {
+            Ok(buffer) if buffer.is_empty() => {
+                log::error!(
+                    request,
+                    Error,
+                    "upstream prematurely closed connection {READING}"
+                );
+                return Ok(Err(bad(request, 502)));
+            }
+            Ok(buffer) => buffer,
+            Err(error) => return Ok(Err(failed(request, &error, "recv()", READING))),
+        };
+        note(request, |attempt, _| {
+            attempt.bytes_received += buffer.len() as u64
+        });
+        let before = answer.bytes.len();
+        answer.bytes.extend_from_slice(&buffer);
+        answer.rest = buffer;
+        loop {
+            match parse(&answer.bytes, &mut answer.head) {
+                Ok(Some(length)) => {
+                    answer.rest.advance(length.saturating_sub(before));
+                    let informational = matches!(answer.head.status(), 100 | 102..=199);
+                    if informational && answer.head.version() > Version::Http09 {
+                        answer.bytes.drain(..length);
+                        answer.head.clear();
+                        if answer.bytes.is_empty() {
+                            break;
+                        }
+                        continue;
+                    }
+                    if answer.head.version() == Version::Http09 {
+                        log::error!(
+                            request,
+                            Error,
+                            "upstream sent no valid HTTP/1.0 header {READING}"
+                        );
+                    }
+                    answer.bytes.truncate(length);
+                    let status = answer.head.status();
+                    note(request, |attempt, elapsed| {
+                        attempt.header_time = elapsed;
+                        attempt.status = status;
+                    });
+                    return Ok(Ok(answer));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let text = error.log_text(&answer.bytes);
+                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    return Ok(Err(bad(request, 502)));
+                }
+            }
+        }
+        if answer.bytes.len() > settings.buffer_size {
+            log::error!(request, Error, "upstream sent too big header {READING}");
+            return Ok(Err(bad(request, 502)));
+        }
+    }
+}
+
+fn bad(request: &mut Request, status: u16) -> u16 {
+    note(request, |attempt, elapsed| {
+        attempt.status = status;
+        attempt.response_time = elapsed;
+    });
+    status
+}
+
+/// Turns the answer's head into the response, or into another step.
+pub(super) fn apply(
+    request: &mut Request,
+    proxy: &Arc<Proxy>,
+    target: &Target,
+    answer: &Answer,
+) -> Applied {
+    let settings = Arc::clone(&proxy.settings);
+    remember(request, answer);
+    let status = answer.head.status();
+    if let Some(step) = accel_redirect(request, &settings, answer) {
+        return Applied::Step(step);
+    }
+    if settings.intercept_errors
+        && status >= 300
+        && request.plan.error_pages.has(status)
+        && !request.error_page_taken
+    {
+        if status == 401
+            && let Some(value) = answer.head.value(Known::WwwAuthenticate, &answer.bytes)
+        {
+            request
+                .response
+                .add("WWW-Authenticate", Bytes::copy_from_slice(value));
+        }
+        return Applied::Step(Step::Finish(status));
+    }
+    let response = &mut request.response;
+    response.status = status;
+    let text = answer.head.status_line(&answer.bytes);
+    response.status_text = (!text.is_empty()).then(|| Bytes::copy_from_slice(text));
+    response.content_length = answer.head.content_length();
+    for field in answer.head.fields() {
+        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        copy_field(request, proxy, &settings, target, field.known, name, value);
+    }
+    if let Some(rate) = answer.head.value(Known::XAccelLimitRate, &answer.bytes)
+        && !ignores(&settings, b"x-accel-limit-rate")
+        && let Some(rate) = std::str::from_utf8(rate)
+            .ok()
+            .and_then(|text| text.parse().ok())
+    {
+        request.limit_rate = Some(rate);
+    }
+    if let Some(charset) = answer.head.value(Known::XAccelCharset, &answer.bytes)
+        && !ignores(&settings, b"x-accel-charset")
+    {
+        request.response.charset = Bytes::copy_from_slice(charset);
+    }
+    Applied::Pass
+}
+
+/// The head of a 101, as the client gets it.
+pub(super) fn copy_for_upgrade(request: &mut Request, answer: &Answer) {
+    remember(request, answer);
+    request.response.status = 101;
+    let text = answer.head.status_line(&answer.bytes);
+    request.response.status_text = Some(Bytes::copy_from_slice(text));
+    for field in answer.head.fields() {
+        if matches!(
+            field.known,
+            Known::Connection | Known::Date | Known::Server | Known::KeepAlive
+        ) {
+            continue;
+        }
+        let name = Bytes::copy_from_slice(field.name(&answer.bytes));
+        request
+            .response
+            .add(name, Bytes::copy_from_slice(field.value(&answer.bytes)));
+    }
+}
+
+/// Keeps the answer's fields for `$upstream_http_*`.
+fn remember(request: &mut Request, answer: &Answer) {
+    let Some(seen) = &mut request.upstream else {
+        return;
+    };
+    seen.fields = answer
+        .head
+        .fields()
+        .iter()
+        .map(|field| Field {
+            name: Bytes::copy_from_slice(field.name(&answer.bytes)),
+            value: Bytes::copy_from_slice(field.value(&answer.bytes)),
+        })
+        .collect();
+}
+
+fn ignores(settings: &Settings, name: &[u8]) -> bool {
+    settings.ignored.iter().any(|ignored| **ignored == *name)
+}
+
+/// `X-Accel-Redirect`: a path or a named location of this server answers instead.
+fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -> Option<Step> {
+    let value = answer.head.value(Known::XAccelRedirect, &answer.bytes)?;
+    if ignores(settings, b"x-accel-redirect") {
+        return None;
+    }
+    if value.first() == Some(&b'@') {
+        return Some(Step::Named(Bytes::copy_from_slice(value)));
+    }
+    let mut path = Vec::new();
+    match proto::uri::parse_unsafe(value, &mut path) {
+        Ok(args) => {
+            if request.method != proto::method::Method::Head {
+                request.method = proto::method::Method::Get;
+            }
+            Some(Step::Redirect {
+                uri: path,
+                args: args.unwrap_or_default().to_vec(),
+            })
+        }
+        Err(_) => {
+            log::error!(
+                request,
+                Error,
+                "unsafe URI \"{}\" was detected",
+                log::Printable(value)
+            );
+            Some(Step::Finish(404))
+        }
+    }
+}
+
+/// Puts one field of the answer where it belongs.
+fn copy_field(
+    request: &mut Request,
+    proxy: &Proxy,
+    settings: &Settings,
+    target: &Target,
+    known: Known,
+    name: &[u8],
+    value: &[u8],
+) {
+    if settings
+        .hidden
+        .iter()
+        .any(|hidden| hidden.eq_ignore_ascii_case(name))
+    {
+        return;
+    }
+    let owned = Bytes::copy_from_slice(value);
+    let field = |value: Bytes| Field {
+        name: Bytes::copy_from_slice(name),
+        value,
+    };
+    match known {
+        Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength => {}
+        Known::ContentType => set_content_type(request, value),
+        Known::LastModified => {
+            request.response.last_modified = proto::date::parse_http(value);
+            request.response.fields.push(field(owned));
+        }
+        Known::Date => {
+            request.response.date = Some(Bytes::new());
+            request.response.fields.push(field(owned));
+        }
+        Known::Server => {
+            request.response.server = Some(Bytes::new());
+            request.response.fields.push(field(owned));
+        }
+        Known::Location => {
+            let location = rewrite_location(request, proxy, target, &owned).unwrap_or(owned);
+            request.response.add_location(location);
+        }
+        _ if name.eq_ignore_ascii_case(b"Refresh") => {
+            let rewritten = rewrite_refresh(request, proxy, target, value);
+            request
+                .response
+                .fields
+                .push(field(rewritten.unwrap_or(owned)));
+        }
+        _ => request.response.fields.push(field(owned)),
+    }
+}
+
+/// Content-Type: the media type stands alone so that filters can look at it; what follows it
+/// is sent as it came.
+fn set_content_type(request: &mut Request, value: &[u8]) {
+    let semicolon = memchr::memchr(b';', value);
+    let end = semicolon.unwrap_or(value.len());
+    let media_type = value.get(..end).unwrap_or_default().trim_ascii_end();
+    request.response.content_type = Bytes::copy_from_slice(media_type);
+    let parameters = value.get(end..).unwrap_or_default();
+    let charset = proto::header::parameter(parameters, b"charset", b';');
+    match charset {
+        Some(charset) if !charset.is_empty() && is_only_charset(parameters) => {
+            let charset = charset.trim_ascii();
+            request.response.charset = Bytes::copy_from_slice(
+                charset
+                    .strip_prefix(b"\"")
+                    .and_then(|c| c.strip_suffix(b"\""))
+                    .unwrap_or(charset),
+            );
+            request.response.content_type_parameters =
+                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
+        }
+        _ => {
+            request.response.content_type_parameters =
+                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
+        }
+    }
+}
+
+fn is_only_charset(parameters: &[u8]) -> bool {
+    memchr::memchr_iter(b';', parameters).count() == 1
+}
+
+/// `proxy_redirect` on Location.
+fn rewrite_location(
+    request: &mut Request,
+    proxy: &Proxy,
+    _target: &Target,
+    value: &Bytes,
+) -> Option<Bytes> {
+    for redirect in &proxy.redirects {
+        match redirect {
+            Redirect::Prefix { from, to } => {
+                let from = from.evaluate(request);
+                if let Some(rest) = value.strip_prefix(&*from) {
+                    let mut out = to.evaluate(request).to_vec();
+                    out.extend_from_slice(rest);
+                    return Some(out.into());
+                }
+            }
+            Redirect::Regex { pattern, to } => {
+                if pattern.matches(request, value) {
+                    return Some(to.evaluate(request));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// `proxy_redirect` on the URL of Refresh.
+fn rewrite_refresh(
+    request: &mut Request,
+    proxy: &Proxy,
+    target: &Target,
+    value: &[u8],
+) -> Option<Bytes> {
+    let at = memchr::memmem::find(&value.to_ascii_lowercase(), b"url=")? + 4;
+    let (front, url) = value.split_at_checked(at)?;
+    let rewritten = rewrite_location(request, proxy, target, &Bytes::copy_from_slice(url))?;
+    Some([front, &rewritten].concat().into())
+}

@@ -1,0 +1,235 @@
+//! Runs scripts: what happens to a request in the two rewrite phases.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use proto::uri::{Escape, Unescape, escape, unescape};
+
+use crate::http::output::Body;
+use crate::http::request::{Request, Step};
+use crate::log;
+use crate::text::{Part, Text};
+
+use super::condition::matches;
+use super::{Answer, Flag, Instruction, Rewrite, Script};
+
+/// The server rewrite phase. `Relocate` where the URI was rewritten, which changes nothing here:
+/// the location is found next in any case.
+pub fn server(request: &mut Request) -> Step {
+    if request.server.plan.script.is_empty() {
+        return Step::Next;
+    }
+    let script = Arc::clone(&request.server.plan.script);
+    run(request, &script)
+}
+
+/// The location rewrite phase. `Relocate` where the URI was rewritten and a location must be
+/// found for it.
+pub fn location(request: &mut Request) -> Step {
+    // Where no location was found the server's own plan is in force, whose script has run.
+    if request.plan.script.is_empty() || Arc::ptr_eq(&request.plan, &request.server.plan) {
+        return Step::Next;
+    }
+    let script = Arc::clone(&request.plan.script);
+    run(request, &script)
+}
+
+fn run(request: &mut Request, script: &Script) -> Step {
+    let mut run = Run {
+        request,
+        log: script.log,
+        quote: true,
+        uri_changed: false,
+    };
+    match run.steps(&script.steps) {
+        ControlFlow::Break(Some(step)) => step,
+        _ if run.uri_changed => Step::Relocate,
+        _ => Step::Next,
+    }
+}
+
+/// One run of a script.
+struct Run<'a> {
+    request: &'a mut Request,
+    /// `rewrite_log` of the scope that the script began in.
+    log: bool,
+    /// Whether captures in values are escaped where the URI came escaped. So it is until the
+    /// first `rewrite` has matched: that is nginx's way, and sites depend on what it gives.
+    quote: bool,
+    /// Whether a location must be found for a rewritten URI.
+    uri_changed: bool,
+}
+
+/// Goes on, ends the script (`None`), or ends the phase with a step.
+type Flow = ControlFlow<Option<Step>>;
+
+impl Run<'_> {
+    fn steps(&mut self, steps: &[Instruction]) -> Flow {
+        steps.iter().try_for_each(|step| self.step(step))
+    }
+
+    fn step(&mut self, step: &Instruction) -> Flow {
+        match step {
+            Instruction::Set { target, value } => {
+                let mut text = self.request.script.take_buffer();
+                append_value(value, self.request, self.quote, &mut text);
+                target.assign(self.request, &text);
+                self.request.script.give_buffer(text);
+                Flow::Continue(())
+            }
+            Instruction::If {
+                condition,
+                plan,
+                body,
+            } => {
+                if !condition.holds(self.request, self.quote, self.log) {
+                    return Flow::Continue(());
+                }
+                if let Some(plan) = plan {
+                    self.request.plan = Arc::clone(plan);
+                }
+                self.steps(body)
+            }
+            Instruction::Rewrite(rewrite) => self.rewrite(rewrite),
+            Instruction::Return(answer) => Flow::Break(Some(self.answer(answer))),
+            Instruction::Break => {
+                if self.uri_changed {
+                    self.request.valid_location = false;
+                    self.uri_changed = false;
+                }
+                Flow::Break(None)
+            }
+        }
+    }
+
+    fn rewrite(&mut self, rewrite: &Rewrite) -> Flow {
+        let uri = std::mem::take(&mut self.request.uri);
+        let matched = matches(self.request, &rewrite.regex, &uri, self.log);
+        self.request.uri = uri;
+        if !matched {
+            return Flow::Continue(());
+        }
+        self.quote = false;
+        self.request.internal = true;
+        self.request.uri_unchanged = false;
+        if rewrite.flag == Flag::Break {
+            self.request.valid_location = false;
+            self.uri_changed = false;
+        } else {
+            self.uri_changed = true;
+        }
+        if let Flag::Redirect(status) = rewrite.flag {
+            self.redirect(rewrite);
+            return Flow::Break(Some(Step::Finish(status)));
+        }
+        self.change_uri(rewrite);
+        if self.request.uri.is_empty() {
+            log::error!(self.request, Error, "the rewritten URI has a zero length");
+            return Flow::Break(Some(Step::Finish(500)));
+        }
+        match rewrite.flag {
+            Flag::None => Flow::Continue(()),
+            _ => Flow::Break(None),
+        }
+    }
+
+    /// Sets the Location of a redirect.
+    fn redirect(&mut self, rewrite: &Rewrite) {
+        let mut text = self.request.script.take_buffer();
+        append_value(&rewrite.path, self.request, true, &mut text);
+        let mut location = Vec::with_capacity(text.len() + self.request.args.len() + 1);
+        let unescaped = unescape(&text, Unescape::Redirect, &mut location);
+        location.extend_from_slice(text.get(unescaped..).unwrap_or_default());
+        self.request.script.give_buffer(text);
+        if rewrite.keep_args && !self.request.args.is_empty() {
+            location.push(if rewrite.has_args { b'&' } else { b'?' });
+            location.extend_from_slice(&self.request.args);
+        }
+        if self.log {
+            log::error!(
+                self.request,
+                Notice,
+                "rewritten redirect: \"{}\"",
+                log::Printable(&location)
+            );
+        }
+        self.request.response.location = Some(location.into());
+    }
+
+    /// Replaces path and arguments.
+    fn change_uri(&mut self, rewrite: &Rewrite) {
+        let mut path = self.request.script.take_buffer();
+        append_value(&rewrite.path, self.request, false, &mut path);
+        match &rewrite.args {
+            Some(text) => {
+                let mut args = self.request.script.take_buffer();
+                append_value(text, self.request, true, &mut args);
+                if rewrite.keep_args && !self.request.args.is_empty() {
+                    args.push(b'&');
+                    args.extend_from_slice(&self.request.args);
+                }
+                let old = std::mem::replace(&mut self.request.args, args);
+                self.request.script.give_buffer(old);
+            }
+            None if !rewrite.keep_args => self.request.args.clear(),
+            None => {}
+        }
+        let old = std::mem::replace(&mut self.request.uri, path);
+        self.request.script.give_buffer(old);
+        if self.log {
+            log::error!(
+                self.request,
+                Notice,
+                "rewritten data: \"{}\", args: \"{}\"",
+                log::Printable(&self.request.uri),
+                log::Printable(&self.request.args)
+            );
+        }
+    }
+
+    fn answer(&mut self, answer: &Answer) -> Step {
+        let status = answer.status;
+        if status >= 400 && answer.text.is_empty() {
+            return Step::Finish(status);
+        }
+        let text = answer.text.evaluate(self.request);
+        if let 301 | 302 | 303 | 307 | 308 = status {
+            self.request.response.location = Some(text);
+            return Step::Finish(status);
+        }
+        self.request.response.status = status;
+        self.request.response.content_length = Some(text.len() as u64);
+        self.request.set_content_type();
+        Step::Respond(if text.is_empty() {
+            Body::Empty
+        } else {
+            Body::bytes(text)
+        })
+    }
+}
+
+/// Appends a value of a script. Where `quote` says so, captures are escaped for a query if the
+/// client's URI came escaped: they were cut out of its decoded form.
+pub(super) fn append_value(text: &Text, request: &mut Request, quote: bool, out: &mut Vec<u8>) {
+    let Text::Parts(parts) = text else {
+        return text.append_to(request, out);
+    };
+    if !(quote && request.escaped_uri) {
+        return text.append_to(request, out);
+    }
+    for part in parts {
+        match part {
+            Part::Literal(bytes) => out.extend_from_slice(bytes),
+            Part::Variable(variable) => {
+                request.append_variable(*variable, out);
+            }
+            Part::Capture(number) => {
+                escape(
+                    request.captures.group(usize::from(*number)),
+                    Escape::Args,
+                    out,
+                );
+            }
+        }
+    }
+}

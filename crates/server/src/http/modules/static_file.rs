@@ -1,0 +1,393 @@
+//! Files as they are, the types of their names, and `empty_gif`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#types>,
+//! <https://nginx.org/en/docs/http/ngx_http_empty_gif_module.html>. The last of the handlers that
+//! look for a file: precompressed files, indexes and listings come before it. Whether the client has the
+//! file already, and which part of it is asked for, are the filters' questions.
+
+use std::sync::Arc;
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{Arity, Block, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use engine::file::Metadata;
+use proto::etag;
+use proto::method::Method;
+use proto::uri::{self, Escape};
+
+use crate::compile::{Compiler, Feature};
+use crate::http::core::Core;
+use crate::http::hot;
+use crate::http::modules::open_file_cache::{self, Looked, LookupError};
+use crate::http::output::{Body, page};
+use crate::http::request::{Request, Step};
+use crate::log;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// Extensions longer than this are in no table of types that is of use.
+const EXTENSION_LENGTH_MAX: usize = 64;
+
+/// `types { TYPE EXTENSION…; … }`
+pub static TYPES: Setting<ByExtension> = Setting::new("types", &["{ type extension …; … }"], types)
+    .contexts(HSL)
+    .arity(Arity::none())
+    .free_block()
+    .inherit(Inherit::Block)
+    .default("{ text/html html; image/gif gif; image/jpeg jpg; }")
+    .default_with(|_| Ok(default_types()))
+    .manual(
+        "The media types of responses by the extension of the file name, in any case. A block replaces the \
+         one of the level above.",
+    );
+
+/// `default_type TYPE`
+pub static DEFAULT_TYPE: Setting<Bytes> = Setting::new("default_type", &["type"], parse::bytes)
+    .contexts(HSL)
+    .default("text/plain")
+    .manual("The media type of responses whose extension is not in `types`.");
+
+/// `types_hash_max_size NUMBER`
+pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
+    Setting::new("types_hash_max_size", &["size"], parse::number)
+        .contexts(HSL)
+        .default("1024")
+        .no_effect("the table of types takes the memory that it needs")
+        .manual("Bounded the hash of types.");
+
+/// `types_hash_bucket_size NUMBER`
+pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
+    Setting::new("types_hash_bucket_size", &["size"], parse::number)
+        .contexts(HSL)
+        .default("64")
+        .no_effect("the table of types takes the memory that it needs")
+        .manual("Set the size of a bucket of the hash of types.");
+
+/// `empty_gif`
+pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::nothing)
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::none())
+    .inherit(Inherit::Handler)
+    .manual("Answers with a transparent GIF of a single pixel, from memory.");
+
+/// The directives of this file that choose a handler and make no [`Feature`].
+pub const HANDLERS: &[&dyn Declared] = &[&EMPTY_GIF];
+
+/// Whether a scope of its own says `empty_gif`.
+pub fn writes_empty_gif(scope: ScopeRef<'_>) -> bool {
+    scope.writes(HANDLERS)
+}
+
+/// Media types by the extension, in lower case, of a file's name.
+pub type ByExtension = Map<Box<[u8]>, Bytes>;
+
+/// `types` and `default_type` as one scope sees them.
+#[derive(Debug)]
+pub struct Types {
+    table: Arc<Table>,
+    default: Bytes,
+}
+
+impl Types {
+    /// The media type for a path: by its extension, else the default.
+    pub fn content_type(&self, path: &[u8]) -> &Bytes {
+        uri::extension(path)
+            .and_then(|extension| self.table.find(extension.of(path)))
+            .unwrap_or(&self.default)
+    }
+
+    /// `default_type`.
+    pub fn default_type(&self) -> &Bytes {
+        &self.default
+    }
+}
+
+impl Feature for Types {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &TYPES,
+        &DEFAULT_TYPE,
+        &TYPES_HASH_MAX_SIZE,
+        &TYPES_HASH_BUCKET_SIZE,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        Ok(Types {
+            table: compiler.feature(scope)?,
+            default: scope.get(&DEFAULT_TYPE)?,
+        })
+    }
+}
+
+/// `types` alone: a feature of its own, so that scopes which only set another `default_type` share it.
+#[derive(Debug)]
+struct Table {
+    by_extension: ByExtension,
+}
+
+impl Table {
+    fn find(&self, extension: &[u8]) -> Option<&Bytes> {
+        if !extension.iter().any(u8::is_ascii_uppercase) {
+            return self.by_extension.get(extension);
+        }
+        let mut lower = [0; EXTENSION_LENGTH_MAX];
+        let lower = lower.get_mut(..extension.len())?;
+        lower.copy_from_slice(extension);
+        lower.make_ascii_lowercase();
+        self.by_extension.get(&*lower)
+    }
+}
+
+impl Feature for Table {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&TYPES];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        Ok(Table {
+            by_extension: scope.get(&TYPES)?,
+        })
+    }
+}
+
+fn types(setter: &Setter<'_>) -> Result<ByExtension, Fault> {
+    let mut types = ByExtension::default();
+    for block in setter.lines() {
+        let Some(Block::Free(rows)) = &block.block else {
+            continue;
+        };
+        for row in rows {
+            let media_type = Bytes::copy_from_slice(&row.name.bytes);
+            for extension in &row.args {
+                let lower = extension.bytes.to_ascii_lowercase();
+                let text = String::from_utf8_lossy(&lower).into_owned();
+                if let Some(old) = types.insert(lower.into(), media_type.clone()) {
+                    setter.warn(extension, duplicate(&text, &row.name.text(), &old));
+                }
+            }
+        }
+    }
+    Ok(types)
+}
+
+fn duplicate(extension: &str, new: &str, old: &[u8]) -> String {
+    let old = String::from_utf8_lossy(old);
+    format!(
+        "duplicate extension \"{extension}\", content type: \"{new}\", previous content type: \"{old}\""
+    )
+}
+
+fn default_types() -> ByExtension {
+    [
+        ("html", "text/html"),
+        ("gif", "image/gif"),
+        ("jpg", "image/jpeg"),
+    ]
+    .into_iter()
+    .map(|(extension, media_type)| {
+        (
+            extension.as_bytes().into(),
+            Bytes::from_static(media_type.as_bytes()),
+        )
+    })
+    .collect()
+}
+
+/// Answers with the file of the URI.
+pub async fn serve(request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+        return Step::Finish(405);
+    }
+    if request.uri.ends_with(b"/") {
+        return Step::Next;
+    }
+    let path = request.filename();
+    let looked = match open_file_cache::lookup(request, &path).await {
+        Ok(looked) => looked,
+        Err(error) => return Step::Finish(refused(request, &path, &error)),
+    };
+    if looked.metadata.is_dir() {
+        request.response.location = Some(with_slash(request));
+        return Step::Finish(301);
+    }
+    if !looked.metadata.is_file() {
+        log::error!(
+            request,
+            Crit,
+            "\"{}\" is not a regular file",
+            log::Printable(&path)
+        );
+        return Step::Finish(404);
+    }
+    if request.method == Method::Post {
+        return Step::Finish(405);
+    }
+    let step = respond(request, &looked);
+    if let Some(file) = &looked.file {
+        hot::offer(request, &path, file, &looked.metadata).await;
+    }
+    step
+}
+
+/// The response for an open file, its type by the URI. Used for precompressed files too.
+pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
+    let Looked {
+        file: Some(file),
+        metadata,
+    } = looked
+    else {
+        return Step::Finish(500);
+    };
+    let etag = etag_of(&request.plan.core, metadata);
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_length = Some(metadata.size);
+    response.last_modified = Some(metadata.mtime);
+    if response.content_type.is_empty() {
+        response.content_type = request.plan.types.content_type(&request.uri).clone();
+    }
+    if let Some(etag) = etag {
+        response.add(Bytes::from_static(b"ETag"), etag);
+    }
+    response.allow_ranges = true;
+    if metadata.size == 0 {
+        return Step::Respond(Body::Empty);
+    }
+    Step::Respond(Body::file(file.clone(), 0, metadata.size))
+}
+
+/// The ETag of a file, unless `etag off` is written.
+pub fn etag_of(core: &Core, metadata: &Metadata) -> Option<Bytes> {
+    core.etag
+        .then(|| Bytes::copy_from_slice(etag::of_file(metadata.mtime, metadata.size).as_bytes()))
+}
+
+/// The status for a path that cannot be opened, with nginx's line in the error log.
+pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
+    let (call, reason) = (error.call, log::Errno(&error.error));
+    let path = log::Printable(path);
+    match error.errno() {
+        libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {
+            if request.plan.core.log_not_found {
+                log::error!(request, Error, "{call} \"{path}\" failed {reason}");
+            }
+            404
+        }
+        libc::EACCES | libc::EMLINK | libc::ELOOP => {
+            log::error!(request, Error, "{call} \"{path}\" failed {reason}");
+            403
+        }
+        _ => {
+            log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
+            500
+        }
+    }
+}
+
+/// The URI with a slash at its end, escaped, with the arguments.
+fn with_slash(request: &Request) -> Bytes {
+    let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    uri::escape(&request.uri, Escape::Uri, &mut location);
+    location.push(b'/');
+    if !request.args.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(&request.args);
+    }
+    location.into()
+}
+
+/// The end of the line: no handler had anything for the URI.
+pub fn nothing_found(request: &mut Request) -> Step {
+    if request.uri.ends_with(b"/") {
+        let path = request.filename();
+        log::error!(
+            request,
+            Error,
+            "directory index of \"{}\" is forbidden",
+            log::Printable(&path)
+        );
+        return Step::Finish(403);
+    }
+    log::error!(request, Error, "no handler found");
+    Step::Finish(404)
+}
+
+/// The smallest transparent GIF (GIF89a): a screen of one pixel, two colours, the second transparent.
+static GIF: [u8; 43] = *b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
+
+/// When the format's pixel was last modified, according to nginx: 28 September 1970, 06:00 UTC.
+const GIF_LAST_MODIFIED: i64 = 23_349_600;
+
+/// Answers for `empty_gif`.
+pub fn empty_gif(request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Finish(405);
+    }
+    request.response.last_modified = Some(GIF_LAST_MODIFIED);
+    page(
+        request,
+        200,
+        Bytes::from_static(b"image/gif"),
+        Bytes::from_static(&GIF),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::filters::testing;
+
+    #[test]
+    fn types_go_by_extension_in_any_case() {
+        let table = Arc::new(Table {
+            by_extension: default_types(),
+        });
+        let types = Types {
+            table,
+            default: Bytes::from_static(b"text/plain"),
+        };
+        for (path, expected) in [
+            ("/a.html", "text/html"),
+            ("/a.HTML", "text/html"),
+            ("/dir.html/a", "text/plain"),
+            ("/a.b.gif", "image/gif"),
+            ("/a.jpg", "image/jpeg"),
+            ("/.html", "text/plain"),
+            ("/a.", "text/plain"),
+            ("/a", "text/plain"),
+            ("/a.gz", "text/plain"),
+        ] {
+            assert_eq!(
+                &types.content_type(path.as_bytes())[..],
+                expected.as_bytes(),
+                "{path}"
+            );
+        }
+        let long = format!("/a.{}", "X".repeat(1000));
+        assert_eq!(types.content_type(long.as_bytes()), types.default_type());
+    }
+
+    #[test]
+    fn the_gif_is_nginx_s() {
+        assert_eq!(GIF.len(), 43);
+        assert_eq!(&GIF[..6], b"GIF89a");
+        assert_eq!(GIF.last(), Some(&b';'));
+    }
+
+    #[test]
+    fn types_replace_those_of_the_level_above() {
+        let text =
+            "http { types { text/x-a a A; text/x-b b a; } server { types { } default_type x/y; } }";
+        let (http, warnings) = testing::compiled::<Types>(text, &["http"]).unwrap();
+        assert_eq!(&http.content_type(b"/f.A")[..], b"text/x-b");
+        assert_eq!(&http.content_type(b"/f.html")[..], b"text/plain");
+        assert_eq!(
+            warnings,
+            [
+                "duplicate extension \"a\", content type: \"text/x-a\", previous content type: \"text/x-a\"",
+                "duplicate extension \"a\", content type: \"text/x-b\", previous content type: \"text/x-a\"",
+            ]
+        );
+        let server: Arc<Types> = testing::feature(text, &["http", "server"]).unwrap();
+        assert_eq!(&server.content_type(b"/f.a")[..], b"x/y");
+        let default: Arc<Types> = testing::feature("http { }", &["http"]).unwrap();
+        assert_eq!(&default.content_type(b"/f.html")[..], b"text/html");
+    }
+}

@@ -1,0 +1,221 @@
+//! The way of a response: header filters, body filters, the exchange.
+//!
+//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously; this driver does
+//! what must be waited for: it reads the source, resolves `Include`s by running subrequests in
+//! order, and reads `File` pieces into memory only where a filter needs their bytes.
+
+use bytes::Bytes;
+use engine::file::File;
+
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::filters::{self, Filters};
+use crate::http::modules::proxy::UpstreamBody;
+use crate::http::request::{self, Request, Step};
+
+/// How much of a file is read at once where its bytes must pass a filter.
+pub const READ_SIZE: u64 = 32 * 1024;
+
+/// A part of a body.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A stretch of a file.
+    File {
+        /// The open file.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+    /// The response of a subrequest to this URI stands here.
+    Include {
+        /// Decoded path.
+        uri: Vec<u8>,
+        /// Arguments.
+        args: Vec<u8>,
+    },
+    /// What came so far is to leave at once.
+    Flush,
+    /// The end of this request's body.
+    Last,
+}
+
+/// Where a response's body comes from.
+#[derive(Debug, Default)]
+pub enum Body {
+    /// No byte.
+    #[default]
+    Empty,
+    /// Pieces at hand, without `Last`.
+    Pieces(Vec<Piece>),
+    /// An upstream's response as it comes.
+    Upstream(Box<UpstreamBody>),
+}
+
+impl Body {
+    /// A body of bytes.
+    pub fn bytes(bytes: impl Into<Bytes>) -> Body {
+        Body::Pieces(vec![Piece::Bytes(bytes.into())])
+    }
+
+    /// A stretch of a file.
+    pub fn file(file: File, offset: u64, length: u64) -> Body {
+        Body::Pieces(vec![Piece::File {
+            file,
+            offset,
+            length,
+        }])
+    }
+}
+
+/// Sends the response in `request.response` with this body. For a subrequest the head is
+/// dropped and the body goes to where the main response stands.
+///
+/// A step comes back where a filter refuses the response (412, 416): an error page may follow.
+pub async fn respond(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    body: Body,
+) -> Result<Option<Step>, Abort> {
+    if request.error_status != 0 {
+        request.response.status = request.error_status;
+        request.response.status_text = None;
+    }
+    if request.head_only {
+        return Ok(None);
+    }
+    let mut filters = match Filters::for_response(request, exchange) {
+        Ok(filters) => filters,
+        Err(status) => return Ok(Some(Step::Finish(status))),
+    };
+    if request.depth == 0 {
+        exchange.send_head(request)?;
+        if request.response.header_only {
+            exchange.end(request).await?;
+            return Ok(None);
+        }
+    }
+    match body {
+        Body::Empty => {}
+        Body::Pieces(pieces) => {
+            for piece in pieces {
+                send_piece(request, exchange, &mut filters, piece).await?;
+            }
+        }
+        Body::Upstream(mut upstream) => {
+            while let Some(piece) = upstream.next(request, exchange).await? {
+                send_piece(request, exchange, &mut filters, piece).await?;
+            }
+        }
+    }
+    if request.depth == 0 && request.response.expect_trailers {
+        filters::headers::trailers(request);
+    }
+    send_piece(request, exchange, &mut filters, Piece::Last).await?;
+    if request.depth == 0 {
+        exchange.end(request).await?;
+    }
+    Ok(None)
+}
+
+/// One piece of the source through the request's own filters; file pieces are cut and read
+/// first if a filter needs bytes.
+async fn send_piece(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    piece: Piece,
+) -> Result<(), Abort> {
+    let Piece::File {
+        file,
+        mut offset,
+        mut length,
+    } = piece
+    else {
+        return drive(request, exchange, filters, piece).await;
+    };
+    if !filters.need_bytes() && !exchange.needs_bytes() {
+        return drive(
+            request,
+            exchange,
+            filters,
+            Piece::File {
+                file,
+                offset,
+                length,
+            },
+        )
+        .await;
+    }
+    while length > 0 {
+        let bytes = file
+            .read_at(offset, length.min(READ_SIZE) as usize)
+            .await
+            .map_err(Abort::File)?;
+        if bytes.is_empty() {
+            return Err(Abort::FileTruncated);
+        }
+        offset += bytes.len() as u64;
+        length = length.saturating_sub(bytes.len() as u64);
+        drive(request, exchange, filters, Piece::Bytes(bytes)).await?;
+    }
+    Ok(())
+}
+
+/// Runs the filters over one piece and sends what they give, resolving includes in order.
+async fn drive(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    piece: Piece,
+) -> Result<(), Abort> {
+    let mut out = Vec::new();
+    filters.apply(piece, &mut out)?;
+    for piece in out {
+        match piece {
+            Piece::Include { uri, args } => include(request, exchange, uri, args).await?,
+            Piece::Last if request.depth > 0 => {}
+            piece => exchange.send(request, piece).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Runs a subrequest whose response stands where the include was. Its failure shows as a gap.
+async fn include(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    uri: Vec<u8>,
+    args: Vec<u8>,
+) -> Result<(), Abort> {
+    subrequest(request, exchange, uri, args, false)
+        .await
+        .map(|_status| ())
+}
+
+/// Runs a subrequest to its end and gives it back for its status and head; variables and
+/// captures are the main request's.
+pub async fn subrequest(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    uri: Vec<u8>,
+    args: Vec<u8>,
+    head_only: bool,
+) -> Result<Option<Box<Request>>, Abort> {
+    let Some(mut child) = request.subrequest(uri, args, head_only) else {
+        return Ok(None);
+    };
+    let outcome = Box::pin(request::handle(&mut child, exchange)).await;
+    request.absorb(&mut child);
+    outcome.map(|()| Some(child))
+}
+
+/// A step that ends with a body of bytes and this status and type.
+pub fn page(request: &mut Request, status: u16, content_type: Bytes, body: Bytes) -> Step {
+    request.response.status = status;
+    request.response.content_type = content_type;
+    request.response.content_length = Some(body.len() as u64);
+    Step::Respond(Body::bytes(body))
+}

@@ -1,0 +1,108 @@
+//! What scopes of the configuration compile to: servers, and a plan for every scope.
+//!
+//! A plan holds, for one `server`, `location`, `if` or `limit_except`, each feature's settings
+//! as that scope sees them; equal settings are shared between plans.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::method::Method;
+
+use crate::http::body::BodySettings;
+use crate::http::core::{Core, ServerCore};
+use crate::http::error_page::ErrorPages;
+use crate::http::filters::{addition::Addition, charset::Charset, gzip::Gzip, headers::Headers};
+use crate::http::location::Locations;
+use crate::http::modules::{
+    access::Access, auth_request::AuthRequest, autoindex::AutoIndex, gzip_static::GzipStatic,
+    index::Index, open_file_cache::OpenFileCache, proxy::Proxy, rewrite::Script,
+    static_file::Types, try_files::TryFiles,
+};
+use crate::log::{AccessLogs, ErrorLog};
+use base::hash::Map;
+
+/// What answers in a scope.
+#[derive(Clone)]
+pub enum Handler {
+    /// Files below `root` or `alias`.
+    Files,
+    /// `proxy_pass`.
+    Proxy(Arc<Proxy>),
+    /// `empty_gif`.
+    EmptyGif,
+}
+
+/// The compiled form of one scope.
+pub struct Plan {
+    /// Number within the generation: the key of per-thread caches.
+    pub id: u32,
+    /// The location's name as written (a prefix, a regex, `@name`); empty for a server.
+    pub name: Bytes,
+    /// Whether the location was written with `=`.
+    pub exact: bool,
+    /// Whether the location was written as a regex.
+    pub regex: bool,
+    /// A named location.
+    pub named: bool,
+    /// `internal`.
+    pub internal: bool,
+    /// Locations nested in this one.
+    pub locations: Locations,
+    /// `limit_except`: the methods it leaves alone, and the plan for all others.
+    pub limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
+    /// The rewrite script of the scope; empty for most.
+    pub script: Arc<Script>,
+    /// What answers here.
+    pub handler: Handler,
+    /// Adds a slash by redirect where the URI lacks only that (`location /x/` with `proxy_pass`).
+    pub auto_redirect: bool,
+    /// Directives of nginx's core module.
+    pub core: Arc<Core>,
+    /// `client_body_temp_path`.
+    pub body: Arc<BodySettings>,
+    /// `types`, `default_type`.
+    pub types: Arc<Types>,
+    /// `error_page`.
+    pub error_pages: Arc<ErrorPages>,
+    /// `allow`, `deny`; `None` where nothing is written.
+    pub access: Option<Arc<Access>>,
+    /// `auth_request`; `None` where it is off.
+    pub auth_request: Option<Arc<AuthRequest>>,
+    /// `try_files` of this very scope.
+    pub try_files: Option<Arc<TryFiles>>,
+    /// `index`.
+    pub index: Arc<Index>,
+    /// `autoindex`.
+    pub autoindex: Arc<AutoIndex>,
+    /// `open_file_cache` and its family.
+    pub open_file_cache: Arc<OpenFileCache>,
+    /// `gzip_static`.
+    pub gzip_static: Arc<GzipStatic>,
+    /// `gzip` and its family.
+    pub gzip: Arc<Gzip>,
+    /// `charset` and its family.
+    pub charset: Arc<Charset>,
+    /// `add_header`, `add_trailer`, `expires`.
+    pub headers: Arc<Headers>,
+    /// `add_before_body`, `add_after_body`.
+    pub addition: Arc<Addition>,
+    /// `access_log`.
+    pub access_log: Arc<AccessLogs>,
+    /// `error_log`.
+    pub error_log: Arc<ErrorLog>,
+    /// Whether a complete response prepared in memory may answer for this plan: no script, no
+    /// handler but files, nothing per request in the response's head.
+    pub hot: bool,
+}
+
+/// One virtual server.
+pub struct Server {
+    /// The primary name, for `$server_name` and redirects.
+    pub name: Bytes,
+    /// The server's own plan; its script is the server rewrite phase.
+    pub plan: Arc<Plan>,
+    /// Named locations.
+    pub named: Map<Bytes, Arc<Plan>>,
+    /// Directives that hold for a connection or a request's head.
+    pub core: Arc<ServerCore>,
+}

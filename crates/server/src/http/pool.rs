@@ -1,0 +1,47 @@
+//! Requests are kept for reuse: a new one costs no allocation once a thread is warm.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::generation::Local;
+use crate::http::connection::Connection;
+use crate::http::plan::Server;
+use crate::http::request::Request;
+
+/// Requests that a thread keeps ready.
+const KEPT_MAX: usize = 64;
+
+thread_local! {
+    // The boxes are what is kept: a request moves between futures as a pointer.
+    #[expect(clippy::vec_box)]
+    static KEPT: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A request on this connection, empty, under the address's default server.
+pub fn take(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Box<Request> {
+    match KEPT.with_borrow_mut(Vec::pop) {
+        Some(mut request) => {
+            request.reset(local, connection, server);
+            request
+        }
+        None => Box::new(Request::new(local, connection, server)),
+    }
+}
+
+/// Keeps a request for the next one, unless its generation has been replaced.
+pub fn give_back(mut request: Box<Request>) {
+    if request.local.retired.get() || !request.release() {
+        return;
+    }
+    KEPT.with_borrow_mut(|kept| {
+        if kept.len() < KEPT_MAX {
+            kept.push(request);
+        }
+    });
+}
+
+/// Lets go of every kept request: they hold on to the generation that served them.
+pub fn clear() {
+    KEPT.with_borrow_mut(Vec::clear);
+}

@@ -1,0 +1,161 @@
+//! Redirects within the server and subrequests: how a request gets another URI.
+
+use bytes::Bytes;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use proto::method::Method;
+
+use crate::http::request::{Request, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX};
+use crate::log;
+
+impl Request {
+    /// Uses up one of the changes that a request may make to its URI; 500 when none is left.
+    pub fn count_change(&mut self) -> Result<(), u16> {
+        match self.changes_left.checked_sub(1) {
+            Some(left) => {
+                self.changes_left = left;
+                Ok(())
+            }
+            None => {
+                log::error!(
+                    self,
+                    Error,
+                    "rewrite or internal redirection cycle while processing \"{}\"",
+                    String::from_utf8_lossy(&self.uri)
+                );
+                Err(500)
+            }
+        }
+    }
+
+    /// Takes another URI and starts again at the server's rewrite phase (nginx's
+    /// `ngx_http_internal_redirect`).
+    pub fn redirect(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Result<(), u16> {
+        if self.changes_left == 0 {
+            log::error!(
+                self,
+                Error,
+                "rewrite or internal redirection cycle while internally redirecting to \"{}\"",
+                String::from_utf8_lossy(&uri)
+            );
+            return Err(500);
+        }
+        self.changes_left -= 1;
+        self.uri = uri;
+        self.args = args;
+        self.start_over();
+        Ok(())
+    }
+
+    /// Enters a named location with the URI as it stands (nginx's `ngx_http_named_location`).
+    pub fn enter_named(&mut self, name: &Bytes) -> Result<(), u16> {
+        if self.changes_left == 0 {
+            log::error!(
+                self,
+                Error,
+                "rewrite or internal redirection cycle while redirect to named location \"{}\"",
+                String::from_utf8_lossy(name)
+            );
+            return Err(500);
+        }
+        self.changes_left -= 1;
+        if self.uri.is_empty() {
+            log::error!(
+                self,
+                Error,
+                "empty URI in redirect to named location \"{}\"",
+                String::from_utf8_lossy(name)
+            );
+            return Err(500);
+        }
+        let Some(plan) = self.server.named.get(name).cloned() else {
+            log::error!(
+                self,
+                Error,
+                "could not find named location \"{}\"",
+                String::from_utf8_lossy(name)
+            );
+            return Err(500);
+        };
+        self.start_over();
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// What every redirect drops: the half-made response and per-module state.
+    fn start_over(&mut self) {
+        let status = self.response.status;
+        let kept: Vec<_> = std::mem::take(&mut self.response.fields)
+            .into_iter()
+            .filter(|field| field.name.eq_ignore_ascii_case(b"WWW-Authenticate"))
+            .collect();
+        self.response.clear();
+        self.response.fields = kept;
+        self.response.status = status;
+        self.internal = true;
+        self.uri_unchanged = false;
+        self.valid_location = true;
+        self.uri_below_alias = false;
+        self.plan = Arc::clone(&self.server.plan);
+    }
+
+    /// The answer where a location `/x/` that passes requests on is asked for as `/x`.
+    pub fn redirect_to_slash(&mut self, path: Bytes) -> Step {
+        let mut location = Vec::with_capacity(path.len() + self.args.len() + 1);
+        proto::uri::escape(&path, proto::uri::Escape::Uri, &mut location);
+        if !self.args.is_empty() {
+            location.push(b'?');
+            location.extend_from_slice(&self.args);
+        }
+        self.response.location = Some(location.into());
+        Step::Finish(301)
+    }
+
+    /// A subrequest of this one, taking the shared variables with it until
+    /// [`Request::absorb`]. `None` (and a log line) when subrequests nest too deeply.
+    pub fn subrequest(
+        &mut self,
+        uri: Vec<u8>,
+        args: Vec<u8>,
+        head_only: bool,
+    ) -> Option<Box<Request>> {
+        if self.depth >= SUBREQUESTS_MAX {
+            log::error!(
+                self,
+                Error,
+                "subrequests cycle while processing \"{}\"",
+                String::from_utf8_lossy(&uri)
+            );
+            return None;
+        }
+        let connection = Rc::clone(self.connection.shared()?);
+        let mut child = Box::new(Request::new(&self.local, &connection, &self.server));
+        child.client = Rc::clone(&self.client);
+        child.method = Method::Get;
+        child.uri = uri;
+        child.args = args;
+        child.uri_unchanged = false;
+        child.internal = true;
+        child.depth = self.depth + 1;
+        child.head_only = head_only;
+        child.changes_left = URI_CHANGES_MAX + 1;
+        child.prepared = true;
+        child.main_charset = if self.depth == 0 {
+            self.response.charset.clone()
+        } else {
+            self.main_charset.clone()
+        };
+        child.started = self.started;
+        child.started_wall = self.started_wall;
+        child.values = std::mem::take(&mut self.values);
+        child.captures = std::mem::take(&mut self.captures);
+        Some(child)
+    }
+
+    /// Takes the shared variables back from a subrequest that has ended.
+    pub fn absorb(&mut self, child: &mut Request) {
+        self.values = std::mem::take(&mut child.values);
+        self.captures = std::mem::take(&mut child.captures);
+    }
+}

@@ -1,0 +1,308 @@
+//! The way of a request. Read [`handle`] first: it is the whole of it.
+//!
+//! A [`Request`] is the client's request or a subrequest while it goes through the phases; the
+//! [`Exchange`] is its connection to the client, whatever the protocol. Phases look at the
+//! request and answer with a [`Step`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use proto::h1;
+use proto::method::Method;
+
+use crate::generation::Local;
+use crate::http::body::RequestBody;
+use crate::http::connection::Held;
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::{
+    access, auth_request, autoindex, gzip_static, index, proxy, rewrite, static_file, try_files,
+};
+use crate::http::output::{self, Body};
+use crate::http::plan::{Handler, Plan, Server};
+use crate::http::response::Response;
+use crate::http::{error_page, location};
+use crate::regex::Captures;
+use crate::variables::Cached;
+
+/// How often a request may change its URI or be redirected within the server (nginx's
+/// `NGX_HTTP_MAX_URI_CHANGES`).
+pub const URI_CHANGES_MAX: u8 = 10;
+
+/// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS`).
+pub const SUBREQUESTS_MAX: u8 = 50;
+
+/// What a phase answers.
+#[derive(Debug)]
+pub enum Step {
+    /// This phase has nothing to say; the next one follows.
+    Next,
+    /// The response's head is in `request.response`, its body is this.
+    Respond(Body),
+    /// End with this status: `error_page` may take it, else a short page of ours is sent.
+    /// 444 closes the connection without an answer.
+    Finish(u16),
+    /// Start again at the server's rewrite phase with this URI (already decoded); `None` for
+    /// the arguments keeps none.
+    Redirect { uri: Vec<u8>, args: Vec<u8> },
+    /// Go on in a named location's rewrite phase.
+    Named(Bytes),
+    /// The URI was rewritten: find its location again.
+    Relocate,
+}
+
+/// What the client sent, shared by the main request and its subrequests.
+#[derive(Default)]
+pub struct ClientHead {
+    /// The head's bytes; `head` holds offsets into them.
+    pub bytes: Vec<u8>,
+    /// The parsed request line and fields.
+    pub head: h1::Head,
+    /// The host without port, in lower case: of the absolute form, else of the Host field.
+    pub host: Vec<u8>,
+}
+
+/// One request, main or sub, on its way through the phases.
+pub struct Request {
+    /// The generation that serves it, with this thread's caches.
+    pub local: Rc<Local>,
+    /// The client's connection.
+    pub connection: Held,
+    /// The virtual server.
+    pub server: Arc<Server>,
+    /// The scope that is in force now: server, location, `if` or `limit_except`.
+    pub plan: Arc<Plan>,
+    /// Request line and fields as the client sent them.
+    pub client: Rc<ClientHead>,
+    /// The method in force (`error_page` turns it into GET).
+    pub method: Method,
+    /// Decoded and normalised path in force.
+    pub uri: Vec<u8>,
+    /// Arguments in force, without `?`.
+    pub args: Vec<u8>,
+    /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
+    pub uri_unchanged: bool,
+    /// Whether the client's target held escapes or `+`: captures put into a URI are then
+    /// escaped.
+    pub escaped_uri: bool,
+    /// Whether `uri` still begins with the prefix of its location: a `rewrite … break` ends it.
+    pub valid_location: bool,
+    /// Set by `try_files` in a regex location with `alias`: the whole URI stands below it.
+    pub uri_below_alias: bool,
+    /// It lay in the same received bytes as the request before it (`$pipe`).
+    pub pipelined: bool,
+    /// The whole response has been handed to the connection (`$request_completion`).
+    pub complete: bool,
+    /// Whether the connection goes on after the response.
+    pub keepalive: bool,
+    /// Whether the response's body is sent in chunks.
+    pub chunked: bool,
+    /// In a subrequest: the charset of the main response, which it is recoded to.
+    pub main_charset: Bytes,
+    /// Bytes into and out of the compressor, where the response was compressed.
+    pub compressed: Option<(u64, u64)>,
+    /// Whether it came by a redirect within the server: `internal` locations are open.
+    pub internal: bool,
+    /// Whether this is a subrequest, and how deep.
+    pub depth: u8,
+    /// A subrequest whose body nobody wants (`auth_request`).
+    pub head_only: bool,
+    /// How many URI changes are left.
+    pub changes_left: u8,
+    /// Whether an `error_page` has been taken and none may follow.
+    pub error_page_taken: bool,
+    /// The status that an error page answers for, 0 when there is none.
+    pub error_status: u16,
+    /// The response as it is being made.
+    pub response: Response,
+    /// Groups of the regex evaluated last.
+    pub captures: Captures,
+    /// Cached and assigned variables, by index.
+    pub values: Vec<Cached>,
+    /// When its first byte came (coarse clock).
+    pub started: Instant,
+    /// The same by the wall clock since 1970.
+    pub started_wall: Duration,
+    /// The request's body, as far as it has been read.
+    pub body: RequestBody,
+    /// Bytes of the response sent, head included / body alone: for the log.
+    pub bytes_sent: u64,
+    /// Bytes of the response's body sent.
+    pub body_bytes_sent: u64,
+    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive.
+    pub limit_rate: Option<u64>,
+    /// What `proxy_pass` saw of its upstream, for variables.
+    pub upstream: Option<Box<proxy::Seen>>,
+    /// Scratch of the rewrite script.
+    pub script: rewrite::State,
+    /// Whether host, server and URI have been made of the client's head.
+    pub prepared: bool,
+}
+
+/// Where the request loop goes on.
+enum Phase {
+    ServerRewrite,
+    FindLocation,
+    LocationRewrite,
+}
+
+/// Serves one request: phases until something answers, then the response.
+///
+/// `Err` means that the connection cannot go on (the client left, a time limit passed); the
+/// caller logs the request all the same.
+pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
+    let step = phases(request, exchange, Phase::ServerRewrite).await?;
+    resume(request, exchange, step).await
+}
+
+/// Goes on from a step until a response has been sent.
+pub async fn resume(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    mut step: Step,
+) -> Result<(), Abort> {
+    loop {
+        step = match step {
+            Step::Respond(body) => match output::respond(request, exchange, body).await? {
+                Some(step) => step,
+                None => return Ok(()),
+            },
+            Step::Finish(status) => match error_page::finish(request, exchange, status).await? {
+                Some(step) => step,
+                None => return Ok(()),
+            },
+            Step::Redirect { uri, args } => match request.redirect(uri, args) {
+                Ok(()) => phases(request, exchange, Phase::ServerRewrite).await?,
+                Err(status) => Step::Finish(status),
+            },
+            Step::Named(name) => match request.enter_named(&name) {
+                Ok(()) => phases(request, exchange, Phase::LocationRewrite).await?,
+                Err(status) => Step::Finish(status),
+            },
+            Step::Relocate | Step::Next => Step::Finish(404),
+        };
+    }
+}
+
+/// nginx's phases in order. Ends with a step that is neither `Next` nor `Relocate`.
+async fn phases(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    mut at: Phase,
+) -> Result<Step, Abort> {
+    loop {
+        if let Phase::ServerRewrite = at {
+            match rewrite::server(request) {
+                Step::Next | Step::Relocate => at = Phase::FindLocation,
+                step => return Ok(step),
+            }
+        }
+        if let Phase::FindLocation = at {
+            match find_location(request) {
+                Step::Next => {}
+                step => return Ok(step),
+            }
+        }
+        match rewrite::location(request) {
+            Step::Next => break,
+            Step::Relocate => match request.count_change() {
+                Ok(()) => at = Phase::FindLocation,
+                Err(status) => return Ok(Step::Finish(status)),
+            },
+            step => return Ok(step),
+        }
+    }
+    match access_phase(request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match try_files::precontent(request).await {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    content(request, exchange).await
+}
+
+/// Finds the location of the URI in force and checks what holds as soon as it is known.
+fn find_location(request: &mut Request) -> Step {
+    match location::find(request) {
+        location::Found::Plan(plan) => request.plan = plan,
+        location::Found::Slash(path) => return request.redirect_to_slash(path),
+    }
+    if request.plan.internal && !request.internal {
+        return Step::Finish(404);
+    }
+    let limit = request.plan.core.client_max_body_size;
+    if request.depth == 0 && limit > 0 && request.body.announced() > limit {
+        crate::log::error!(
+            request,
+            Error,
+            "client intended to send too large body: {} bytes",
+            request.body.announced()
+        );
+        request.body.discard_without_reading();
+        return Step::Finish(413);
+    }
+    Step::Next
+}
+
+/// Access: `allow`/`deny` and `auth_request`, combined by `satisfy`. Not for subrequests.
+async fn access_phase(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    if request.depth > 0 || (request.plan.access.is_none() && request.plan.auth_request.is_none()) {
+        return Ok(Step::Next);
+    }
+    let any = request.plan.core.satisfy_any;
+    let mut denied = None;
+    let mut granted = false;
+    for checker in 0..2 {
+        let verdict = match checker {
+            0 => access::check(request),
+            _ => auth_request::check(request, exchange).await?,
+        };
+        match verdict {
+            access::Verdict::Declined => {}
+            access::Verdict::Granted if any => {
+                granted = true;
+                break;
+            }
+            access::Verdict::Granted => {}
+            access::Verdict::Refused(status @ (401 | 403)) if any => denied = Some(status),
+            access::Verdict::Refused(status) => {
+                denied = Some(status);
+                break;
+            }
+        }
+    }
+    Ok(match denied {
+        Some(status) if !granted => {
+            if any && status == 403 {
+                crate::log::error!(request, Error, "access forbidden by rule");
+            }
+            Step::Finish(status)
+        }
+        _ => Step::Next,
+    })
+}
+
+/// The content handler of the plan, or files: index, listing, precompressed, plain.
+async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    match request.plan.handler.clone() {
+        Handler::Proxy(settings) => return proxy::serve(request, exchange, &settings).await,
+        Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
+        Handler::Files => {}
+    }
+    for source in 0..4 {
+        let step = match source {
+            0 => index::serve(request).await,
+            1 => autoindex::serve(request).await,
+            2 => gzip_static::serve(request).await,
+            _ => static_file::serve(request).await,
+        };
+        match step {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
+    Ok(static_file::nothing_found(request))
+}

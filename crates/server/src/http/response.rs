@@ -1,0 +1,146 @@
+//! A response's head while it is being made; how it is written is the exchange's business.
+
+use bytes::Bytes;
+
+/// One header field in the order of sending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Name as it is sent.
+    pub name: Bytes,
+    /// Value as it is sent.
+    pub value: Bytes,
+}
+
+/// The head of a response. Fields that nginx sends in a fixed place have a member here; all
+/// others follow in `fields` in the order in which they were added.
+#[derive(Clone, Debug, Default)]
+pub struct Response {
+    /// Status code; 0 until something has answered.
+    pub status: u16,
+    /// Status line's text from an upstream (`404 Nowhere`), sent as it came.
+    pub status_text: Option<Bytes>,
+    /// Replaces our Server field; empty: one from an upstream stands among the fields.
+    pub server: Option<Bytes>,
+    /// Replaces our Date field; empty: one from an upstream stands among the fields.
+    pub date: Option<Bytes>,
+    /// Content-Type without the charset that `charset` appends.
+    pub content_type: Bytes,
+    /// Charset appended to Content-Type.
+    pub charset: Bytes,
+    /// What an upstream sent after the media type, with its `; `; sent instead of `charset`.
+    pub content_type_parameters: Bytes,
+    /// Length of the body in bytes where it is known.
+    pub content_length: Option<u64>,
+    /// Last-Modified in seconds since 1970.
+    pub last_modified: Option<i64>,
+    /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
+    /// other is sent before the rest of the fields.
+    pub location: Option<Bytes>,
+    /// Whether `Vary: Accept-Encoding` is to be sent.
+    pub vary_accept_encoding: bool,
+    /// Whether ranges of the body may be asked for.
+    pub allow_ranges: bool,
+    /// Only a single range (a stream that cannot go back).
+    pub single_range: bool,
+    /// All other fields.
+    pub fields: Vec<Field>,
+    /// Whether trailers will follow: HTTP/1.1 sends chunks even where the length is known.
+    pub expect_trailers: bool,
+    /// Trailer fields, sent after a chunked body.
+    pub trailers: Vec<Field>,
+    /// The response has no body whatever its head says (HEAD, 204, 304).
+    pub header_only: bool,
+    /// Content filters must leave the response alone (a 304 or 412 made of it).
+    pub skip_filters: bool,
+}
+
+impl Response {
+    /// Appends a field.
+    pub fn add(&mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.fields.push(Field {
+            name: name.into(),
+            value: value.into(),
+        });
+    }
+
+    /// The value of the first field with this name, ASCII-case-insensitively.
+    pub fn field(&self, name: &[u8]) -> Option<&Bytes> {
+        self.fields
+            .iter()
+            .find(|f| f.name.eq_ignore_ascii_case(name))
+            .map(|f| &f.value)
+    }
+
+    /// Takes away every field with this name.
+    pub fn remove(&mut self, name: &[u8]) {
+        self.fields.retain(|f| !f.name.eq_ignore_ascii_case(name));
+    }
+
+    /// Sets Location: one that begins with `/` is completed by the exchange, any other stands
+    /// among the fields where it was added.
+    pub fn add_location(&mut self, value: Bytes) {
+        if value.first() == Some(&b'/') {
+            self.location = Some(value);
+        } else {
+            self.location = None;
+            self.add("Location", value);
+        }
+    }
+
+    /// Replaces a field or appends it.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Bytes>) {
+        self.remove(name.as_bytes());
+        self.add(name, value);
+    }
+
+    /// nginx's `ngx_http_clear_content_length`: the body's length is no longer known.
+    pub fn clear_content_length(&mut self) {
+        self.content_length = None;
+    }
+
+    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body mean nothing.
+    pub fn clear_ranges(&mut self) {
+        self.allow_ranges = false;
+        self.remove(b"Accept-Ranges");
+    }
+
+    /// nginx's `ngx_http_clear_last_modified`.
+    pub fn clear_last_modified(&mut self) {
+        self.last_modified = None;
+        self.remove(b"Last-Modified");
+    }
+
+    /// nginx's `ngx_http_weak_etag`: the body changes, the meaning does not.
+    pub fn weaken_etag(&mut self) {
+        if let Some(field) = self
+            .fields
+            .iter_mut()
+            .find(|f| f.name.eq_ignore_ascii_case(b"ETag"))
+        {
+            if field.value.starts_with(b"W/") {
+                return;
+            }
+            if field.value.first() == Some(&b'"') {
+                let mut weak = Vec::with_capacity(field.value.len() + 2);
+                weak.extend_from_slice(b"W/");
+                weak.extend_from_slice(&field.value);
+                field.value = weak.into();
+            } else {
+                self.remove(b"ETag");
+            }
+        }
+    }
+
+    /// Empties it for another try (`error_page`), keeping the capacity.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        let mut trailers = std::mem::take(&mut self.trailers);
+        fields.clear();
+        trailers.clear();
+        *self = Response {
+            fields,
+            trailers,
+            ..Response::default()
+        };
+    }
+}

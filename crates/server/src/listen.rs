@@ -1,0 +1,389 @@
+//! `listen`: addresses, their options, and the virtual servers behind each.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. Parsing only records;
+//! who opens the sockets is outside this crate. As in nginx, where a port is listened on by
+//! every address and by single ones, one socket takes them all and the connection's own
+//! address decides, unless `bind` asks for a socket of its own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Word};
+use engine::net::{Address, KeepAlive, ListenOptions};
+
+use crate::http::plan::Server;
+use crate::http::server_name::ServerNames;
+
+pub(crate) static LISTEN: Setting<Vec<Listen>> = Setting::new(
+    "listen",
+    &[
+        "address[:port] [options]",
+        "port [options]",
+        "unix:path [options]",
+    ],
+    listens,
+)
+.contexts(Contexts::SERVER)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual(
+    "An address that the server is reached at. Options: default_server, bind, backlog=, \
+     rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
+     so_keepalive=on|off|idle:interval:count.",
+);
+
+/// One `listen` line.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// Address and socket options.
+    pub options: ListenOptions,
+    /// `default_server`.
+    pub default_server: bool,
+    /// Whether any socket option is written: only one line of an address may do so.
+    pub set: bool,
+    /// `bind`, or an option that implies it.
+    pub bind: bool,
+    /// The line's address as a word, for errors; `None` where it is the default.
+    pub word: Option<Word>,
+}
+
+impl Listen {
+    /// A fault at the line's address.
+    pub fn fault(&self, text: String) -> Fault {
+        match &self.word {
+            Some(word) => Fault::at(word, text),
+            None => Fault::new(text),
+        }
+    }
+}
+
+/// What identifies a listening socket over all generations.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub Arc<str>);
+
+/// The virtual servers of one address.
+pub struct AddressServers {
+    /// Serves where no name matches.
+    pub default: Arc<Server>,
+    /// Servers by name.
+    pub names: ServerNames,
+}
+
+/// One listening socket and what is behind it.
+pub struct Binding {
+    /// Its identity.
+    pub id: ListenerId,
+    /// How to open it.
+    pub options: ListenOptions,
+    /// Servers for connections to any address that is not among `specific`.
+    pub servers: Arc<AddressServers>,
+    /// Servers of single addresses that the same socket takes.
+    pub specific: Vec<(Address, Arc<AddressServers>)>,
+}
+
+impl Binding {
+    /// The servers for a connection whose own end is `local`.
+    pub fn servers_for(&self, local: &Address) -> Arc<AddressServers> {
+        let found = self.specific.iter().find(|(address, _)| address == local);
+        Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
+    }
+}
+
+/// An address with its lines, while all servers are gathered.
+pub struct Gathered {
+    /// Options in force.
+    pub listen: Listen,
+    /// The default server: the one that says so, else the first.
+    pub default: Arc<Server>,
+    /// Servers by name.
+    pub names: ServerNames,
+}
+
+/// Which addresses share a socket: turns gathered addresses into bindings.
+pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
+    let wildcard_ports: Vec<(u16, bool)> = gathered
+        .iter()
+        .filter_map(|g| match &g.listen.options.address {
+            Address::Inet(at) if at.ip().is_unspecified() => Some((at.port(), at.is_ipv4())),
+            _ => None,
+        })
+        .collect();
+    let mut bindings: Vec<Binding> = Vec::new();
+    let mut specific = Vec::new();
+    for one in gathered {
+        let servers = Arc::new(AddressServers {
+            default: one.default,
+            names: one.names,
+        });
+        let shared = match &one.listen.options.address {
+            Address::Inet(at) => {
+                !at.ip().is_unspecified()
+                    && !one.listen.bind
+                    && wildcard_ports.contains(&(at.port(), at.is_ipv4()))
+            }
+            Address::Unix(_) => false,
+        };
+        if shared {
+            specific.push((one.listen.options.address, servers));
+            continue;
+        }
+        let id = ListenerId(format!("listen {}", one.listen.options.address).into());
+        bindings.push(Binding {
+            id,
+            options: one.listen.options,
+            servers,
+            specific: Vec::new(),
+        });
+    }
+    for (address, servers) in specific {
+        let Address::Inet(at) = &address else {
+            continue;
+        };
+        let wildcard = bindings.iter_mut().find(|binding| {
+            matches!(&binding.options.address, Address::Inet(any)
+                if any.port() == at.port() && any.is_ipv4() == at.is_ipv4() && any.ip().is_unspecified())
+        });
+        if let Some(binding) = wildcard {
+            binding.specific.push((address, servers));
+        }
+    }
+    bindings
+}
+
+/// The address of a server without `listen`: port 80, or 8000 without privileges.
+pub fn default_listen(privileged: bool) -> Listen {
+    let port = if privileged { 80 } else { 8000 };
+    Listen {
+        options: ListenOptions::new(Address::Inet(SocketAddr::from((
+            Ipv4Addr::UNSPECIFIED,
+            port,
+        )))),
+        default_server: false,
+        set: false,
+        bind: false,
+        word: None,
+    }
+}
+
+fn listens(setter: &Setter<'_>) -> Result<Vec<Listen>, Fault> {
+    let mut all: Vec<Listen> = Vec::new();
+    for line in setter.lines() {
+        for listen in listen(&line.args)? {
+            let address = &listen.options.address;
+            if all.iter().any(|other| other.options.address == *address) {
+                return Err(listen.fault(format!("a duplicate listen {address}")));
+            }
+            all.push(listen);
+        }
+    }
+    Ok(all)
+}
+
+fn listen(args: &[Word]) -> Result<Vec<Listen>, Fault> {
+    let Some((first, rest)) = args.split_first() else {
+        return Err(Fault::new(
+            "invalid number of arguments in \"listen\" directive",
+        ));
+    };
+    let addresses = addresses(&first.text()).map_err(|error| {
+        Fault::at(
+            first,
+            format!(
+                "{error} in \"{}\" of the \"listen\" directive",
+                first.text()
+            ),
+        )
+    })?;
+    let mut listen = Listen {
+        options: ListenOptions::new(Address::Unix("".into())),
+        default_server: false,
+        set: false,
+        bind: false,
+        word: Some(first.clone()),
+    };
+    for word in rest {
+        option(&mut listen, word)?;
+    }
+    Ok(addresses
+        .into_iter()
+        .map(|address| {
+            let mut one = listen.clone();
+            one.options.address = address;
+            one
+        })
+        .collect())
+}
+
+fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
+    let text = word.text();
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (&*text, None),
+    };
+    let invalid = |what: &str| Fault::at(word, format!("invalid {what} \"{text}\""));
+    let number = |what: &str| {
+        value
+            .and_then(|v| v.parse::<i32>().ok())
+            .ok_or_else(|| invalid(what))
+    };
+    let size = |what: &str| {
+        value
+            .and_then(conf::parse::size_text)
+            .map(|v| v as usize)
+            .ok_or_else(|| invalid(what))
+    };
+    let options = &mut listen.options;
+    match (name, value) {
+        ("default_server" | "default", None) => {
+            listen.default_server = true;
+            return Ok(());
+        }
+        ("bind", None) => {}
+        ("deferred", None) => options.deferred = true,
+        ("reuseport", None) => options.reuseport = true,
+        ("fastopen", Some(_)) => options.fastopen = Some(number("fastopen")?),
+        ("backlog", Some(_)) => {
+            options.backlog = number("backlog")?;
+            if options.backlog == 0 {
+                return Err(invalid("backlog"));
+            }
+        }
+        ("rcvbuf", Some(_)) => options.rcvbuf = Some(size("rcvbuf")?),
+        ("sndbuf", Some(_)) => options.sndbuf = Some(size("sndbuf")?),
+        ("ipv6only", Some(flag)) => {
+            options.ipv6only = Some(match flag {
+                "on" => true,
+                "off" => false,
+                _ => {
+                    let rest = flag.strip_prefix('o').unwrap_or(flag);
+                    return Err(Fault::at(
+                        word,
+                        format!("invalid ipv6only flags \"{rest}\""),
+                    ));
+                }
+            });
+        }
+        ("so_keepalive", Some(value)) => {
+            options.so_keepalive = Some(keepalive(value).ok_or_else(|| {
+                Fault::at(word, format!("invalid so_keepalive value: \"{value}\""))
+            })?);
+        }
+        ("accept_filter" | "setfib", Some(_)) | ("multipath", None) => {
+            let text = format!("the \"{name}\" parameter is not supported on this platform");
+            return Err(Fault::at(word, text));
+        }
+        ("ssl", None) => {
+            return Err(Fault::at(
+                word,
+                "the \"ssl\" parameter requires TLS, which this version does not have yet",
+            ));
+        }
+        ("http2", None) | ("quic", None) | ("proxy_protocol", None) => {
+            let text = format!("the \"{name}\" parameter is not supported by this version yet");
+            return Err(Fault::at(word, text));
+        }
+        _ => return Err(Fault::at(word, format!("invalid parameter \"{text}\""))),
+    }
+    listen.set = true;
+    listen.bind = true;
+    Ok(())
+}
+
+/// `on`, `off`, or `idle:interval:count` with parts left out.
+fn keepalive(value: &str) -> Option<KeepAlive> {
+    match value {
+        "on" => {
+            return Some(KeepAlive::On {
+                idle: None,
+                interval: None,
+                count: None,
+            });
+        }
+        "off" => return Some(KeepAlive::Off),
+        _ => {}
+    }
+    let mut parts = value.splitn(3, ':');
+    let mut seconds = || match parts.next() {
+        None | Some("") => Some(None),
+        Some(text) => conf::parse::seconds_text(text).map(|s| Some(Duration::from_secs(s))),
+    };
+    let idle = seconds()?;
+    let interval = seconds()?;
+    let count = match parts.next() {
+        None | Some("") => None,
+        Some(text) => Some(text.parse().ok()?),
+    };
+    if idle.is_none() && interval.is_none() && count.is_none() {
+        return None;
+    }
+    Some(KeepAlive::On {
+        idle,
+        interval,
+        count,
+    })
+}
+
+/// The addresses that a `listen` names; a host name may have several. The error is nginx's
+/// short reason.
+fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err("no path in the unix domain socket");
+        }
+        return Ok(vec![Address::Unix(path.into())]);
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        let (ip, rest) = rest.split_once(']').ok_or("invalid host")?;
+        let ip: Ipv6Addr = ip.parse().map_err(|_| "invalid IPv6 address")?;
+        let port = match rest.strip_prefix(':') {
+            Some(port) => parse_port(port)?,
+            None if rest.is_empty() => 80,
+            None => return Err("invalid port"),
+        };
+        return Ok(vec![Address::Inet(SocketAddr::from((ip, port)))]);
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, Some(parse_port(port)?)),
+        None if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() => {
+            ("*", Some(parse_port(text)?))
+        }
+        None => (text, None),
+    };
+    let port = port.unwrap_or(80);
+    match host {
+        "" => Err("no host"),
+        "*" => Ok(vec![Address::Inet(SocketAddr::from((
+            Ipv4Addr::UNSPECIFIED,
+            port,
+        )))]),
+        host => match host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![Address::Inet(SocketAddr::from((ip, port)))]),
+            Err(_) => resolve(host, port),
+        },
+    }
+}
+
+fn resolve(host: &str, port: u16) -> Result<Vec<Address>, &'static str> {
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|_| "host not found")?;
+    let mut addresses: Vec<Address> = Vec::new();
+    for address in found.map(Address::Inet) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        Err("host not found")
+    } else {
+        Ok(addresses)
+    }
+}
+
+fn parse_port(text: &str) -> Result<u16, &'static str> {
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err("invalid port"),
+    }
+}

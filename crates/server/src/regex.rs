@@ -1,0 +1,193 @@
+//! Regular expressions of configurations: PCRE's language as far as two crates have it.
+//!
+//! `regex` runs in linear time and is used wherever it can; patterns with look-around or
+//! back-references go to `fancy-regex` under a bound of backtracking, beyond which they do
+//! not match. Matching is over bytes; `fancy-regex` sees text, so a subject that is not UTF-8
+//! does not match there.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use conf::Fault;
+
+use crate::compile::Compiler;
+use crate::http::request::Request;
+use crate::variables::{Source, Variable};
+
+/// Steps of backtracking after which a pattern with look-around gives up.
+const BACKTRACK_LIMIT: usize = 100_000;
+
+#[derive(Debug)]
+enum Program {
+    Linear(::regex::bytes::Regex),
+    Backtracking(fancy_regex::Regex),
+}
+
+/// A compiled pattern with the variables that its named groups assign.
+#[derive(Debug)]
+pub struct Regex {
+    program: Program,
+    pattern: Box<str>,
+    names: Vec<(usize, Variable)>,
+    groups: usize,
+}
+
+impl Regex {
+    /// Compiles a pattern; named groups become variables. Error text as nginx words it.
+    pub fn new(compiler: &Compiler<'_>, pattern: &str, caseless: bool) -> Result<Regex, Fault> {
+        let program = program(pattern, caseless)
+            .map_err(|error| Fault::new(format!("regex \"{pattern}\" failed: {error}")))?;
+        let names: Vec<Option<String>> = match &program {
+            Program::Linear(regex) => regex
+                .capture_names()
+                .map(|n| n.map(str::to_owned))
+                .collect(),
+            Program::Backtracking(regex) => regex
+                .capture_names()
+                .map(|n| n.map(str::to_owned))
+                .collect(),
+        };
+        let groups = names.len();
+        let mut assigned = Vec::new();
+        for (group, name) in names.into_iter().enumerate() {
+            if let Some(name) = name {
+                let variable = compiler
+                    .define(&name, Source::Assigned)
+                    .map_err(Fault::new)?;
+                assigned.push((group, variable));
+            }
+        }
+        Ok(Regex {
+            program,
+            pattern: pattern.into(),
+            names: assigned,
+            groups,
+        })
+    }
+
+    /// The pattern as written.
+    pub fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
+    /// How many groups it has, the whole match included.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Whether it matches, leaving captures alone.
+    pub fn is_match(&self, subject: &[u8]) -> bool {
+        match &self.program {
+            Program::Linear(regex) => regex.is_match(subject),
+            Program::Backtracking(regex) => std::str::from_utf8(subject)
+                .is_ok_and(|subject| regex.is_match(subject).unwrap_or(false)),
+        }
+    }
+
+    /// Matches and, on success, makes the groups the request's captures and assigns the named
+    /// ones, as every regex evaluated in a request does.
+    pub fn matches(&self, request: &mut Request, subject: &[u8]) -> bool {
+        if self.groups <= 1 {
+            // A pattern without groups still ends the life of earlier captures.
+            let matched = self.is_match(subject);
+            if matched {
+                request.captures.clear();
+            }
+            return matched;
+        }
+        let Some(spans) = self.spans(subject) else {
+            return false;
+        };
+        for (group, variable) in &self.names {
+            let value = spans
+                .get(*group)
+                .and_then(|span| subject.get(span.clone()))
+                .unwrap_or_default();
+            request.assign(*variable, Bytes::copy_from_slice(value));
+        }
+        request.captures.set(subject, spans);
+        true
+    }
+
+    fn spans(&self, subject: &[u8]) -> Option<Vec<Range<usize>>> {
+        match &self.program {
+            Program::Linear(regex) => {
+                let found = regex.captures(subject)?;
+                Some(
+                    found
+                        .iter()
+                        .map(|group| group.map_or(0..0, |g| g.range()))
+                        .collect(),
+                )
+            }
+            Program::Backtracking(regex) => {
+                let subject = std::str::from_utf8(subject).ok()?;
+                let found = regex.captures(subject).ok().flatten()?;
+                Some(
+                    found
+                        .iter()
+                        .map(|group| group.map_or(0..0, |g| g.start()..g.end()))
+                        .collect(),
+                )
+            }
+        }
+    }
+}
+
+fn program(pattern: &str, caseless: bool) -> Result<Program, String> {
+    let linear = ::regex::bytes::RegexBuilder::new(pattern)
+        .case_insensitive(caseless)
+        .unicode(false)
+        .build();
+    let error = match linear {
+        Ok(regex) => return Ok(Program::Linear(regex)),
+        Err(error) => error,
+    };
+    let flagged = if caseless {
+        format!("(?i){pattern}")
+    } else {
+        pattern.to_owned()
+    };
+    fancy_regex::RegexBuilder::new(&flagged)
+        .backtrack_limit(BACKTRACK_LIMIT)
+        .build()
+        .map(Program::Backtracking)
+        .map_err(|_| {
+            error
+                .to_string()
+                .lines()
+                .last()
+                .unwrap_or("invalid")
+                .trim()
+                .to_owned()
+        })
+}
+
+/// Groups of the regex evaluated last.
+#[derive(Clone, Debug, Default)]
+pub struct Captures {
+    subject: Vec<u8>,
+    spans: Vec<Range<usize>>,
+}
+
+impl Captures {
+    /// The text of a group, empty when there is none.
+    pub fn group(&self, number: usize) -> &[u8] {
+        self.spans
+            .get(number)
+            .and_then(|span| self.subject.get(span.clone()))
+            .unwrap_or_default()
+    }
+
+    /// Forgets all groups, keeping the capacity.
+    pub fn clear(&mut self) {
+        self.subject.clear();
+        self.spans.clear();
+    }
+
+    fn set(&mut self, subject: &[u8], spans: Vec<Range<usize>>) {
+        self.subject.clear();
+        self.subject.extend_from_slice(subject);
+        self.spans = spans;
+    }
+}

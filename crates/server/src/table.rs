@@ -1,0 +1,58 @@
+//! The table of all directives: every feature's list, nothing else.
+
+use std::sync::OnceLock;
+
+use conf::{Declared, Registry};
+
+use crate::compile::Feature;
+use crate::events::Events;
+use crate::http::body::BodySettings;
+use crate::http::core::{Core, ServerCore};
+use crate::http::error_page::ErrorPages;
+use crate::http::filters::{addition, charset, gzip, headers};
+use crate::http::modules::{
+    access, auth_request, autoindex, geo, gzip_static, index, map, open_file_cache, proxy, rewrite,
+    split_clients, static_file, try_files,
+};
+use crate::log::{AccessLogs, ErrorLog};
+
+/// Every directive of this crate, by module.
+pub const TABLES: &[&[&dyn Declared]] = &[
+    Events::DIRECTIVES,
+    ErrorLog::DIRECTIVES,
+    crate::http::compile::DIRECTIVES,
+    Core::DIRECTIVES,
+    ServerCore::DIRECTIVES,
+    BodySettings::DIRECTIVES,
+    ErrorPages::DIRECTIVES,
+    AccessLogs::DIRECTIVES,
+    static_file::Types::DIRECTIVES,
+    static_file::HANDLERS,
+    index::Index::DIRECTIVES,
+    autoindex::AutoIndex::DIRECTIVES,
+    open_file_cache::OpenFileCache::DIRECTIVES,
+    try_files::DIRECTIVES,
+    access::Access::DIRECTIVES,
+    auth_request::AuthRequest::DIRECTIVES,
+    rewrite::DIRECTIVES,
+    map::DIRECTIVES,
+    geo::DIRECTIVES,
+    split_clients::DIRECTIVES,
+    gzip::Gzip::DIRECTIVES,
+    gzip_static::GzipStatic::DIRECTIVES,
+    charset::Charset::DIRECTIVES,
+    headers::Headers::DIRECTIVES,
+    addition::Addition::DIRECTIVES,
+    proxy::DIRECTIVES,
+    crate::accepted::DIRECTIVES,
+];
+
+/// The directives of this crate with those that the caller brings (the process's own).
+pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    REGISTRY.get_or_init(|| {
+        let tables: Vec<&'static [&'static dyn Declared]> =
+            TABLES.iter().chain(others).copied().collect();
+        Registry::new(&tables)
+    })
+}

@@ -1,0 +1,240 @@
+//! Variables: names become indices when a configuration is compiled, values are found lazily.
+//!
+//! A value is cached for the main request and its subrequests unless its source is volatile
+//! (the core variables are: computing them costs no more than looking them up).
+
+pub mod core;
+
+use std::sync::Arc;
+
+use base::hash::Map;
+use bytes::Bytes;
+
+use crate::http::modules::geo::Geo;
+use crate::http::modules::map::MapVariable;
+use crate::http::modules::rewrite;
+use crate::http::modules::split_clients::SplitClients;
+use crate::http::request::Request;
+
+/// A variable by its index in the generation's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Variable(pub(crate) u16);
+
+/// Appends the value for a request; false when there is none (the variable is "not found").
+pub type Evaluate = fn(&mut Request, &mut Vec<u8>) -> bool;
+
+/// Where a variable's value comes from.
+#[derive(Clone)]
+pub enum Source {
+    /// A variable of the core, computed on every use.
+    Builtin(Evaluate),
+    /// Computed once per request and remembered.
+    Once(Evaluate),
+    /// A family such as `http_*`: the rest of the name, and how to look it up.
+    Family(fn(&mut Request, &[u8], &mut Vec<u8>) -> bool, Box<[u8]>),
+    /// `map`.
+    Map(Arc<MapVariable>),
+    /// `geo`.
+    Geo(Arc<Geo>),
+    /// `split_clients`.
+    SplitClients(Arc<SplitClients>),
+    /// Named captures, `auth_request_set`: written by requests, not found until then.
+    Assigned,
+    /// `set`: as [`Source::Assigned`], but reading it before it is assigned gives the empty
+    /// value and a warning.
+    Set,
+}
+
+/// One variable of a generation.
+#[derive(Clone)]
+pub struct Definition {
+    /// Name without `$`.
+    pub name: Box<str>,
+    /// Where its value comes from.
+    pub source: Source,
+}
+
+/// All variables of a generation, by index.
+#[derive(Clone, Default)]
+pub struct Table {
+    definitions: Box<[Definition]>,
+}
+
+impl Table {
+    /// How many there are: the size of a request's cache.
+    pub fn len(&self) -> usize {
+        self.definitions.len()
+    }
+
+    /// Whether the configuration names no variable at all.
+    pub fn is_empty(&self) -> bool {
+        self.definitions.is_empty()
+    }
+
+    /// The definition at an index of this generation.
+    pub fn definition(&self, variable: Variable) -> Option<&Definition> {
+        self.definitions.get(usize::from(variable.0))
+    }
+}
+
+/// Collects names while a configuration is compiled.
+#[derive(Default)]
+pub struct TableBuilder {
+    names: Vec<Box<str>>,
+    sources: Vec<Option<Source>>,
+    by_name: Map<Box<str>, Variable>,
+}
+
+impl TableBuilder {
+    /// An empty table; builtin names join it when they are referred to.
+    pub fn new() -> TableBuilder {
+        TableBuilder::default()
+    }
+
+    /// The index for a name, new or known. Names are case-insensitive, as nginx's.
+    pub fn reference(&mut self, name: &str) -> Variable {
+        let name = name.to_ascii_lowercase();
+        if let Some(known) = self.by_name.get(name.as_str()) {
+            return *known;
+        }
+        let variable = Variable(u16::try_from(self.names.len()).unwrap_or(u16::MAX));
+        self.names.push(name.clone().into_boxed_str());
+        self.sources.push(None);
+        self.by_name.insert(name.into_boxed_str(), variable);
+        variable
+    }
+
+    /// Gives a name its source. What only receives values (`set`, captures) never replaces a
+    /// source that computes one; a builtin that cannot be assigned cannot be redefined.
+    pub fn define(&mut self, name: &str, source: Source) -> Result<Variable, String> {
+        let lower = name.to_ascii_lowercase();
+        let builtin = core::find(&lower);
+        if builtin.as_ref().is_some_and(|found| !found.assignable) {
+            return Err(format!("the duplicate \"{lower}\" variable"));
+        }
+        let variable = self.reference(&lower);
+        let receives_only = matches!(source, Source::Set | Source::Assigned);
+        if let Some(slot) = self.sources.get_mut(usize::from(variable.0)) {
+            let weaker = matches!(slot, None | Some(Source::Set));
+            if receives_only && builtin.is_some() {
+                *slot = builtin.map(|found| found.source);
+            } else if weaker || !receives_only {
+                *slot = Some(source);
+            }
+        }
+        Ok(variable)
+    }
+
+    /// The table, or the names that nobody defines.
+    pub fn finish(self) -> Result<Table, Vec<Box<str>>> {
+        let mut unknown = Vec::new();
+        let mut definitions = Vec::with_capacity(self.names.len());
+        for (name, source) in self.names.into_iter().zip(self.sources) {
+            match source.or_else(|| core::find(&name).map(|found| found.source)) {
+                Some(source) => definitions.push(Definition { name, source }),
+                None => unknown.push(name),
+            }
+        }
+        if unknown.is_empty() {
+            Ok(Table {
+                definitions: definitions.into(),
+            })
+        } else {
+            Err(unknown)
+        }
+    }
+}
+
+/// A cached value of one request.
+#[derive(Clone, Debug, Default)]
+pub enum Cached {
+    /// Not asked for yet.
+    #[default]
+    Unset,
+    /// Asked for, and there is none.
+    Missing,
+    /// The value.
+    Value(Bytes),
+}
+
+impl Request {
+    /// Appends a variable's value; false when there is none.
+    pub fn append_variable(&mut self, variable: Variable, out: &mut Vec<u8>) -> bool {
+        let index = usize::from(variable.0);
+        match self.values.get(index) {
+            Some(Cached::Value(value)) => {
+                out.extend_from_slice(value);
+                return true;
+            }
+            Some(Cached::Missing) => return false,
+            _ => {}
+        }
+        let local = self.local.clone();
+        let Some(definition) = local.generation.variables.definition(variable) else {
+            return false;
+        };
+        let value = match &definition.source {
+            Source::Builtin(evaluate) => return evaluate(self, out),
+            Source::Family(evaluate, rest) => return evaluate(self, rest, out),
+            Source::Assigned => return false,
+            Source::Set => {
+                rewrite::uninitialized(self, &definition.name);
+                self.remember(variable, Cached::Value(Bytes::new()));
+                return true;
+            }
+            Source::Once(evaluate) => {
+                let mut value = Vec::new();
+                evaluate(self, &mut value).then(|| value.into())
+            }
+            Source::Map(map) => {
+                let value = map.value(self);
+                if map.volatile {
+                    return value.is_some_and(|value| {
+                        out.extend_from_slice(&value);
+                        true
+                    });
+                }
+                value
+            }
+            Source::Geo(geo) => {
+                let value = geo.value(self);
+                if geo.volatile {
+                    return value.is_some_and(|value| {
+                        out.extend_from_slice(&value);
+                        true
+                    });
+                }
+                value
+            }
+            Source::SplitClients(split) => split.value(self),
+        };
+        let found = value.is_some();
+        if let Some(value) = &value {
+            out.extend_from_slice(value);
+        }
+        self.remember(variable, value.map_or(Cached::Missing, Cached::Value));
+        found
+    }
+
+    /// A variable's value, or `None` when there is none.
+    pub fn variable(&mut self, variable: Variable) -> Option<Bytes> {
+        if let Some(Cached::Value(value)) = self.values.get(usize::from(variable.0)) {
+            return Some(value.clone());
+        }
+        let mut out = Vec::new();
+        self.append_variable(variable, &mut out).then(|| out.into())
+    }
+
+    /// Assigns a variable (`set`, named captures).
+    pub fn assign(&mut self, variable: Variable, value: Bytes) {
+        self.remember(variable, Cached::Value(value));
+    }
+
+    fn remember(&mut self, variable: Variable, value: Cached) {
+        let index = usize::from(variable.0);
+        if self.values.len() <= index {
+            self.values.resize(index + 1, Cached::Unset);
+        }
+        self.values[index] = value; // invariant: resized to hold the index
+    }
+}

@@ -1,0 +1,531 @@
+//! Worker threads: one engine each, accepting and serving; swapping generations, ending.
+//!
+//! Threads share generations, counters and logs and nothing else. Commands come from the
+//! controlling thread as closures posted to each thread's engine.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use base::slab::{Key, Slab};
+use engine::net::Listener;
+use engine::{EngineKind, Event, Remote, Runtime};
+
+use crate::generation::{Generation, Local};
+use crate::http::connection::{self, Connection};
+use crate::http::pool;
+use crate::listen::ListenerId;
+use crate::log;
+
+/// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// What threads are started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The engine to use.
+    pub engine: EngineKind,
+    /// Number of threads.
+    pub threads: usize,
+    /// `worker_connections`: connections that one thread may hold.
+    pub connections: usize,
+    /// `multi_accept`.
+    pub multi_accept: bool,
+    /// CPU of each thread, if they are to be bound (`worker_cpu_affinity`).
+    pub affinity: Vec<Vec<usize>>,
+}
+
+/// Counters of the process, shared by its threads.
+#[derive(Default)]
+pub struct Counters {
+    /// Connections accepted since the start; numbers them.
+    pub accepted: AtomicU64,
+    /// Connections open now.
+    pub active: AtomicUsize,
+    /// Exchanges lost to a panic.
+    pub panics: AtomicU64,
+}
+
+/// All worker threads of the process.
+pub struct Workers {
+    threads: Vec<Thread>,
+    counters: Arc<Counters>,
+    running: Arc<Running>,
+}
+
+/// Number of threads that run, and what tells that one has ended.
+type Running = (Mutex<usize>, Condvar);
+
+struct Thread {
+    remote: Remote,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// Descriptors of listening sockets; with `reuseport` several for one listener.
+pub type Sockets = Vec<(ListenerId, Vec<OwnedFd>)>;
+
+impl Workers {
+    /// Starts the threads on these sockets. Every thread is ready to accept when it returns.
+    pub fn start(
+        settings: &Settings,
+        generation: &Arc<Generation>,
+        sockets: &Sockets,
+    ) -> std::io::Result<Workers> {
+        let counters = Arc::new(Counters::default());
+        let running: Arc<Running> = Arc::default();
+        let mut workers = Workers {
+            threads: Vec::new(),
+            counters,
+            running,
+        };
+        for index in 0..settings.threads.max(1) {
+            let share = share(sockets, index, settings.threads.max(1))?;
+            let thread = workers.spawn(settings, index, Arc::clone(generation), share)?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    fn spawn(
+        &self,
+        settings: &Settings,
+        index: usize,
+        generation: Arc<Generation>,
+        sockets: Vec<(ListenerId, OwnedFd)>,
+    ) -> std::io::Result<Thread> {
+        let alive = Alive::new(&self.running);
+        let counters = Arc::clone(&self.counters);
+        let settings = settings.clone();
+        let (ready, started) = std::sync::mpsc::channel();
+        let body = move || {
+            let _alive = alive;
+            if let Some(cpus) = settings
+                .affinity
+                .get(index % settings.affinity.len().max(1))
+            {
+                bind_to_cpus(cpus);
+            }
+            let engine_settings = engine::Settings {
+                connections: settings.connections,
+                multi_accept: settings.multi_accept,
+                ..engine::Settings::default()
+            };
+            let mut runtime = match Runtime::new(settings.engine, engine_settings) {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    return;
+                }
+            };
+            let remote = runtime.remote();
+            runtime.block_on(run(&settings, generation, sockets, counters, || {
+                let _ = ready.send(Ok(remote));
+            }));
+            drop(runtime);
+            log::flush_all();
+        };
+        let handle = std::thread::Builder::new()
+            .name(format!("worker {index}"))
+            .spawn(body)?;
+        let remote = started
+            .recv()
+            .map_err(|_| std::io::Error::other("a worker thread did not start"))??;
+        Ok(Thread {
+            remote,
+            handle: Some(handle),
+        })
+    }
+
+    /// Counters of the process.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Every thread serves by this generation from its next request on, and listens on just
+    /// these sockets.
+    pub fn swap(&self, generation: &Arc<Generation>, sockets: &Sockets) -> std::io::Result<()> {
+        let count = self.threads.len();
+        let shares = (0..count).map(|index| share(sockets, index, count));
+        let shares = shares.collect::<std::io::Result<Vec<_>>>()?;
+        for (thread, share) in self.threads.iter().zip(shares) {
+            let generation = Arc::clone(generation);
+            thread.remote.post(Box::new(move || {
+                with_worker(|worker| worker.swap(generation, share))
+            }));
+        }
+        Ok(())
+    }
+
+    /// No new connections; idle ones are closed, busy ones after their response.
+    pub fn quit(&self) {
+        for thread in &self.threads {
+            thread
+                .remote
+                .post(Box::new(|| with_worker(|worker| worker.quit())));
+        }
+    }
+
+    /// Ends at once.
+    pub fn terminate(&self) {
+        for thread in &self.threads {
+            thread
+                .remote
+                .post(Box::new(|| with_worker(|worker| worker.ended.set())));
+        }
+    }
+
+    /// Closes the connections that are still open (`worker_shutdown_timeout` has passed).
+    pub fn close_connections(&self) {
+        for thread in &self.threads {
+            thread
+                .remote
+                .post(Box::new(|| with_worker(|worker| worker.close_all())));
+        }
+    }
+
+    /// Closes the connections accepted before `accepted_before` (a reload under
+    /// `worker_shutdown_timeout`).
+    pub fn close_connections_before(&self, accepted_before: Instant) {
+        for thread in &self.threads {
+            thread.remote.post(Box::new(move || {
+                with_worker(|worker| worker.close_before(accepted_before));
+            }));
+        }
+    }
+
+    /// Waits until every thread has ended and written its log lines.
+    pub fn wait(&self) {
+        let (running, ended) = &*self.running;
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        while *running > 0 {
+            running = ended.wait(running).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.terminate();
+        for handle in self.threads.drain(..).filter_map(|thread| thread.handle) {
+            // A thread that panicked has been reported by the panic hook.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The sockets that one of `count` threads accepts from. A listener without `reuseport` is
+/// shared by all; of several sockets each goes to one thread, surplus ones are adopted.
+fn share(
+    sockets: &Sockets,
+    index: usize,
+    count: usize,
+) -> std::io::Result<Vec<(ListenerId, OwnedFd)>> {
+    let mut share = Vec::new();
+    for (id, descriptors) in sockets {
+        let single = descriptors.len() == 1;
+        for (number, descriptor) in descriptors.iter().enumerate() {
+            let mine = single
+                || number % count == index
+                || (descriptors.len() < count && index % descriptors.len() == number);
+            if mine {
+                share.push((id.clone(), descriptor.try_clone()?));
+            }
+        }
+    }
+    Ok(share)
+}
+
+/// Counts a thread as running for as long as it lives, however it ends.
+struct Alive(Arc<Running>);
+
+impl Alive {
+    fn new(running: &Arc<Running>) -> Alive {
+        *running.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Alive(Arc::clone(running))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.1.notify_all();
+    }
+}
+
+/// Binds the thread to these CPUs; a mask that the machine does not have is logged.
+fn bind_to_cpus(cpus: &[usize]) {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus {
+        if *cpu < rustix::thread::CpuSet::MAX_CPU {
+            set.set(*cpu);
+        }
+    }
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        log::event!(
+            Alert,
+            "sched_setaffinity() failed {}",
+            log::Errno(&error.into())
+        );
+    }
+}
+
+/// A worker thread from start to end.
+async fn run(
+    settings: &Settings,
+    generation: Arc<Generation>,
+    sockets: Vec<(ListenerId, OwnedFd)>,
+    counters: Arc<Counters>,
+    ready: impl FnOnce(),
+) {
+    let worker = Rc::new(Worker {
+        current: RefCell::new(Rc::new(Local::new(generation))),
+        accepting: RefCell::default(),
+        connections: RefCell::new(Slab::new()),
+        connections_max: settings.connections,
+        quitting: Cell::new(false),
+        ended: Event::new(),
+        counters,
+        warned: Cell::new(None),
+    });
+    CURRENT.set(Some(Rc::clone(&worker)));
+    log::set_main(Arc::clone(&worker.current().generation.error_log));
+    log::start_thread();
+    worker.listen(sockets);
+    ready();
+    worker.ended.wait().await;
+    worker.accepting.borrow_mut().clear();
+    pool::clear();
+    CURRENT.set(None);
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
+    if let Some(worker) = CURRENT.with_borrow(Clone::clone) {
+        f(&worker);
+    }
+}
+
+/// One worker thread as its connections see it.
+pub struct Worker {
+    current: RefCell<Rc<Local>>,
+    accepting: RefCell<Map<ListenerId, Vec<Rc<Event>>>>,
+    connections: RefCell<Slab<Weak<Connection>>>,
+    connections_max: usize,
+    quitting: Cell<bool>,
+    ended: Event,
+    counters: Arc<Counters>,
+    warned: Cell<Option<Instant>>,
+}
+
+impl Worker {
+    /// The generation that serves requests beginning now.
+    pub fn current(&self) -> Rc<Local> {
+        Rc::clone(&self.current.borrow())
+    }
+
+    /// Whether the process is ending gracefully.
+    pub fn quitting(&self) -> bool {
+        self.quitting.get()
+    }
+
+    /// How long the first byte of a new connection may take.
+    pub fn first_byte_timeout(&self, connection: &Connection) -> Duration {
+        let local = self.current();
+        let servers = connection.servers(&local);
+        servers.map_or(Duration::from_secs(60), |s| {
+            s.default.core.client_header_timeout
+        })
+    }
+
+    fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Vec<(ListenerId, OwnedFd)>) {
+        log::set_main(Arc::clone(&generation.error_log));
+        let fresh = Rc::new(Local::new(generation));
+        let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
+        old.retired.set(true);
+        old.hot.borrow_mut().clear();
+        old.files.borrow_mut().clear();
+        pool::clear();
+        let gone: Vec<Rc<Event>> = {
+            let mut accepting = self.accepting.borrow_mut();
+            std::mem::take(&mut *accepting)
+                .into_values()
+                .flatten()
+                .collect()
+        };
+        for event in gone {
+            event.set();
+        }
+        self.listen(sockets);
+    }
+
+    /// Starts accepting from these sockets.
+    fn listen(self: &Rc<Worker>, sockets: Vec<(ListenerId, OwnedFd)>) {
+        for (id, descriptor) in sockets {
+            let listener = match Listener::new(descriptor) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    log::event!(Alert, "listening on {} failed: {error}", id.0);
+                    continue;
+                }
+            };
+            let stop = Rc::new(Event::new());
+            self.accepting
+                .borrow_mut()
+                .entry(id.clone())
+                .or_default()
+                .push(Rc::clone(&stop));
+            engine::spawn(accept(Rc::clone(self), id, listener, stop));
+        }
+    }
+
+    fn quit(self: &Rc<Worker>) {
+        self.quitting.set(true);
+        for event in self
+            .accepting
+            .borrow_mut()
+            .drain()
+            .flat_map(|(_, events)| events)
+        {
+            event.set();
+        }
+        for connection in self.open_connections() {
+            if connection.idle.get() {
+                connection.stream.shutdown_read();
+            }
+        }
+        self.end_if_idle();
+    }
+
+    fn close_all(&self) {
+        for connection in self.open_connections() {
+            connection.stream.abort();
+        }
+    }
+
+    fn close_before(&self, accepted: Instant) {
+        for connection in self.open_connections() {
+            if connection.started < accepted {
+                connection.stream.abort();
+            }
+        }
+    }
+
+    fn open_connections(&self) -> Vec<Rc<Connection>> {
+        self.connections
+            .borrow()
+            .iter()
+            .filter_map(|(_, weak)| weak.upgrade())
+            .collect()
+    }
+
+    fn end_if_idle(&self) {
+        if self.quitting.get() && self.connections.borrow().is_empty() {
+            self.ended.set();
+        }
+    }
+
+    /// Closes some idle connections to make room, the way nginx reuses keep-alive ones.
+    fn make_room(&self) {
+        let now = engine::now();
+        if self
+            .warned
+            .get()
+            .is_none_or(|last| now.duration_since(last) >= Duration::from_secs(1))
+        {
+            self.warned.set(Some(now));
+            log::event!(
+                Warn,
+                "{} worker_connections are not enough, reusing connections",
+                self.connections_max
+            );
+        }
+        let idle = self
+            .open_connections()
+            .into_iter()
+            .filter(|c| c.idle.get() && c.requests.get() > 0);
+        for connection in idle.take(32) {
+            connection.stream.shutdown_read();
+        }
+    }
+}
+
+/// Accepts from one socket until told to stop.
+async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc<Event>) {
+    loop {
+        let accepted = match engine::select::either(stop.wait(), listener.accept()).await {
+            engine::select::Either::First(()) => return,
+            engine::select::Either::Second(accepted) => accepted,
+        };
+        match accepted {
+            Ok(stream) => {
+                let serial = worker.counters.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+                let connection = Rc::new(Connection::new(
+                    stream,
+                    serial,
+                    id.clone(),
+                    Rc::clone(&worker),
+                ));
+                let key = worker
+                    .connections
+                    .borrow_mut()
+                    .insert(Rc::downgrade(&connection));
+                worker.counters.active.fetch_add(1, Ordering::Relaxed);
+                engine::spawn(lifetime(
+                    connection,
+                    Registered {
+                        worker: Rc::clone(&worker),
+                        key,
+                    },
+                ));
+                while worker.connections.borrow().len() >= worker.connections_max {
+                    worker.make_room();
+                    engine::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            Err(error) if is_transient(&error) => {}
+            Err(error) => {
+                log::event!(Crit, "accept4() failed {}", log::Errno(&error));
+                engine::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Errors of accept that concern one client only.
+fn is_transient(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::ConnectionAborted
+            | std::io::ErrorKind::WouldBlock
+            | std::io::ErrorKind::Interrupted
+    )
+}
+
+async fn lifetime(connection: Rc<Connection>, _registered: Registered) {
+    connection::serve(connection).await;
+}
+
+/// Takes a connection out of the thread's books when its task ends, also by a panic.
+struct Registered {
+    worker: Rc<Worker>,
+    key: Key,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.counters.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        self.worker.connections.borrow_mut().remove(self.key);
+        self.worker.counters.active.fetch_sub(1, Ordering::Relaxed);
+        self.worker.end_if_idle();
+    }
+}
