@@ -369,7 +369,38 @@ fn serve(mut connection: std::fs::File, shared: &Mutex<Shared>) {
 
 /// The directives; and how they are read, in one place.
 mod table {
-    use conf::{Loaded, Registry};
+    use conf::{Contexts, Declared, Inherit, Loaded, Registry, Setting, parse};
+
+    /// Lines of one name; several are allowed of those that need no more than a listener.
+    const fn setting(name: &'static str) -> Setting<()> {
+        Setting::new(name, &["value"], parse::nothing)
+            .contexts(Contexts::MAIN)
+            .inherit(Inherit::List)
+    }
+
+    static DAEMON: Setting<()> = setting("daemon");
+    static MASTER_PROCESS: Setting<()> = setting("master_process");
+    static PID: Setting<()> = setting("pid");
+    static USER: Setting<()> = setting("user");
+    static ERROR_LOG: Setting<()> = setting("error_log");
+    static WORKER_RLIMIT_NOFILE: Setting<()> = setting("worker_rlimit_nofile");
+    static LISTEN: Setting<()> = setting("listen");
+    static ANSWER: Setting<()> = setting("answer");
+    static LOG: Setting<()> = setting("log");
+    static REFUSE: Setting<()> = setting("refuse");
+
+    static TABLE: &[&dyn Declared] = &[
+        &DAEMON,
+        &MASTER_PROCESS,
+        &PID,
+        &USER,
+        &ERROR_LOG,
+        &WORKER_RLIMIT_NOFILE,
+        &LISTEN,
+        &ANSWER,
+        &LOG,
+        &REFUSE,
+    ];
 
     pub(super) struct Line {
         pub(super) name: String,
@@ -378,24 +409,18 @@ mod table {
     }
 
     pub(super) fn registry() -> Registry {
-        Registry
+        Registry::new(&[TABLE])
     }
 
     /// Every line of the configuration.
     pub(super) fn lines(loaded: &Loaded) -> Vec<Line> {
-        let mut lines = Vec::new();
-        for source in &loaded.sources {
-            let text = String::from_utf8_lossy(&source.text).into_owned();
-            for (number, line) in text.lines().enumerate() {
-                if let Some((name, value)) = line.trim_end_matches(';').split_once(' ') {
-                    lines.push(Line {
-                        name: name.to_owned(),
-                        value: value.to_owned(),
-                        place: format!("{}:{}", source.name, number + 1),
-                    });
-                }
-            }
-        }
+        let lines = loaded.tree.root().lines().iter();
         lines
+            .map(|line| Line {
+                name: line.name.text().into_owned(),
+                value: line.argument(0).text().into_owned(),
+                place: line.position.to_string(),
+            })
+            .collect()
     }
 }

@@ -46,10 +46,6 @@ impl Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// The user where `user` is not written, and the groups to try with it: distributions differ.
-const DEFAULT_USER: &str = "nobody";
-const DEFAULT_GROUPS: [&str; 2] = ["nogroup", "nobody"];
-
 /// Bytes for one entry of the user or group database; a group with very many members may need
 /// more, and the system says so.
 const ENTRY_SIZE_MIN: usize = 4096;
@@ -66,13 +62,6 @@ impl Identity {
             group,
             groups: groups(user, group),
         })
-    }
-
-    /// The identity where no `user` line is written.
-    pub fn default_user() -> Result<Identity, UnknownName> {
-        let [first, second] = DEFAULT_GROUPS;
-        Identity::resolve(DEFAULT_USER, Some(first))
-            .or_else(|_| Identity::resolve(DEFAULT_USER, Some(second)))
     }
 
     /// Makes this process run as the identity for good, with every group of it. The error is the

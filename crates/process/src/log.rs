@@ -156,6 +156,11 @@ impl Log {
 
     /// Writes one line.
     pub(crate) fn write(&self, level: Level, message: impl Display) {
+        self.write_explained(level, message, "");
+    }
+
+    /// Writes one line; who reads it on a terminal gets the explanation below it.
+    pub(crate) fn write_explained(&self, level: Level, message: impl Display, explanation: &str) {
         let mut on_stderr = false;
         let mut line = None;
         for target in self.targets.iter().filter(|target| level <= target.level) {
@@ -171,8 +176,11 @@ impl Log {
                 }
             }
         }
-        if self.console.is_some_and(|console| level <= console) && !on_stderr {
-            print(&format!("[{}] {message}", level.name()));
+        if self.console.is_some_and(|console| level <= console) {
+            if !on_stderr {
+                print(&format!("[{}] {message}", level.name()));
+            }
+            let _ = std::io::stderr().write_all(explanation.as_bytes());
         }
     }
 

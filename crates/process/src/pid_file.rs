@@ -106,16 +106,19 @@ pub(crate) fn probe(path: &Path) -> Result<(), String> {
 
 impl PidFile {
     /// Writes the number of this process; the error is the line for the log.
+    ///
+    /// Who waits for the file to appear reads it at once, so it appears with its content: it is
+    /// written under another name first. Where the folder does not allow that, but the file may
+    /// be written, it is written in place.
     pub(crate) fn create(path: &Path) -> Result<PidFile, String> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o644);
-        let mut file = options
-            .open(path)
-            .map_err(|error| open_failed(path, &error))?;
-        // One write, so that nobody reads half a number.
-        let line = format!("{}\n", std::process::id());
-        file.write_all(line.as_bytes())
-            .map_err(|error| failure(&format!("write() \"{}\" failed", path.display()), &error))?;
+        let mut other_name = path.as_os_str().to_owned();
+        other_name.push(format!(".{}", std::process::id()));
+        let other_name = PathBuf::from(other_name);
+        let renamed = write(&other_name).and_then(|()| fs::rename(&other_name, path));
+        if renamed.is_err() {
+            let _ = fs::remove_file(&other_name);
+            write(path).map_err(|error| open_failed(path, &error))?;
+        }
         Ok(PidFile(path.to_owned()))
     }
 
@@ -130,6 +133,14 @@ impl PidFile {
         fs::remove_file(path)
             .map_err(|error| failure(&format!("unlink() \"{}\" failed", path.display()), &error))
     }
+}
+
+/// Writes the number of this process into a file.
+fn write(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o644);
+    let mut file = options.open(path)?;
+    file.write_all(format!("{}\n", std::process::id()).as_bytes())
 }
 
 fn open_failed(path: &Path, error: &io::Error) -> String {
@@ -197,6 +208,23 @@ mod tests {
         assert!(
             missing.ends_with("failed (2: No such file or directory)"),
             "{missing}"
+        );
+    }
+
+    #[test]
+    fn it_appears_with_its_content() {
+        let path = file("pid-create", "old");
+        let written = PidFile::create(&path).unwrap();
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            format!("{}\n", std::process::id())
+        );
+        written.remove().unwrap();
+        assert!(!path.exists());
+        let error = PidFile::create(Path::new("/nonexistent-folder/pid")).unwrap_err();
+        assert_eq!(
+            error,
+            "open() \"/nonexistent-folder/pid\" failed (2: No such file or directory)"
         );
     }
 

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use conf::{Diagnostic, Disk, Recorder, Recording};
+use conf::{Diagnostic, Disk, Recorder, Recording, SourceFile};
 
 use crate::application::{Application, Needs};
 use crate::daemon;
@@ -41,9 +41,13 @@ pub(crate) struct Examined {
     /// Everything that was read.
     pub(crate) recording: Recording,
     /// Warnings and notices.
+    pub(crate) findings: Findings,
+}
+
+/// What there is to say about a configuration.
+pub(crate) struct Findings {
     pub(crate) diagnostics: Vec<Diagnostic>,
-    /// What `-T` prints.
-    dump: Vec<u8>,
+    sources: Vec<SourceFile>,
 }
 
 /// Reads the configuration and asks the application what it needs; or every error, with the
@@ -51,42 +55,49 @@ pub(crate) struct Examined {
 pub(crate) fn examine(
     options: &Options,
     application: &dyn Application,
-) -> Result<Examined, Vec<Diagnostic>> {
+) -> Result<Examined, Findings> {
     let files = Recorder::new(Disk);
     let Options {
         conf_path, globals, ..
     } = options;
     let registry = application.registry();
     let loaded = conf::load(conf_path, options.conf_prefix(), globals, registry, &files);
-    let mut diagnostics = loaded.diagnostics.clone();
     let examined = application.examine(&loaded, &files, options);
-    let has_errors = |found: &[Diagnostic]| found.iter().any(|d| d.level == conf::Level::Emerg);
-    match examined {
-        Ok(mut needs) if !has_errors(&diagnostics) => {
+    let mut diagnostics = loaded.diagnostics;
+    let is_error = |diagnostic: &Diagnostic| diagnostic.level == conf::Level::Emerg;
+    let needs = match examined {
+        Ok(mut needs) => {
             diagnostics.append(&mut needs.diagnostics);
-            let dump = conf::dump(&loaded.sources);
-            Ok(Examined {
-                needs,
-                recording: files.recording(),
-                diagnostics,
-                dump,
-            })
-        }
-        Ok(needs) => {
-            diagnostics.extend(needs.diagnostics);
-            Err(diagnostics)
+            Some(needs).filter(|_| !diagnostics.iter().any(is_error))
         }
         Err(found) => {
             diagnostics.extend(found);
-            Err(diagnostics)
+            None
         }
+    };
+    let findings = Findings {
+        diagnostics,
+        sources: loaded.sources,
+    };
+    match needs {
+        Some(needs) => Ok(Examined {
+            needs,
+            recording: files.recording(),
+            findings,
+        }),
+        None => Err(findings),
     }
 }
 
-/// Writes diagnostics to the log, each at its level.
-pub(crate) fn report(diagnostics: &[Diagnostic], log: &Log) {
-    for diagnostic in diagnostics {
-        log.write(diagnostic.level.into(), diagnostic);
+impl Findings {
+    /// Writes them to the log, each at its level; a terminal also shows the places.
+    pub(crate) fn report(&self, log: &Log) {
+        for diagnostic in &self.diagnostics {
+            let rendered = diagnostic.render(&self.sources);
+            // Its first line is the message.
+            let (_, explanation) = rendered.split_once('\n').unwrap_or_default();
+            log.write_explained(diagnostic.level.into(), diagnostic, explanation);
+        }
     }
 }
 
@@ -109,11 +120,11 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
         print(&format!("configuration file {path} test failed"));
         Refused
     };
-    let examined = examine(options, application).map_err(|diagnostics| {
-        report(&diagnostics, &log);
+    let examined = examine(options, application).map_err(|findings| {
+        findings.report(&log);
         failed()
     })?;
-    report(&examined.diagnostics, &log);
+    examined.findings.report(&log);
     say(format!("the configuration file {path} syntax is ok"));
     let needs = &examined.needs;
     let pid = pid_file::probe(&needs.master.pid).map_err(|text| log.write(Level::Emerg, text));
@@ -124,9 +135,8 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     if dump {
         use std::io::Write;
         let mut stdout = std::io::stdout();
-        let _ = stdout
-            .write_all(&examined.dump)
-            .and_then(|()| stdout.flush());
+        let dump = conf::dump(&examined.findings.sources);
+        let _ = stdout.write_all(&dump).and_then(|()| stdout.flush());
     }
     Ok(())
 }
@@ -138,8 +148,8 @@ fn send_signal(
     signal: SignalName,
 ) -> Result<(), Refused> {
     let log = Log::startup(options, Level::Notice, Level::Warn);
-    let examined = examine(options, application).map_err(|diagnostics| {
-        report(&diagnostics, &log);
+    let examined = examine(options, application).map_err(|findings| {
+        findings.report(&log);
         Refused
     })?;
     log.notice("signal process started");
@@ -181,8 +191,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         log.write(Level::Emerg, text);
         Refused
     };
-    let examined = examine(&options, application).map_err(|diagnostics| {
-        report(&diagnostics, &startup_log);
+    let examined = examine(&options, application).map_err(|findings| {
+        findings.report(&startup_log);
         Refused
     })?;
     let settings = examined.needs.master.clone();
@@ -201,7 +211,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     .map_err(|_| Refused)?;
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
-    report(&examined.diagnostics, &log);
+    examined.findings.report(&log);
     log_system(application, &log);
 
     if settings.daemon {

@@ -126,6 +126,8 @@ struct Session<'a> {
     /// The log of what was prepared last, until it is committed or abandoned.
     prepared_log: Option<SessionLog>,
     log: SessionLog,
+    /// The generation in force.
+    committed: u64,
     /// Whether the master has gone; its end would be readable for ever.
     master_gone: bool,
     quitting: bool,
@@ -145,6 +147,7 @@ impl<'a> Session<'a> {
             worker: None,
             prepared_log: None,
             log: SessionLog::default(),
+            committed: 0,
             master_gone: false,
             quitting: false,
         }
@@ -194,7 +197,11 @@ impl<'a> Session<'a> {
             }
         }
         if let Some((generations, all)) = self.events.as_ref().map(Events::take) {
-            for generation in generations {
+            // The generation in force ends with the process, which has a line of its own.
+            for generation in generations
+                .into_iter()
+                .filter(|ended| *ended != self.committed)
+            {
                 self.control.send(&Report::Finished { generation });
             }
             if all && self.quitting {
@@ -239,8 +246,9 @@ impl<'a> Session<'a> {
             } => {
                 return self.prepare(generation, bundle, descriptors);
             }
-            Command::Commit { .. } => {
+            Command::Commit { generation } => {
                 if let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take()) {
+                    self.committed = generation;
                     worker.commit();
                     self.log = log;
                     self.log.redirect_stderr(self.signals.is_some());

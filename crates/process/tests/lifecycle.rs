@@ -124,8 +124,11 @@ impl Server {
         *self.workers().last().unwrap()
     }
 
+    /// The whole lines of the log: the last may be on its way.
     fn log(&self) -> String {
-        fs::read_to_string(self.path("error.log")).unwrap_or_default()
+        let mut log = fs::read_to_string(self.path("error.log")).unwrap_or_default();
+        log.truncate(log.rfind('\n').map_or(0, |at| at + 1));
+        log
     }
 
     fn wait_for_log(&self, text: &str) {
@@ -355,7 +358,7 @@ fn a_reload_that_fails_changes_nothing() {
     assert_eq!(server.ask(), "one");
 
     // The worker refuses.
-    server.configure("answer two;\nrefuse it would not work;");
+    server.configure("answer two;\nrefuse \"it would not work\";");
     let (code, text) = server.run(&["-s", "reload"]);
     assert_eq!(
         (code, text.as_str()),
@@ -409,7 +412,7 @@ fn a_directive_of_the_process_starts_a_new_one() {
     server.wait_for_log(&format!("worker process {first} exited with code 0"));
 
     // A new process that refuses leaves the old one alone.
-    server.configure("answer three;\nworker_rlimit_nofile 200;\nrefuse not like this;");
+    server.configure("answer three;\nworker_rlimit_nofile 200;\nrefuse \"not like this\";");
     let (code, text) = server.run(&["-s", "reload"]);
     assert_eq!(
         (code, text.as_str()),
@@ -716,7 +719,7 @@ fn a_unix_socket_goes_with_its_listener() {
 #[test]
 fn a_first_worker_that_refuses_ends_the_start() {
     let mut server = Server::new();
-    server.configure("daemon off;\nanswer one;\nrefuse it does not fit;");
+    server.configure("daemon off;\nanswer one;\nrefuse \"it does not fit\";");
     server.child = Some(server.command().spawn().unwrap());
     assert_eq!(server.wait().code(), Some(1));
     assert!(server.log().contains("[emerg] ") && server.log().contains(": it does not fit\n"));

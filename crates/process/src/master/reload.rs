@@ -161,12 +161,12 @@ impl Master {
         let examine = || start::examine(&self.options, self.application);
         let examined = catch_unwind(AssertUnwindSafe(examine))
             .map_err(|_| self.refuse("the configuration could not be examined: internal error"))?
-            .map_err(|diagnostics| {
-                start::report(&diagnostics, &self.log);
-                let line = |d: &conf::Diagnostic| format!("[{}] {d}", Level::from(d.level).name());
-                diagnostics.iter().map(line).collect::<Vec<_>>()
+            .map_err(|findings| {
+                findings.report(&self.log);
+                let line = |d: &conf::Diagnostic| format!("[{}] {d}", d.level.name());
+                findings.diagnostics.iter().map(line).collect::<Vec<_>>()
             })?;
-        start::report(&examined.diagnostics, &self.log);
+        examined.findings.report(&self.log);
         let pid = &examined.needs.master.pid;
         if pid != self.pid_file.path() {
             pid_file::check(pid).map_err(|text| self.refuse(&text))?;

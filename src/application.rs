@@ -1,0 +1,414 @@
+//! Tidegate as the process crate sees it: what a configuration needs, and the server that runs
+//! it, put together from `process` and `server`.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conf::{Diagnostic, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
+use engine::net::Address;
+use process::{
+    Application, Bundle, ErrorLog, Events, LogTarget, MasterSettings, Need, NeedKind, Needs,
+    NewProcessLine, OpenError, Options, Worker,
+};
+use server::listen::{Binding, ListenerId};
+use server::log::{Destination, LogFile};
+use server::workers::{Settings, Sockets, Workers};
+use server::{Compiled, Environment, Generation};
+
+use crate::cli::NGINX_VERSION;
+use crate::main_level::{self, MainLevel};
+
+/// Every directive that this program knows.
+pub fn registry() -> &'static Registry {
+    server::table::registry(&[main_level::TABLE])
+}
+
+/// The program itself.
+pub struct Tidegate;
+
+impl Application for Tidegate {
+    fn banner(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        format!("tidegate/{version}, compatible with nginx/{NGINX_VERSION}")
+    }
+
+    fn registry(&self) -> &Registry {
+        registry()
+    }
+
+    fn examine(
+        &self,
+        loaded: &Loaded,
+        files: &dyn Files,
+        options: &Options,
+    ) -> Result<Needs, Vec<Diagnostic>> {
+        let (main, compiled) = compile(loaded, files, options)?;
+        let Compiled {
+            generation,
+            bindings,
+            logs,
+            diagnostics,
+            ..
+        } = compiled;
+        let listeners = bindings
+            .iter()
+            .flat_map(|binding| listeners(binding, main.threads));
+        let descriptors = listeners.chain(logs.into_iter().map(log)).collect();
+        let error_logs = generation
+            .error_log
+            .targets()
+            .map(|(file, level)| LogTarget {
+                key: file.can_be_reopened().then(|| file.key()),
+                level,
+            });
+        Ok(Needs {
+            master: MasterSettings {
+                daemon: main.daemon,
+                master_process: main.master_process,
+                pid: main.pid,
+                identity: main.identity,
+                open_files_max: main.open_files_max,
+                error_logs: error_logs.collect(),
+            },
+            descriptors,
+            diagnostics,
+            new_process_lines: new_process_lines(&loaded.tree),
+        })
+    }
+
+    fn worker(&self, events: Events) -> Box<dyn Worker> {
+        Box::new(Server {
+            events,
+            prepared: None,
+            serving: None,
+        })
+    }
+}
+
+/// Compiles a configuration, in the master as in a worker; or every error of it.
+fn compile(
+    loaded: &Loaded,
+    files: &dyn Files,
+    options: &Options,
+) -> Result<(MainLevel, Compiled), Vec<Diagnostic>> {
+    let environment = Environment {
+        prefix: &options.prefix,
+        conf_prefix: options.conf_prefix(),
+        files,
+        default_error_log: match &options.error_log {
+            ErrorLog::Stderr => Destination::Stderr,
+            ErrorLog::File(path) => Destination::File(path.clone()),
+        },
+        privileged: process::identity::is_superuser(),
+    };
+    let mut diagnostics = Vec::new();
+    let main = MainLevel::compile(loaded.tree.root(), &options.prefix, &mut diagnostics);
+    match (main, server::compile(&loaded.tree, &environment)) {
+        (Ok(main), Ok(mut compiled)) => {
+            compiled.diagnostics.append(&mut diagnostics);
+            Ok((main, compiled))
+        }
+        (main, compiled) => {
+            diagnostics.extend(main.err().map(Diagnostic::from));
+            diagnostics.extend(compiled.err().into_iter().flatten());
+            Err(diagnostics)
+        }
+    }
+}
+
+/// The sockets of a listener: with `reuseport` one for each thread.
+fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
+    let count = if binding.options.reuseport {
+        threads
+    } else {
+        1
+    };
+    (0..count).map(|number| {
+        let options = binding.options.clone();
+        let socket_file = match &options.address {
+            Address::Unix(path) => Some(path.clone()),
+            Address::Inet(_) => None,
+        };
+        let open = move || {
+            engine::net::listen(&options).map_err(|failed| {
+                let call = format!("{} to {} failed", failed.call, options.address);
+                let text = process::log::failure(&call, &failed.error);
+                match failed.error.kind() {
+                    std::io::ErrorKind::AddrInUse => OpenError::AddressInUse(text),
+                    _ => OpenError::Failed(text),
+                }
+            })
+        };
+        let kind = NeedKind::Listener { socket_file };
+        Need {
+            key: socket_key(&binding.id, number),
+            kind,
+            open: Box::new(open),
+        }
+    })
+}
+
+/// What names one socket of a listener over reloads.
+fn socket_key(listener: &ListenerId, number: usize) -> String {
+    format!("{} #{number}", listener.0)
+}
+
+fn log(file: Arc<LogFile>) -> Need {
+    let kind = NeedKind::Log {
+        can_be_reopened: file.can_be_reopened(),
+    };
+    let key = file.key();
+    let open = move || {
+        file.open().map_err(|error| {
+            let call = format!("open() \"{}\" failed", file.name());
+            OpenError::Failed(process::log::failure(&call, &error))
+        })
+    };
+    Need {
+        key,
+        kind,
+        open: Box::new(open),
+    }
+}
+
+/// The lines of the main level and of its `events` block that a running worker process cannot
+/// follow when they change.
+fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
+    fn collect(scope: ScopeRef<'_>, lines: &mut Vec<NewProcessLine>) {
+        for line in scope.lines() {
+            let mut specs = registry().find(&line.name.text());
+            if specs.any(|spec| spec.reload == Reload::NewProcess) {
+                lines.push(NewProcessLine {
+                    name: line.name.text().into_owned(),
+                    text: text(line),
+                    place: line.position.to_string(),
+                });
+            }
+        }
+    }
+    let mut lines = Vec::new();
+    collect(tree.root(), &mut lines);
+    tree.root()
+        .children("events")
+        .for_each(|events| collect(events, &mut lines));
+    lines
+}
+
+/// A line's words; equal texts mean the same.
+fn text(line: &Line) -> String {
+    let words: Vec<_> = line.args.iter().map(|word| word.text()).collect();
+    words.join("\0")
+}
+
+/// The worker: threads that serve, and the configuration they serve by.
+struct Server {
+    events: Events,
+    prepared: Option<Prepared>,
+    serving: Option<Serving>,
+}
+
+/// A configuration that waits for its turn.
+struct Prepared {
+    generation: Arc<Generation>,
+    sockets: Sockets,
+    shutdown_timeout: Option<Duration>,
+    /// Threads that do not listen yet, where none serve.
+    workers: Option<Workers>,
+}
+
+/// What serves.
+struct Serving {
+    generation: Arc<Generation>,
+    workers: Arc<Workers>,
+    shutdown_timeout: Option<Duration>,
+}
+
+impl Worker for Server {
+    fn prepare(&mut self, bundle: Bundle) -> Result<(), String> {
+        let Bundle {
+            generation: number,
+            options,
+            files,
+            mut descriptors,
+        } = bundle;
+        let loaded = conf::load(
+            &options.conf_path,
+            options.conf_prefix(),
+            &options.globals,
+            registry(),
+            &files,
+        );
+        refuse_errors(&loaded.diagnostics)?;
+        let (main, compiled) =
+            compile(&loaded, &files, &options).map_err(|diagnostics| lines(&diagnostics))?;
+        let Compiled {
+            mut generation,
+            events,
+            bindings,
+            logs,
+            ..
+        } = compiled;
+        for file in logs {
+            let descriptor = descriptors.remove(&file.key());
+            file.install(descriptor.ok_or_else(|| missing(&file.key()))?);
+        }
+        let sockets = bindings
+            .iter()
+            .map(|binding| sockets(binding, &mut descriptors));
+        let sockets = sockets.collect::<Result<Sockets, String>>()?;
+        let ended = self.events.clone();
+        generation.on_end(move || ended.generation_finished(number));
+        let generation = Arc::new(generation);
+        let workers = match self.serving {
+            Some(_) => None,
+            None => {
+                let (engine, reason) = engine::choose(events.engine);
+                server::log::write_main(
+                    server::log::Level::Notice,
+                    server::log::Subsystem::Event,
+                    format_args!("{reason}"),
+                );
+                let settings = Settings {
+                    engine,
+                    threads: main.threads,
+                    connections: events.connections,
+                    multi_accept: events.multi_accept,
+                    affinity: main.affinity,
+                };
+                let started = Workers::start(&settings, &generation, &Sockets::new());
+                Some(started.map_err(|error| {
+                    process::log::failure("worker threads could not be started", &error)
+                })?)
+            }
+        };
+        let shutdown_timeout = main.shutdown_timeout;
+        self.prepared = Some(Prepared {
+            generation,
+            sockets,
+            shutdown_timeout,
+            workers,
+        });
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        let Some(prepared) = self.prepared.take() else {
+            return;
+        };
+        let Prepared {
+            generation,
+            sockets,
+            shutdown_timeout,
+            workers,
+        } = prepared;
+        let first = workers.map(Arc::new);
+        let running = self
+            .serving
+            .as_ref()
+            .map(|serving| Arc::clone(&serving.workers));
+        let Some(workers) = first.or(running) else {
+            return;
+        };
+        server::log::set_main(Arc::clone(&generation.error_log));
+        if let Err(error) = workers.swap(&generation, &sockets) {
+            let text = process::log::failure("listening sockets could not be shared", &error);
+            server::log::write_main(
+                server::log::Level::Emerg,
+                server::log::Subsystem::Core,
+                format_args!("{text}"),
+            );
+        }
+        // As in nginx: what was accepted before a reload has as long as after an order to quit.
+        if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
+            let (workers, now) = (Arc::clone(&workers), Instant::now());
+            later(timeout, move || workers.close_connections_before(now));
+        }
+        self.serving = Some(Serving {
+            generation,
+            workers,
+            shutdown_timeout,
+        });
+    }
+
+    fn abandon(&mut self) {
+        self.prepared = None;
+    }
+
+    fn reopened(&mut self, mut logs: HashMap<String, OwnedFd>) {
+        let Some(serving) = &self.serving else { return };
+        for file in &serving.generation.logs {
+            if let Some(descriptor) = logs.remove(&file.key()) {
+                file.install(descriptor);
+            }
+        }
+    }
+
+    fn quit(&mut self) {
+        let Some(serving) = &self.serving else {
+            return self.events.drained();
+        };
+        let workers = Arc::clone(&serving.workers);
+        workers.quit();
+        if let Some(timeout) = serving.shutdown_timeout {
+            let workers = Arc::clone(&workers);
+            later(timeout, move || workers.close_connections());
+        }
+        let events = self.events.clone();
+        later(Duration::ZERO, move || {
+            workers.wait();
+            events.drained();
+        });
+    }
+
+    fn terminate(&mut self) {
+        let Some(serving) = &self.serving else { return };
+        serving.workers.terminate();
+        serving.workers.wait();
+    }
+}
+
+/// Does something on a thread of its own after a time.
+fn later(delay: Duration, action: impl FnOnce() + Send + 'static) {
+    let body = move || {
+        std::thread::sleep(delay);
+        action();
+    };
+    // Without a thread the time-out does not come; the master still can end the process.
+    let _ = std::thread::Builder::new()
+        .name("timer".to_owned())
+        .spawn(body);
+}
+
+/// The sockets of a listener, out of the bundle's descriptors.
+fn sockets(
+    binding: &Binding,
+    descriptors: &mut HashMap<String, OwnedFd>,
+) -> Result<(ListenerId, Vec<OwnedFd>), String> {
+    let keys = (0..).map(|number| socket_key(&binding.id, number));
+    let found: Vec<OwnedFd> = keys.map_while(|key| descriptors.remove(&key)).collect();
+    if found.is_empty() {
+        return Err(missing(&binding.id.0));
+    }
+    Ok((binding.id.clone(), found))
+}
+
+fn missing(key: &str) -> String {
+    format!("the bundle has no descriptor for \"{key}\"")
+}
+
+fn refuse_errors(diagnostics: &[Diagnostic]) -> Result<(), String> {
+    let is_error = |diagnostic: &&Diagnostic| diagnostic.level == conf::Level::Emerg;
+    let errors: Vec<Diagnostic> = diagnostics.iter().filter(is_error).cloned().collect();
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(lines(&errors))
+    }
+}
+
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    let lines: Vec<String> = diagnostics.iter().map(Diagnostic::to_string).collect();
+    lines.join("\n")
+}

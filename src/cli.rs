@@ -1,0 +1,306 @@
+//! nginx's command line: the flags, what they mean for paths, and what is printed for them.
+//!
+//! Flags may be joined (`-tq`), a value may follow its flag at once (`-c/etc/x.conf`), and the
+//! last of a flag that is written twice counts, all as with nginx. Texts are nginx's, with our
+//! name in front.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use process::{Action, ErrorLog, Options, SignalName};
+
+/// Where things are when the command line does not say: the paths of Debian's nginx, so that its
+/// `/etc/nginx` is served as it is, and a pid file of our own.
+pub mod paths {
+    /// Relative data paths start here (`-p`).
+    pub const PREFIX: &str = "/usr/share/nginx";
+    /// The configuration (`-c`).
+    pub const CONF: &str = "/etc/nginx/nginx.conf";
+    /// The log until the configuration's own is open, and its default (`-e`).
+    pub const ERROR_LOG: &str = "/var/log/nginx/error.log";
+    /// The default of `pid`.
+    pub const PID: &str = "/run/tidegate.pid";
+}
+
+/// The nginx whose behaviour ours is compared with.
+pub const NGINX_VERSION: &str = "1.31.5";
+
+/// What a command line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandLine {
+    /// What is printed first.
+    pub show: Option<Show>,
+    /// What is done then; nothing where something is shown and no test is asked for.
+    pub options: Option<Options>,
+}
+
+/// What is printed first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Show {
+    /// `-?`, `-h`
+    pub help: bool,
+    /// `-V`
+    pub configure: bool,
+}
+
+/// The flags as they were written.
+#[derive(Default)]
+struct Flags {
+    show: Option<Show>,
+    test: bool,
+    dump: bool,
+    quiet: bool,
+    prefix: Option<OsString>,
+    conf: Option<OsString>,
+    error_log: Option<OsString>,
+    globals: Option<OsString>,
+    signal: Option<SignalName>,
+}
+
+/// Reads the arguments after the program's name. The error is the line to print.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLine, String> {
+    let mut flags = Flags::default();
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let Some(letters) = argument.as_bytes().strip_prefix(b"-") else {
+            return Err(format!(
+                "invalid option: \"{}\"",
+                argument.to_string_lossy()
+            ));
+        };
+        flags.read(letters, &mut arguments)?;
+    }
+    Ok(flags.finish())
+}
+
+impl Flags {
+    /// One argument, without its dash.
+    fn read(
+        &mut self,
+        mut letters: &[u8],
+        following: &mut impl Iterator<Item = OsString>,
+    ) -> Result<(), String> {
+        while let Some((letter, rest)) = letters.split_first() {
+            letters = rest;
+            // The rest of the argument, or the next one.
+            let mut value = |what: &str| match rest {
+                [] => following
+                    .next()
+                    .ok_or_else(|| format!("option \"-{}\" requires {what}", *letter as char)),
+                rest => Ok(OsString::from_vec(rest.to_vec())),
+            };
+            match letter {
+                b'?' | b'h' => self.show.get_or_insert_default().help = true,
+                b'v' => drop(self.show.get_or_insert_default()),
+                b'V' => self.show.get_or_insert_default().configure = true,
+                b't' => self.test = true,
+                b'T' => (self.test, self.dump) = (true, true),
+                b'q' => self.quiet = true,
+                b'p' => return Ok(self.prefix = Some(value("directory name")?)),
+                b'e' => return Ok(self.error_log = Some(value("file name")?)),
+                b'c' => return Ok(self.conf = Some(value("file name")?)),
+                b'g' => return Ok(self.globals = Some(value("parameter")?)),
+                b's' => {
+                    let name = value("parameter")?;
+                    let name = name.to_string_lossy();
+                    let signal = SignalName::parse(&name);
+                    let invalid = || format!("invalid option: \"-s {name}\"");
+                    return Ok(self.signal = Some(signal.ok_or_else(invalid)?));
+                }
+                other => return Err(format!("invalid option: \"{}\"", *other as char)),
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> CommandLine {
+        if self.show.is_some() && !self.test {
+            return CommandLine {
+                show: self.show,
+                options: None,
+            };
+        }
+        let prefix = PathBuf::from(self.prefix.unwrap_or_else(|| paths::PREFIX.into()));
+        // Joined even where it is absolute: an absolute path wins.
+        let below = |path: &OsStr| prefix.join(Path::new(path));
+        let conf = self.conf.unwrap_or_else(|| paths::CONF.into());
+        let error_log = self.error_log.unwrap_or_else(|| paths::ERROR_LOG.into());
+        let error_log = match error_log.as_bytes() {
+            b"" | b"stderr" => ErrorLog::Stderr,
+            _ => ErrorLog::File(below(&error_log)),
+        };
+        let action = match (self.test, self.signal) {
+            (true, _) => Action::Test { dump: self.dump },
+            (false, Some(signal)) => Action::Signal(signal),
+            (false, None) => Action::Start,
+        };
+        let options = Options {
+            conf_path: below(&conf),
+            prefix,
+            error_log,
+            globals: self.globals.into_iter().map(OsString::into_vec).collect(),
+            action,
+            quiet: self.quiet,
+        };
+        CommandLine {
+            show: self.show,
+            options: Some(options),
+        }
+    }
+}
+
+/// The text of `-v`, `-V` and `-h`; `modules` are the configure arguments that are true of us.
+pub fn shown(show: Show, modules: &[String]) -> String {
+    let mut text = format!("tidegate version: tidegate/{}\n", env!("CARGO_PKG_VERSION"));
+    if show.help {
+        text.push_str(&usage());
+    }
+    if show.configure {
+        let _ = writeln!(text, "compatible with nginx version: nginx/{NGINX_VERSION}");
+        let _ = write!(
+            text,
+            "configure arguments: --prefix={} --conf-path={} --error-log-path={} --pid-path={}",
+            paths::PREFIX,
+            paths::CONF,
+            paths::ERROR_LOG,
+            paths::PID
+        );
+        for module in modules {
+            let _ = write!(text, " {module}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn usage() -> String {
+    let (prefix, error_log, conf) = (paths::PREFIX, paths::ERROR_LOG, paths::CONF);
+    format!(
+        "\
+Usage: tidegate [-?hvVtTq] [-s signal] [-p prefix]
+                [-e filename] [-c filename] [-g directives]
+       tidegate docs [name | --all directory]
+
+Options:
+  -?,-h         : this help
+  -v            : show version and exit
+  -V            : show version and configure options then exit
+  -t            : test configuration and exit
+  -T            : test configuration, dump it and exit
+  -q            : suppress non-error messages during configuration testing
+  -s signal     : send signal to a master process: stop, quit, reopen, reload
+  -p prefix     : set prefix path (default: {prefix}/)
+  -e filename   : set error log file (default: {error_log})
+  -c filename   : set configuration file (default: {conf})
+  -g directives : set global directives out of configuration file
+
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str]) -> Result<CommandLine, String> {
+        parse(arguments.iter().map(OsString::from))
+    }
+
+    fn options(arguments: &[&str]) -> Options {
+        read(arguments).unwrap().options.unwrap()
+    }
+
+    #[test]
+    fn errors_are_those_of_nginx() {
+        for (arguments, expected) in [
+            (&["-x"][..], "invalid option: \"x\""),
+            (&["foo"], "invalid option: \"foo\""),
+            (&[""], "invalid option: \"\""),
+            (&["-s"], "option \"-s\" requires parameter"),
+            (&["-s", "foo"], "invalid option: \"-s foo\""),
+            (&["-sfoo"], "invalid option: \"-s foo\""),
+            (&["-p"], "option \"-p\" requires directory name"),
+            (&["-c"], "option \"-c\" requires file name"),
+            (&["-e"], "option \"-e\" requires file name"),
+            (&["-g"], "option \"-g\" requires parameter"),
+            (&["-tqx"], "invalid option: \"x\""),
+        ] {
+            assert_eq!(read(arguments), Err(expected.to_owned()), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn relative_paths_start_at_the_prefix() {
+        let options = options(&["-p", "/srv/", "-c", "nginx.conf", "-e", "error.log"]);
+        assert_eq!(options.prefix, Path::new("/srv/"));
+        assert_eq!(options.conf_path, Path::new("/srv/nginx.conf"));
+        assert_eq!(options.conf_path.to_str(), Some("/srv/nginx.conf"));
+        assert_eq!(options.error_log, ErrorLog::File("/srv/error.log".into()));
+        assert_eq!(options.action, Action::Start);
+    }
+
+    #[test]
+    fn defaults_are_absolute() {
+        let options = options(&["-p", "/srv"]);
+        assert_eq!(options.conf_path, Path::new(paths::CONF));
+        assert_eq!(options.error_log, ErrorLog::File(paths::ERROR_LOG.into()));
+    }
+
+    #[test]
+    fn values_may_be_joined_and_the_last_counts() {
+        let options = options(&["-qc/a", "-c/b", "-estderr", "-gdaemon off;", "-tT"]);
+        assert_eq!(options.conf_path, Path::new("/b"));
+        assert_eq!(options.error_log, ErrorLog::Stderr);
+        assert_eq!(options.globals, [b"daemon off;"]);
+        assert_eq!(options.action, Action::Test { dump: true });
+        assert!(options.quiet);
+    }
+
+    #[test]
+    fn a_test_goes_before_a_signal() {
+        assert_eq!(
+            options(&["-s", "reload"]).action,
+            Action::Signal(SignalName::Reload)
+        );
+        assert_eq!(
+            options(&["-s", "reload", "-t"]).action,
+            Action::Test { dump: false }
+        );
+    }
+
+    #[test]
+    fn what_is_shown_is_all_unless_a_test_is_asked_for() {
+        assert_eq!(read(&["-v", "-c", "x"]).unwrap().options, None);
+        assert!(read(&["-Vt"]).unwrap().options.is_some());
+        let show = read(&["-hV"]).unwrap().show.unwrap();
+        assert_eq!(
+            show,
+            Show {
+                help: true,
+                configure: true
+            }
+        );
+    }
+
+    #[test]
+    fn the_version_says_what_we_are_and_what_we_follow() {
+        let text = shown(
+            Show {
+                help: false,
+                configure: true,
+            },
+            &["--with-x".to_owned()],
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            format!("tidegate version: tidegate/{}", env!("CARGO_PKG_VERSION"))
+        );
+        assert!(lines[1].contains("nginx version: nginx/1.31.5"));
+        assert!(lines[2].starts_with("configure arguments: --prefix=/usr/share/nginx "));
+        assert!(lines[2].ends_with(" --with-x"));
+        assert_eq!(lines.len(), 3);
+    }
+}

@@ -1,0 +1,351 @@
+//! The directives of the main level that are about processes rather than requests.
+//!
+//! <https://nginx.org/en/docs/ngx_core_module.html>. The `events` block and `error_log` are not
+//! here: they belong to what serves.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use conf::{
+    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Reload, ScopeRef, Setter,
+    Setting, Word, parse,
+};
+use process::identity::{self, Identity};
+
+use crate::cli::paths;
+
+/// All of them, for the table of directives.
+pub static TABLE: &[&dyn Declared] = &[
+    &DAEMON,
+    &MASTER_PROCESS,
+    &PID,
+    &USER,
+    &WORKER_PROCESSES,
+    &WORKER_CPU_AFFINITY,
+    &WORKER_RLIMIT_NOFILE,
+    &WORKER_SHUTDOWN_TIMEOUT,
+    &LOCK_FILE,
+    &PCRE_JIT,
+    &THREAD_POOL,
+    &TIMER_RESOLUTION,
+];
+
+static DAEMON: Setting<bool> = Setting::new("daemon", &["on | off"], parse::flag)
+    .contexts(Contexts::MAIN)
+    .default("on")
+    .manual(
+        "Goes to the background after the start. Read at the start only: a reload does not \
+         change it.",
+    );
+
+static MASTER_PROCESS: Setting<bool> = Setting::new("master_process", &["on | off"], parse::flag)
+    .contexts(Contexts::MAIN)
+    .default("on")
+    .manual(
+        "Serves in a process of its own, without the privileges of the master. With `off` one \
+         process does both and keeps its privileges: meant for debugging. Read at the start only.",
+    );
+
+static PID: Setting<PathBuf> = Setting::new("pid", &["file"], parse::path)
+    .contexts(Contexts::MAIN)
+    .default(paths::PID)
+    .manual(
+        "The file that holds the number of the master process. It appears when every socket \
+         listens. A start is refused where the file names a process that is running.",
+    );
+
+static USER: Setting<UserLine> = Setting::new("user", &["user [group]"], user)
+    .contexts(Contexts::MAIN)
+    .arity(Arity::between(1, 2))
+    .default("nobody nogroup")
+    .reload(Reload::NewProcess)
+    .manual(
+        "Whom the worker process runs as; without a group, the group has the user's name. Has an \
+         effect only where the master runs as root.",
+    );
+
+static WORKER_PROCESSES: Setting<usize> =
+    Setting::new("worker_processes", &["number | auto"], worker_processes)
+        .contexts(Contexts::MAIN)
+        .default("1")
+        .reload(Reload::NewProcess)
+        .manual(
+            "How many threads serve, all in one worker process. `auto` is one for each CPU that \
+             this process may use.",
+        );
+
+static WORKER_CPU_AFFINITY: Setting<Affinity> = Setting::new(
+    "worker_cpu_affinity",
+    &["cpumask ...", "auto [cpumask]"],
+    affinity,
+)
+.contexts(Contexts::MAIN)
+.arity(Arity::at_least(1))
+.reload(Reload::NewProcess)
+.manual(
+    "Binds worker threads to CPUs. Each mask is for one thread, the last for all further \
+             ones; a mask is a row of `0` and `1`, the CPU with number 0 at its end. `auto` gives \
+             each thread one CPU in turn, of those that the mask allows.",
+);
+
+static WORKER_RLIMIT_NOFILE: Setting<u64> =
+    Setting::new("worker_rlimit_nofile", &["number"], parse::number)
+        .contexts(Contexts::MAIN)
+        .reload(Reload::NewProcess)
+        .manual(
+            "How many files the worker process may have open, connections among them. Without it \
+             the soft limit is raised to the hard one.",
+        );
+
+static WORKER_SHUTDOWN_TIMEOUT: Setting<Duration> =
+    Setting::new("worker_shutdown_timeout", &["time"], parse::milliseconds)
+        .contexts(Contexts::MAIN)
+        .manual(
+            "How long connections may stay open after the order to quit, and those accepted \
+             before a reload after that. Without it there is no limit.",
+        );
+
+static LOCK_FILE: Setting<PathBuf> = Setting::new("lock_file", &["file"], parse::path)
+    .contexts(Contexts::MAIN)
+    .no_effect("worker threads share memory and need no lock in a file")
+    .manual("Where nginx takes locks on systems without atomic operations.");
+
+static PCRE_JIT: Setting<bool> = Setting::new("pcre_jit", &["on | off"], parse::flag)
+    .contexts(Contexts::MAIN)
+    .default("off")
+    .no_effect("regular expressions are always compiled ahead")
+    .manual("Compiles nginx's regular expressions to machine code.");
+
+static THREAD_POOL: Setting<()> = Setting::new(
+    "thread_pool",
+    &["name threads=number [max_queue=number]"],
+    parse::nothing,
+)
+.contexts(Contexts::MAIN)
+.arity(Arity::between(2, 3))
+.inherit(Inherit::List)
+.no_effect("files that are not in memory are always read by threads, made on demand")
+.manual("Names a pool of threads for nginx's `aio threads`.");
+
+static TIMER_RESOLUTION: Setting<Duration> =
+    Setting::new("timer_resolution", &["interval"], parse::milliseconds)
+        .contexts(Contexts::MAIN)
+        .no_effect("the clock is read once a turn of the loop, which costs no system call")
+        .manual("Makes nginx read the clock less often.");
+
+/// What the directives amount to.
+#[derive(Debug)]
+pub struct MainLevel {
+    /// `daemon`
+    pub daemon: bool,
+    /// `master_process`
+    pub master_process: bool,
+    /// `pid`, below the prefix where it is relative.
+    pub pid: PathBuf,
+    /// `user`; none where this process cannot become anybody.
+    pub identity: Option<Identity>,
+    /// `worker_processes`
+    pub threads: usize,
+    /// `worker_cpu_affinity`: the CPUs of each thread, or nothing.
+    pub affinity: Vec<Vec<usize>>,
+    /// `worker_rlimit_nofile`
+    pub open_files_max: Option<u64>,
+    /// `worker_shutdown_timeout`
+    pub shutdown_timeout: Option<Duration>,
+}
+
+impl MainLevel {
+    /// Reads the main level. Warnings go to `diagnostics`.
+    pub fn compile(
+        root: ScopeRef<'_>,
+        prefix: &Path,
+        diagnostics: &mut Vec<Diagnostic>,
+    ) -> Result<MainLevel, Fault> {
+        let threads = root.get(&WORKER_PROCESSES)?;
+        let affinity = root.written(&WORKER_CPU_AFFINITY)?;
+        if let Some(Affinity::Masks(masks)) = &affinity
+            && masks.len() != 1
+            && masks.len() != threads
+        {
+            let text = "the number of \"worker_processes\" is not equal to the number of \
+                        \"worker_cpu_affinity\" masks, using last mask for remaining worker \
+                        processes";
+            diagnostics.push(Diagnostic::new(Level::Warn, text, None));
+        }
+        Ok(MainLevel {
+            daemon: root.get(&DAEMON)?,
+            master_process: root.get(&MASTER_PROCESS)?,
+            pid: prefix.join(root.get(&PID)?),
+            identity: identity(root, diagnostics)?,
+            threads,
+            affinity: affinity.map_or(Vec::new(), |affinity| affinity.cpus(threads)),
+            open_files_max: root.written(&WORKER_RLIMIT_NOFILE)?,
+            shutdown_timeout: root.written(&WORKER_SHUTDOWN_TIMEOUT)?,
+        })
+    }
+}
+
+/// A `user` line: names, not yet looked up, and the place of the first.
+struct UserLine {
+    user: Word,
+    group: Option<Word>,
+}
+
+fn user(setter: &Setter<'_>) -> Result<UserLine, Fault> {
+    Ok(UserLine {
+        user: setter.word()?.clone(),
+        group: setter.args().get(1).cloned(),
+    })
+}
+
+/// Looks the names of `user` up. Who is not root stays who he is.
+fn identity(
+    root: ScopeRef<'_>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Result<Option<Identity>, Fault> {
+    let UserLine { user, group } = root.get(&USER)?;
+    let is_written = root.writes(&[&USER]);
+    if !identity::is_superuser() {
+        if is_written {
+            let text = "the \"user\" directive makes sense only if the master process runs with \
+                        super-user privileges, ignored";
+            diagnostics.push(Diagnostic::new(Level::Warn, text, Some(user.position)));
+        }
+        return Ok(None);
+    }
+    let name = user.text();
+    let found = Identity::resolve(&name, group.as_ref().map(Word::text).as_deref());
+    match found {
+        // Where there is no such group, the default user has one of its own.
+        Err(_) if !is_written => Identity::resolve(&name, None),
+        found => found,
+    }
+    .map(Some)
+    .map_err(|error| Fault::at(&user, error.to_string()))
+}
+
+/// More threads than any machine has use for; nginx has no limit, but no thousand processes
+/// either.
+const THREADS_MAX: usize = 1024;
+
+fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
+    let word = setter.word()?;
+    if &*word.bytes == b"auto" {
+        return Ok(std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    }
+    let number = word
+        .text()
+        .parse::<usize>()
+        .ok()
+        .filter(|number| *number <= THREADS_MAX);
+    // nginx starts with no worker where none is asked for; nobody wants that.
+    let number = number.filter(|number| *number > 0);
+    number.ok_or_else(|| Fault::at(word, "\"worker_processes\" directive invalid value"))
+}
+
+/// `worker_cpu_affinity`.
+enum Affinity {
+    /// One CPU a thread, of these.
+    Auto(Vec<usize>),
+    /// These CPUs for each thread, the last for all further ones.
+    Masks(Vec<Vec<usize>>),
+}
+
+impl Affinity {
+    /// The CPUs of each thread.
+    fn cpus(&self, threads: usize) -> Vec<Vec<usize>> {
+        match self {
+            Affinity::Auto(cpus) => cpus
+                .iter()
+                .cycle()
+                .take(threads)
+                .map(|cpu| vec![*cpu])
+                .collect(),
+            Affinity::Masks(masks) => {
+                let last = masks.last().into_iter().cycle();
+                masks.iter().chain(last).take(threads).cloned().collect()
+            }
+        }
+    }
+}
+
+fn affinity(setter: &Setter<'_>) -> Result<Affinity, Fault> {
+    match setter.args() {
+        [auto] if &*auto.bytes == b"auto" => Ok(Affinity::Auto(usable_cpus())),
+        [auto, mask] if &*auto.bytes == b"auto" => Ok(Affinity::Auto(cpu_mask(mask)?)),
+        [auto, ..] if &*auto.bytes == b"auto" => Err(Fault::new(
+            "invalid number of arguments in \"worker_cpu_affinity\" directive",
+        )),
+        masks => Ok(Affinity::Masks(
+            masks.iter().map(cpu_mask).collect::<Result<_, _>>()?,
+        )),
+    }
+}
+
+/// The CPUs that this process may use.
+fn usable_cpus() -> Vec<usize> {
+    let all = rustix::thread::CpuSet::MAX_CPU;
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..all).filter(|cpu| set.is_set(*cpu)).collect(),
+        Err(_) => vec![0],
+    }
+}
+
+/// CPUs of a mask: binary digits, the last of which is CPU 0.
+fn cpu_mask(word: &Word) -> Result<Vec<usize>, Fault> {
+    let max = rustix::thread::CpuSet::MAX_CPU;
+    if word.bytes.len() > max {
+        let text = format!("\"worker_cpu_affinity\" supports up to {max} CPUs only");
+        return Err(Fault::at(word, text));
+    }
+    let mut cpus = Vec::new();
+    let digits = word.bytes.iter().rev().filter(|byte| **byte != b' ');
+    for (cpu, digit) in digits.enumerate() {
+        match digit {
+            b'1' => cpus.push(cpu),
+            b'0' => {}
+            other => {
+                let character = char::from(*other);
+                let text = format!("invalid character \"{character}\" in \"worker_cpu_affinity\"");
+                return Err(Fault::at(word, text));
+            }
+        }
+    }
+    if cpus.is_empty() {
+        Err(Fault::invalid_value(word))
+    } else {
+        Ok(cpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(text: &str) -> Word {
+        Word {
+            bytes: text.as_bytes().into(),
+            ..Word::default()
+        }
+    }
+
+    #[test]
+    fn the_last_digit_of_a_mask_is_the_first_cpu() {
+        assert_eq!(cpu_mask(&word("0101")), Ok(vec![0, 2]));
+        assert_eq!(cpu_mask(&word("1000 0000")), Ok(vec![7]));
+        let error = cpu_mask(&word("012")).unwrap_err();
+        assert_eq!(
+            error.message,
+            "invalid character \"2\" in \"worker_cpu_affinity\""
+        );
+    }
+
+    #[test]
+    fn masks_are_repeated_and_cpus_taken_in_turn() {
+        let masks = Affinity::Masks(vec![vec![0], vec![1, 2]]);
+        assert_eq!(masks.cpus(3), [vec![0], vec![1, 2], vec![1, 2]]);
+        assert_eq!(masks.cpus(1), [vec![0]]);
+        let auto = Affinity::Auto(vec![3, 5]);
+        assert_eq!(auto.cpus(3), [vec![3], vec![5], vec![3]]);
+    }
+}

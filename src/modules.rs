@@ -1,0 +1,98 @@
+//! Which of nginx's modules we have: the end of `-V`'s configure arguments.
+//!
+//! Scripts and test suites read those to know what a binary can do. nginx builds some modules
+//! unless it is told not to, others only when it is told to; so a module we lack is
+//! `--without-…`, one we have beyond the default is `--with-…`. Whether we have one is asked of
+//! the directive table: it is there when its directive is known and works.
+
+use conf::{Effect, Registry};
+
+/// A module of nginx.
+struct Module {
+    /// Its name as configure knows it.
+    name: &'static str,
+    /// A directive that nothing else has.
+    directive: &'static str,
+}
+
+const fn module(name: &'static str, directive: &'static str) -> Module {
+    Module { name, directive }
+}
+
+/// Built unless configure is told `--without-NAME`.
+const DEFAULT: &[Module] = &[
+    module("http_charset_module", "charset"),
+    module("http_gzip_module", "gzip"),
+    module("http_ssi_module", "ssi"),
+    module("http_userid_module", "userid"),
+    module("http_access_module", "allow"),
+    module("http_auth_basic_module", "auth_basic"),
+    module("http_mirror_module", "mirror"),
+    module("http_autoindex_module", "autoindex"),
+    module("http_geo_module", "geo"),
+    module("http_map_module", "map"),
+    module("http_split_clients_module", "split_clients"),
+    module("http_referer_module", "valid_referers"),
+    module("http_rewrite_module", "rewrite"),
+    module("http_proxy_module", "proxy_pass"),
+    module("http_fastcgi_module", "fastcgi_pass"),
+    module("http_uwsgi_module", "uwsgi_pass"),
+    module("http_scgi_module", "scgi_pass"),
+    module("http_grpc_module", "grpc_pass"),
+    module("http_tunnel_module", "tunnel_pass"),
+    module("http_memcached_module", "memcached_pass"),
+    module("http_limit_conn_module", "limit_conn"),
+    module("http_limit_req_module", "limit_req"),
+    module("http_empty_gif_module", "empty_gif"),
+    module("http_browser_module", "modern_browser"),
+    module("http_upstream_hash_module", "hash"),
+    module("http_upstream_ip_hash_module", "ip_hash"),
+    module("http_upstream_least_conn_module", "least_conn"),
+    module("http_upstream_least_time_module", "least_time"),
+    module("http_upstream_random_module", "random"),
+    module("http_upstream_keepalive_module", "keepalive"),
+    module("http_upstream_zone_module", "zone"),
+    module("http_upstream_sticky_module", "sticky"),
+    module("http-cache", "proxy_cache"),
+];
+
+/// Built only when configure is told `--with-NAME`.
+const OPTIONAL: &[Module] = &[
+    module("threads", "thread_pool"),
+    module("http_ssl_module", "ssl_certificate"),
+    module("http_v2_module", "http2"),
+    module("http_v3_module", "http3"),
+    module("http_realip_module", "set_real_ip_from"),
+    module("http_addition_module", "add_after_body"),
+    module("http_xslt_module", "xslt_stylesheet"),
+    module("http_image_filter_module", "image_filter"),
+    module("http_sub_module", "sub_filter"),
+    module("http_dav_module", "dav_methods"),
+    module("http_flv_module", "flv"),
+    module("http_mp4_module", "mp4"),
+    module("http_gunzip_module", "gunzip"),
+    module("http_gzip_static_module", "gzip_static"),
+    module("http_auth_request_module", "auth_request"),
+    module("http_random_index_module", "random_index"),
+    module("http_secure_link_module", "secure_link"),
+    module("http_slice_module", "slice"),
+    module("http_stub_status_module", "stub_status"),
+    module("stream", "stream"),
+    module("mail", "mail"),
+];
+
+/// The configure arguments that are true of a program with these directives.
+pub fn configure_arguments(registry: &Registry) -> Vec<String> {
+    let without = DEFAULT.iter().filter(|module| !works(module, registry));
+    let with = OPTIONAL.iter().filter(|module| works(module, registry));
+    without
+        .map(|module| format!("--without-{}", module.name))
+        .chain(with.map(|module| format!("--with-{}", module.name)))
+        .collect()
+}
+
+fn works(module: &Module, registry: &Registry) -> bool {
+    registry
+        .find(module.directive)
+        .any(|spec| spec.effect == Effect::Works)
+}
