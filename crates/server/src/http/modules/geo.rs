@@ -145,7 +145,7 @@ pub fn forwarded(address: IpAddr, headers: &[&[u8]], proxies: &[Cidr], recursive
             // A separator in first place is taken for a part of the address, as in nginx.
             let start = rest
                 .iter()
-                .rposition(|byte| separates(byte))
+                .rposition(&separates)
                 .filter(|&at| at > 0);
             let text = rest.get(start.map_or(0, |at| at + 1)..).unwrap_or_default();
             let Some(next) = parse_address_port(text) else {
