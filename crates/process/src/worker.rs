@@ -1,6 +1,6 @@
 //! The worker's side: becomes the user, receives bundles, drives the [`Worker`], and ends.
 //!
-//! The main thread of a worker process runs [`Session::run`] and nothing else; what serves runs
+//! The main thread of a worker process runs a `Session` and nothing else; what serves runs
 //! on threads of the `Worker`. With `master_process off` the same session runs on a thread of
 //! the master. A worker whose master is gone ends gracefully.
 
