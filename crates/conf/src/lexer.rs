@@ -110,11 +110,12 @@ impl<'a> Lexer<'a> {
     /// The next directive, block end, or the end.
     pub(crate) fn next(&mut self) -> Result<Token, Fault> {
         let mut words = Vec::new();
+        self.start = self.at;
         loop {
-            self.start = self.at;
             let Some(byte) = self.take()? else {
                 return self.end(&words);
             };
+            self.start = self.at - 1;
             match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => {}
                 b'#' => self.comment()?,
@@ -217,6 +218,7 @@ impl<'a> Lexer<'a> {
     fn comment(&mut self) -> Result<(), Fault> {
         while let Some(byte) = self.take()? {
             if byte == b'\n' {
+                self.start = self.at - 1;
                 break;
             }
         }
@@ -249,18 +251,24 @@ impl<'a> Lexer<'a> {
     fn quoted(&mut self, quote: u8, words: &mut Vec<Word>) -> Result<(), Fault> {
         self.start = self.at;
         loop {
-            match self.take_or_cut() {
-                Ok(b'\\') => {
-                    self.take_or_cut()?;
+            match self.take_quoted(quote)? {
+                b'\\' => {
+                    self.take_quoted(quote)?;
                 }
-                Ok(byte) if byte == quote => break,
-                Ok(_) => {}
-                Err(fault) if self.cut_short => return Err(fault),
-                Err(_) => return Err(self.unterminated(quote)),
+                byte if byte == quote => break,
+                _ => {}
             }
         }
         words.push(self.word(self.start, true));
         Ok(())
+    }
+
+    fn take_quoted(&mut self, quote: u8) -> Result<u8, Fault> {
+        match self.take() {
+            Ok(Some(byte)) => Ok(byte),
+            Ok(None) => Err(self.cut()),
+            Err(_) => Err(self.unterminated(quote)),
+        }
     }
 
     /// Reads the byte behind a closing quote; returns it if it ends the directive.
@@ -273,7 +281,12 @@ impl<'a> Lexer<'a> {
                 self.at -= 1;
                 Ok(None)
             }
-            byte => Err(self.unexpected(byte)),
+            byte => {
+                let fault = self.unexpected(byte);
+                // The `;` is missing; the block ends here all the same.
+                self.at -= usize::from(byte == b'}');
+                Err(fault)
+            }
         }
     }
 

@@ -64,6 +64,9 @@ mod spec;
 mod template;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 pub use contexts::Contexts;
 pub use diagnostic::{Diagnostic, Fault, Level};
 pub use files::{Disk, Files, Recorder, Recording, Sealed};

@@ -153,6 +153,10 @@ impl Directive {
         Fault::at(&self.name, message)
     }
 
+    fn wrong_arguments(&self) -> Fault {
+        self.fault_about("invalid number of arguments in ", " directive")
+    }
+
     fn fault_about(&self, before: &str, after: &str) -> Fault {
         self.fault(format!("{before}\"{}\"{after}", self.name.text()))
     }
@@ -245,8 +249,7 @@ impl Loader<'_> {
         };
         let fits = known.arity.allows(directive.args.len());
         if !fits {
-            let fault = directive.fault_about("invalid number of arguments in ", " directive");
-            self.report(fault);
+            self.report(directive.wrong_arguments());
         }
         if directive.name.bytes.as_ref() == b"include" {
             if fits {
@@ -357,10 +360,14 @@ impl Loader<'_> {
                     hint: None,
                 });
                 lexer.skip_block();
-            } else if row.name.bytes.as_ref() == b"include" && row.args.len() == 1 {
-                self.include(&row, &mut |loader, lexer| {
-                    loader.rows_into(lexer, Surroundings::File, rows);
-                });
+            } else if row.name.bytes.as_ref() == b"include" {
+                if row.args.len() == 1 {
+                    self.include(&row, &mut |loader, lexer| {
+                        loader.rows_into(lexer, Surroundings::File, rows);
+                    });
+                } else {
+                    self.report(row.wrong_arguments());
+                }
             } else {
                 rows.push(self.line(row, None, self.sequence));
             }

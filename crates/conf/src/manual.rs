@@ -79,26 +79,22 @@ fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
         Some(rest) => rest.is_empty() || rest.starts_with(' '),
         None => false,
     };
-    if spec.syntax.is_empty() {
-        return vec![""];
-    }
     let own: Vec<&str> = spec
         .syntax
         .iter()
         .copied()
         .filter(|form| named(form, name))
         .collect();
-    match own.is_empty() {
-        false => own
+    if !own.is_empty() {
+        return own
             .iter()
             .filter_map(|form| form.strip_prefix(name))
             .map(str::trim)
-            .collect(),
-        true => {
-            let of_nobody = |form: &&str| !spec.names().any(|name| named(form, name));
-            spec.syntax.iter().copied().filter(of_nobody).collect()
-        }
+            .collect();
     }
+    let of_nobody = |form: &&str| !spec.names().any(|name| named(form, name));
+    let common: Vec<&str> = spec.syntax.iter().copied().filter(of_nobody).collect();
+    if common.is_empty() { vec![""] } else { common }
 }
 
 /// What the page says in its table.

@@ -1,0 +1,63 @@
+//! Pages of the manual.
+
+use super::{ALLOW, PCRE_JIT, PROGRAM_LINES, ROOT, registry};
+use crate::manual;
+
+#[test]
+fn a_page_says_what_the_declaration_says() {
+    assert_eq!(
+        manual::directive_page(&ROOT.spec),
+        "# root, alias\n\n\
+         ```nginx\nroot path;\nalias path;\n```\n\n\
+         | | |\n|---|---|\n\
+         | Default | `root html;` |\n\
+         | Context | http, server, location, if in location; `alias`: location |\n\
+         | Inherited | inherited where it is not written |\n\n\n"
+    );
+    assert!(
+        manual::directive_page(&ALLOW.spec).contains("allow address | all;\ndeny address | all;")
+    );
+    let page = manual::directive_page(&PCRE_JIT.spec);
+    assert!(
+        page.contains("| Effect | accepted, no effect here: there is none |"),
+        "{page}"
+    );
+}
+
+#[test]
+fn names_of_a_group_may_have_forms_of_their_own() {
+    let page = manual::directive_page(&PROGRAM_LINES.spec);
+    assert!(
+        page.contains("```nginx\nset $name value;\nif (condition) { ... }\nbreak;\n```"),
+        "{page}"
+    );
+}
+
+#[test]
+fn terminals_get_plain_text() {
+    let page = manual::terminal(&ROOT.spec);
+    assert!(page.starts_with(
+        "root, alias\n\n    root path;\n    alias path;\n\n  Default    root html;\n"
+    ));
+}
+
+#[test]
+fn every_declaration_has_a_page() {
+    let registry = registry();
+    let pages = manual::pages(&registry);
+    assert!(
+        registry
+            .iter()
+            .all(|d| pages.contains_key(&format!("{}.md", d.spec().name)))
+    );
+    // The two directives named `server` share one.
+    assert_eq!(pages["server.md"].matches("# server\n").count(), 2);
+    assert_eq!(registry.find("server").count(), 2);
+    assert_eq!(
+        registry
+            .find("alias")
+            .map(|spec| spec.name)
+            .collect::<Vec<_>>(),
+        ["root"]
+    );
+}
