@@ -16,7 +16,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("uring") => EngineKind::Uring,
         _ => EngineKind::Epoll,
     };
-    let address: SocketAddr = arguments.next().as_deref().unwrap_or("127.0.0.1:8081").parse()?;
+    let address: SocketAddr = arguments
+        .next()
+        .as_deref()
+        .unwrap_or("127.0.0.1:8081")
+        .parse()?;
     let body: usize = arguments.next().as_deref().unwrap_or("1024").parse()?;
     let response = Bytes::from(format!(
         "HTTP/1.1 200 OK\r\nServer: responder\r\nContent-Length: {body}\r\nConnection: keep-alive\r\n\r\n{}",
@@ -26,7 +30,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = ListenOptions::new(address.into());
     options.nodelay = true;
     let socket = listen(&options)?;
-    let mut runtime = Runtime::new(kind, Settings { connections: 4096, ..Settings::default() })?;
+    let mut runtime = Runtime::new(
+        kind,
+        Settings {
+            connections: 4096,
+            ..Settings::default()
+        },
+    )?;
     runtime.block_on(async move {
         let listener = Listener::new(socket)?;
         loop {
@@ -42,7 +52,9 @@ async fn serve(stream: Stream, response: Bytes) {
     let mut matched = 0;
     loop {
         let deadline = engine::now() + Duration::from_secs(75);
-        let Ok(buffer) = stream.recv_idle(Some(deadline)).await else { return };
+        let Ok(buffer) = stream.recv_idle(Some(deadline)).await else {
+            return;
+        };
         if buffer.is_empty() {
             return;
         }

@@ -161,7 +161,8 @@ mod tests {
         assert_eq!((buffer.len(), spares()), (10, 0));
         drop(buffer);
         assert_eq!(spares(), 1);
-        assert_eq!(take().as_ptr(), address);
+        let again = take();
+        assert_eq!(again.as_ptr(), address);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which engine to use: the one that is asked for if the kernel has it, else the best that works.
 
+use crate::uring;
+
 /// The engines there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {
@@ -25,7 +27,7 @@ impl std::fmt::Display for EngineKind {
 #[must_use]
 pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
     match wanted {
-        Some(EngineKind::Uring) => match probe() {
+        Some(EngineKind::Uring) => match uring::probe() {
             Ok(()) => (EngineKind::Uring, "as configured".to_owned()),
             Err(reason) => (
                 EngineKind::Epoll,
@@ -33,7 +35,7 @@ pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
             ),
         },
         Some(kind) => (kind, "as configured".to_owned()),
-        None => match probe() {
+        None => match uring::probe() {
             Ok(()) => (
                 EngineKind::Epoll,
                 "the default; io_uring would work too".to_owned(),
@@ -41,8 +43,4 @@ pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
             Err(reason) => (EngineKind::Epoll, format!("the default; {reason}")),
         },
     }
-}
-
-fn probe() -> Result<(), String> {
-    Err("not yet".to_owned())
 }

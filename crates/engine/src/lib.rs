@@ -15,17 +15,19 @@ mod blocking;
 mod buffer;
 mod choose;
 mod clock;
-
 mod engine;
 mod epoll;
+mod event;
 pub mod file;
 pub mod net;
 mod remote;
 mod runtime;
 pub mod select;
+pub mod sim;
 mod sleep;
 mod sys;
 mod task;
+mod uring;
 mod worker;
 
 pub use blocking::blocking;
@@ -35,6 +37,7 @@ pub use clock::{now, wall};
 pub use engine::{
     Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
 };
+pub use event::Event;
 pub use remote::{Remote, remote};
 pub use runtime::{Runtime, Settings, on_turn_end};
 pub use sleep::{Sleep, sleep, sleep_until};

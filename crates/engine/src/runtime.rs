@@ -15,8 +15,9 @@ use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
 use crate::epoll::Epoll;
 use crate::remote::Remote;
+use crate::uring::Uring;
 use crate::worker::{self, Worker, enter};
-use crate::{buffer, task};
+use crate::{buffer, sim, task};
 
 /// How often tasks that wake each other are polled before the kernel is asked again.
 const PASSES_MAX: usize = 8;
@@ -64,7 +65,8 @@ impl Runtime {
         buffer::set_size(settings.buffer_size);
         let engine: Box<dyn Engine> = match kind {
             EngineKind::Epoll => Box::new(Epoll::new()?),
-            EngineKind::Uring | EngineKind::Sim => return Err(io::ErrorKind::Unsupported.into()),
+            EngineKind::Uring => Box::new(Uring::new(settings.connections)?),
+            EngineKind::Sim => return sim::runtime(0, sim::Faults::default(), settings),
         };
         Runtime::over(engine, settings)
     }
@@ -85,6 +87,16 @@ impl Runtime {
             batch: Vec::new(),
             _local: std::marker::PhantomData,
         })
+    }
+
+    /// A runtime in simulated time, which begins at a fixed moment, and without threads for jobs that block.
+    pub(crate) fn simulated(engine: Box<dyn Engine>, settings: Settings) -> io::Result<Runtime> {
+        let runtime = Runtime::over(engine, settings)?;
+        enter(|worker| {
+            worker.blocks_inline = true;
+            worker.clock.simulate();
+        });
+        Ok(runtime)
     }
 
     /// The handle by which other threads reach this runtime.

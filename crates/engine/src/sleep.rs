@@ -12,7 +12,6 @@ use crate::clock;
 use crate::worker::{Timer, enter, try_enter};
 
 /// Waits for `duration`, counted from the beginning of this turn of the loop. Resolution: one millisecond, never early.
-#[must_use]
 pub fn sleep(duration: Duration) -> Sleep {
     // A duration that no clock can add, such as `Duration::MAX`, means "as good as never": a century.
     let deadline = clock::now().checked_add(duration);
@@ -20,7 +19,6 @@ pub fn sleep(duration: Duration) -> Sleep {
 }
 
 /// Waits until `deadline`. Resolution: one millisecond, never early.
-#[must_use]
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep {
         deadline,

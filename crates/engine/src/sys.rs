@@ -139,7 +139,7 @@ fn address_of(address: SocketAddrAny) -> Address {
     let Ok(unix) = SocketAddrUnix::try_from(address) else {
         return Address::Unix(PathBuf::new());
     };
-    if let Some(name) = unix.abstract_name() {
+    if let Some(name) = unix.abstract_name().filter(|name| !name.is_empty()) {
         let mut path = vec![b'@'];
         path.extend_from_slice(name);
         return Address::Unix(PathBuf::from(OsStr::from_bytes(&path)));

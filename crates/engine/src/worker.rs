@@ -42,6 +42,10 @@ pub(crate) struct Worker {
     /// Streams that have sent a whole chunk of a file and go on in the next turn.
     pub(crate) next_turn: Vec<Key>,
     pub(crate) after: After,
+    #[expect(
+        clippy::vec_box,
+        reason = "they move between here and the streams as boxes"
+    )]
     spare_queues: Vec<Box<Outgoing>>,
     due: Vec<Timer>,
 }

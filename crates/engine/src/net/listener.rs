@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -25,7 +25,7 @@ pub struct Listener {
 }
 
 pub(crate) struct ListenerState {
-    socket: OwnedFd,
+    socket: RawFd,
     /// Connections inherit `TCP_NODELAY`; known once here, it need not be set on each.
     nodelay: bool,
     accepting: bool,
@@ -49,7 +49,7 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let nodelay = rustix::net::sockopt::tcp_nodelay(&socket).unwrap_or(false);
         let state = ListenerState {
-            socket,
+            socket: socket.into_raw_fd(),
             nodelay,
             accepting: false,
             pausing: false,
@@ -143,7 +143,7 @@ impl Worker {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             }
             state.accepting = true;
-            let socket = state.socket.as_raw_fd();
+            let socket = state.socket;
             let op = Op::Accept {
                 socket,
                 many: self.settings.multi_accept,
@@ -233,6 +233,7 @@ impl Worker {
             Some(Outcome::Accepted(Ok(connection))) => Some(connection),
             _ => None,
         };
+        self.engine.discard(state.socket);
         for (socket, _) in state.accepted.into_iter().chain(rest) {
             self.engine.discard(socket);
         }

@@ -38,6 +38,8 @@ pub(crate) struct StreamState {
     // Operations in flight.
     receiving: bool,
     sending: bool,
+    /// The send in flight ends with the close of the socket, so nobody else may close it before it has come back.
+    sending_last: bool,
     connecting: bool,
     closing: bool,
     /// A pool thread reads the next range of a file into memory.
@@ -70,6 +72,7 @@ pub(crate) struct StreamState {
     writer_limit: u64,
 
     arrived: Option<Buffer>,
+    #[expect(clippy::box_collection, reason = "rarely there, and 24 bytes smaller")]
     arrived_more: Option<Box<VecDeque<Buffer>>>,
     pending: Option<Box<Outgoing>>,
     /// Bytes that were pushed and not yet taken by the kernel.
@@ -125,6 +128,7 @@ impl StreamState {
             socket,
             receiving: false,
             sending: false,
+            sending_last: false,
             connecting: false,
             closing: false,
             warming: false,
@@ -369,11 +373,12 @@ impl Worker {
                 return;
             };
             state.sending = true;
+            state.sending_last = state.finishing;
             let op = Op::Send {
                 socket: state.socket,
                 outgoing,
                 chunk: u64::from(state.chunk),
-                close: state.finishing && !state.shutdown,
+                close: state.finishing,
             };
             match self.engine.submit(
                 op,
@@ -428,10 +433,13 @@ impl Worker {
             Stop::Empty | Stop::Blocked | Stop::Cold | Stop::Failed(_) => {}
         }
         if failed || state.dropped {
+            let dropped = state.dropped;
             let later = state.pending.take();
             self.give_queue(outgoing);
             later.into_iter().for_each(|queue| self.give_queue(queue));
-            self.release(key);
+            if dropped {
+                self.close(key);
+            }
         } else if outgoing.is_empty() {
             self.give_queue(outgoing);
         } else {
@@ -717,7 +725,8 @@ impl Worker {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
-        if !state.closed {
+        let not_before_the_send = state.sending && state.sending_last;
+        if !state.closed && !not_before_the_send {
             state.closed = true;
             state.closing = true;
             let op = Op::Close {

@@ -1,0 +1,1058 @@
+//! A network and a clock inside the process: the whole server runs by a seed, and every run of a seed is the same.
+//!
+//! Time stands still while tasks run and jumps to the next event when all wait, so an hour of timeouts takes no time. The
+//! network delays, splits and resets as its [`Faults`] and the seed say. Tests talk to a server either with
+//! [`net::connect`](crate::net::connect), as another task of the same runtime, or from outside with a [`Client`], whose
+//! calls never wait. Files are real; jobs that would block run at once.
+//!
+//! Not simulated: loss (streams hide it behind delays), Unix sockets, the order in which threads run.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use base::slab::Key;
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::buffer::{self, Buffer};
+use crate::engine::{
+    Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+};
+use crate::net::{Address, Segment};
+use crate::runtime::{Runtime, Settings};
+use crate::sys;
+
+thread_local! {
+    /// The network of this thread's simulated runtime.
+    static NETWORK: RefCell<Option<Rc<RefCell<Network>>>> = const { RefCell::new(None) };
+}
+
+/// Numbers of simulated sockets begin here, far above those of descriptors.
+const FIRST_SOCKET: RawFd = 1 << 24;
+
+/// How long a simulation in which nothing can happen any more waits, in real time, for another thread to post something.
+const STANDSTILL: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
+/// What a turn of the loop takes at least.
+const TURN: Duration = Duration::from_micros(1);
+
+/// How the simulated network behaves. Chances are in a thousand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Least time that anything takes from one end to the other.
+    pub delay_min: Duration,
+    /// Most time that anything takes; each time is drawn anew, but bytes do not overtake each other.
+    pub delay_max: Duration,
+    /// Chance that a receive yields less than what is there.
+    pub short_receive: u32,
+    /// Chance that a send takes less than it could.
+    pub short_send: u32,
+    /// Chance that a send resets the connection instead.
+    pub reset: u32,
+    /// Bytes on their way or unread that one direction holds before a send has to wait.
+    pub window: usize,
+    /// Connections that a listener holds before more of them are left without an answer.
+    pub backlog: usize,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults {
+            delay_min: Duration::from_micros(10),
+            delay_max: Duration::from_micros(200),
+            short_receive: 50,
+            short_send: 50,
+            reset: 0,
+            window: 256 * 1024,
+            backlog: 4096,
+        }
+    }
+}
+
+/// A runtime whose network and clock are simulated, driven by `seed`.
+///
+/// # Errors
+/// `AlreadyExists` when the thread has a runtime.
+pub fn runtime(seed: u64, faults: Faults, settings: Settings) -> io::Result<Runtime> {
+    buffer::set_size(settings.buffer_size);
+    Runtime::simulated(Box::new(Sim::new(seed, faults)?), settings)
+}
+
+/// Listens at `address` of this thread's simulated network; port 0 chooses one. The descriptor stands for the listening
+/// socket and is to be given to [`Listener::new`](crate::net::Listener::new).
+///
+/// # Errors
+/// `AddrInUse`, `Unsupported` for a Unix socket, and `NotConnected` without a simulated runtime on this thread.
+pub fn listen(address: Address) -> io::Result<(OwnedFd, Address)> {
+    let network = network()?;
+    let Address::Inet(mut address) = address else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    let mut network = network.borrow_mut();
+    if address.port() == 0 {
+        address.set_port(network.free_port());
+    }
+    if network
+        .listeners
+        .values()
+        .any(|listener| listener.address == address)
+    {
+        return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+    }
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    let placeholder = rustix::event::eventfd(0, flags)?;
+    let listener = Listening {
+        address,
+        waiting: VecDeque::new(),
+        errors: VecDeque::new(),
+    };
+    network.listeners.insert(placeholder.as_raw_fd(), listener);
+    Ok((placeholder, Address::Inet(address)))
+}
+
+/// Changes how the network of this thread behaves from now on.
+///
+/// # Errors
+/// `NotConnected` without a simulated runtime on this thread.
+pub fn set_faults(faults: Faults) -> io::Result<()> {
+    network()?.borrow_mut().faults = faults;
+    Ok(())
+}
+
+/// Has the next accept at `address` fail with this `errno`, say `EMFILE`.
+///
+/// # Errors
+/// `NotFound` when nobody listens there, `NotConnected` without a simulated runtime on this thread.
+pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
+    let network = network()?;
+    let mut network = network.borrow_mut();
+    let number = network
+        .listener_at(address)
+        .ok_or(io::ErrorKind::NotFound)?;
+    if let Some(listener) = network.listeners.get_mut(&number) {
+        listener.errors.push_back(errno);
+    }
+    let now = network.now;
+    network.happens_at(now, Place::Listener(number));
+    Ok(())
+}
+
+/// The client's end of a simulated connection, for a test that stands outside of the runtime. No call waits; time passes
+/// only while the runtime is driven.
+#[derive(Debug)]
+pub struct Client {
+    network: Rc<RefCell<Network>>,
+    socket: RawFd,
+}
+
+impl Client {
+    /// Connects to `address`; the connection stands when the network has carried it there.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when nobody listens there, `NotConnected` without a simulated runtime on this thread.
+    pub fn connect(address: &Address) -> io::Result<Client> {
+        let network = network()?;
+        let socket = network.borrow_mut().new_end();
+        let stands = network.borrow_mut().connect(socket, address)?;
+        match stands {
+            Some(_) => Ok(Client { network, socket }),
+            None => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+        }
+    }
+
+    /// Sends as much of `bytes` as the connection holds, and returns how much that is.
+    ///
+    /// # Errors
+    /// `ECONNRESET` and `EPIPE`, as from a socket.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.network
+            .borrow_mut()
+            .send(self.socket, bytes)
+            .map(Option::unwrap_or_default)
+    }
+
+    /// Takes everything that has arrived.
+    ///
+    /// # Errors
+    /// `ECONNRESET`, as from a socket.
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut received = Vec::new();
+        let mut part = [0; 4096];
+        while let Some(count) = self.network.borrow_mut().receive(self.socket, &mut part)?
+            && count > 0
+        {
+            received.extend_from_slice(part.get(..count).unwrap_or_default());
+        }
+        Ok(received)
+    }
+
+    /// Whether the other end has ended its direction and everything before that was read.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        let network = self.network.borrow();
+        network.ends.get(&self.socket).is_some_and(|end| {
+            end.arriving.is_empty() && end.ends_at.is_some_and(|at| at <= network.now)
+        })
+    }
+
+    /// Ends this direction.
+    pub fn shutdown_write(&mut self) {
+        self.network.borrow_mut().shutdown_write(self.socket);
+    }
+
+    /// Resets the connection.
+    pub fn reset(self) {
+        let mut network = self.network.borrow_mut();
+        if let Some(end) = network.ends.get_mut(&self.socket) {
+            end.reset_on_close = true;
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // `reset` has let go of its borrow by now: locals are dropped before parameters.
+        self.network.borrow_mut().close(self.socket);
+    }
+}
+
+fn network() -> io::Result<Rc<RefCell<Network>>> {
+    NETWORK
+        .with_borrow(Clone::clone)
+        .ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// Everything between the ends.
+#[derive(Debug)]
+struct Network {
+    now: Duration,
+    random: u64,
+    faults: Faults,
+    ends: BTreeMap<RawFd, End>,
+    next_socket: RawFd,
+    next_port: u16,
+    /// By the number of the descriptor that stands for it.
+    listeners: BTreeMap<RawFd, Listening>,
+    /// When something may have changed, and where; in order of time, then of arrival.
+    events: BinaryHeap<Reverse<(Duration, u64, Place)>>,
+    next_event: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    End(RawFd),
+    Listener(RawFd),
+}
+
+#[derive(Debug)]
+struct Listening {
+    address: SocketAddr,
+    /// Server ends, and when each arrives.
+    waiting: VecDeque<(Duration, RawFd)>,
+    errors: VecDeque<i32>,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+struct End {
+    /// The other end; gone when that has been closed.
+    other: Option<RawFd>,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// Bytes on their way to this end or unread, with the time at which they are there.
+    arriving: VecDeque<(Duration, Vec<u8>)>,
+    held: usize,
+    /// Nothing that is sent to this end arrives before this.
+    last_arrival: Duration,
+    ends_at: Option<Duration>,
+    reset_at: Option<Duration>,
+    write_ended: bool,
+    reset_on_close: bool,
+}
+
+impl Network {
+    /// A number below `bound` (at least 1), by SplitMix64.
+    fn random(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+
+    fn chance(&mut self, in_a_thousand: u32) -> bool {
+        in_a_thousand > 0 && self.random(1000) < u64::from(in_a_thousand)
+    }
+
+    /// Possibly fewer than `count`, but at least one.
+    fn cut(&mut self, count: usize, in_a_thousand: u32) -> usize {
+        if count > 1 && self.chance(in_a_thousand) {
+            return 1 + self.random(count as u64 - 1) as usize;
+        }
+        count
+    }
+
+    fn arrival(&mut self) -> Duration {
+        let spread = self.faults.delay_max.saturating_sub(self.faults.delay_min);
+        let extra = self.random(spread.as_nanos() as u64 + 1);
+        self.now + self.faults.delay_min + Duration::from_nanos(extra)
+    }
+
+    fn happens_at(&mut self, at: Duration, place: Place) {
+        self.next_event += 1;
+        self.events.push(Reverse((at, self.next_event, place)));
+    }
+
+    fn free_port(&mut self) -> u16 {
+        self.next_port = self.next_port.checked_add(1).unwrap_or(20_000);
+        self.next_port
+    }
+
+    fn listener_at(&self, address: &Address) -> Option<RawFd> {
+        let Address::Inet(wanted) = address else {
+            return None;
+        };
+        self.listeners
+            .iter()
+            .find(|(_, listener)| {
+                let any_ip = listener.address.ip().is_unspecified();
+                listener.address.port() == wanted.port()
+                    && (any_ip || listener.address.ip() == wanted.ip())
+            })
+            .map(|(number, _)| *number)
+    }
+
+    fn new_end(&mut self) -> RawFd {
+        let socket = self.next_socket;
+        self.next_socket += 1;
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.free_port());
+        let end = End {
+            other: None,
+            local: nowhere,
+            peer: nowhere,
+            arriving: VecDeque::new(),
+            held: 0,
+            last_arrival: Duration::ZERO,
+            ends_at: None,
+            reset_at: None,
+            write_ended: false,
+            reset_on_close: false,
+        };
+        self.ends.insert(socket, end);
+        socket
+    }
+
+    /// Connects an end. The time at which it stands; `None` when nobody will answer.
+    fn connect(&mut self, client: RawFd, address: &Address) -> io::Result<Option<Duration>> {
+        let number = self
+            .listener_at(address)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ECONNREFUSED))?;
+        let backlog = self.faults.backlog;
+        let listener = self.listeners.get(&number).ok_or(io::ErrorKind::NotFound)?;
+        if listener.waiting.len() >= backlog {
+            return Ok(None);
+        }
+        let Address::Inet(wanted) = *address else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let server = self.new_end();
+        let arrives = self.arrival();
+        let mut client_address = None;
+        if let Some(end) = self.ends.get_mut(&client) {
+            end.other = Some(server);
+            end.peer = wanted;
+            client_address = Some(end.local);
+        }
+        if let (Some(end), Some(address)) = (self.ends.get_mut(&server), client_address) {
+            end.other = Some(client);
+            end.local = wanted;
+            end.peer = address;
+        }
+        if let Some(listener) = self.listeners.get_mut(&number) {
+            listener.waiting.push_back((arrives, server));
+        }
+        self.happens_at(arrives, Place::Listener(number));
+        let stands = arrives + (arrives - self.now);
+        self.happens_at(stands, Place::End(client));
+        Ok(Some(stands))
+    }
+
+    fn accept(&mut self, number: RawFd) -> Option<io::Result<(RawFd, SocketAddr)>> {
+        let listener = self.listeners.get_mut(&number)?;
+        if let Some(errno) = listener.errors.pop_front() {
+            return Some(Err(io::Error::from_raw_os_error(errno)));
+        }
+        let at = listener
+            .waiting
+            .iter()
+            .position(|(arrives, _)| *arrives <= self.now)?;
+        let (_, server) = listener.waiting.remove(at)?;
+        let peer = self.ends.get(&server)?.peer;
+        Some(Ok((server, peer)))
+    }
+
+    /// Sends from an end. `None` when the window is full.
+    fn send(&mut self, from: RawFd, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let end = self.ends.get(&from).ok_or(io::ErrorKind::NotConnected)?;
+        if end.reset_at.is_some_and(|at| at <= self.now) {
+            return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
+        if end.write_ended {
+            return Err(io::Error::from_raw_os_error(libc::EPIPE));
+        }
+        let Some(to) = end.other else {
+            // The other end is closed: what is sent to it comes back as a reset.
+            self.reset(from);
+            return Ok(Some(bytes.len()));
+        };
+        if self.chance(self.faults.reset) {
+            self.reset(from);
+            self.reset(to);
+            return Ok(Some(bytes.len()));
+        }
+        let held = self.ends.get(&to).map_or(0, |end| end.held);
+        let room = self.faults.window.saturating_sub(held).min(bytes.len());
+        if room == 0 {
+            return Ok(None);
+        }
+        let count = self.cut(room, self.faults.short_send);
+        let arrival = self.arrival();
+        let Some(end) = self.ends.get_mut(&to) else {
+            return Ok(Some(count));
+        };
+        end.last_arrival = end.last_arrival.max(arrival);
+        let arrival = end.last_arrival;
+        end.held += count;
+        end.arriving
+            .push_back((arrival, bytes.get(..count).unwrap_or_default().to_vec()));
+        self.happens_at(arrival, Place::End(to));
+        Ok(Some(count))
+    }
+
+    /// Receives at an end: `None` when nothing has arrived, 0 at the end of input.
+    fn receive(&mut self, at: RawFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let end = self.ends.get(&at).ok_or(io::ErrorKind::NotConnected)?;
+        if end.reset_at.is_some_and(|at| at <= self.now) {
+            return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
+        let now = self.now;
+        let arrived = end
+            .arriving
+            .iter()
+            .take_while(|(arrival, _)| *arrival <= now);
+        let available: usize = arrived.map(|(_, bytes)| bytes.len()).sum();
+        if available == 0 {
+            let ended = end.arriving.is_empty() && end.ends_at.is_some_and(|at| at <= now);
+            return Ok(ended.then_some(0));
+        }
+        let count = self.cut(available.min(into.len()), self.faults.short_receive);
+        let Some(end) = self.ends.get_mut(&at) else {
+            return Ok(None);
+        };
+        end.held -= count;
+        let mut filled = 0;
+        while filled < count
+            && let Some((_, bytes)) = end.arriving.front_mut()
+        {
+            let step = bytes.len().min(count - filled);
+            for (to, from) in into.iter_mut().skip(filled).zip(bytes.drain(..step)) {
+                *to = from;
+            }
+            filled += step;
+            if bytes.is_empty() {
+                end.arriving.pop_front();
+            }
+        }
+        if let Some(other) = end.other {
+            // There is room again, which the sender hears of after a while.
+            let arrival = self.arrival();
+            self.happens_at(arrival, Place::End(other));
+        }
+        Ok(Some(count))
+    }
+
+    /// Has an end find its connection reset, after the usual delay.
+    fn reset(&mut self, at: RawFd) {
+        let arrival = self.arrival();
+        if let Some(end) = self.ends.get_mut(&at) {
+            end.reset_at.get_or_insert(arrival);
+        }
+        self.happens_at(arrival, Place::End(at));
+    }
+
+    fn shutdown_write(&mut self, from: RawFd) {
+        let Some(end) = self.ends.get_mut(&from) else {
+            return;
+        };
+        if std::mem::replace(&mut end.write_ended, true) {
+            return;
+        }
+        let Some(to) = end.other else { return };
+        let arrival = self.arrival();
+        if let Some(end) = self.ends.get_mut(&to) {
+            let arrival = arrival.max(end.last_arrival);
+            end.ends_at = Some(arrival);
+            self.happens_at(arrival, Place::End(to));
+        }
+    }
+
+    fn shutdown_read(&mut self, at: RawFd) {
+        let now = self.now;
+        if let Some(end) = self.ends.get_mut(&at) {
+            end.ends_at = Some(now);
+            self.happens_at(now, Place::End(at));
+        }
+    }
+
+    /// Closes an end: an orderly end for the other one, or a reset if bytes are left unread, as in TCP.
+    fn close(&mut self, socket: RawFd) {
+        let Some(end) = self.ends.get(&socket) else {
+            return;
+        };
+        let unread = end.arriving.iter().any(|(arrival, _)| *arrival <= self.now);
+        let (other, reset) = (end.other, end.reset_on_close || unread);
+        if !reset {
+            self.shutdown_write(socket);
+        }
+        if let Some(other) = other {
+            if reset {
+                self.reset(other);
+            }
+            if let Some(end) = self.ends.get_mut(&other) {
+                end.other = None;
+            }
+        }
+        self.ends.remove(&socket);
+    }
+
+    /// Moves the clock to the next event, but not beyond `limit`. False when nothing is left to happen by then.
+    fn advance(&mut self, limit: Option<Duration>) -> bool {
+        match self.events.peek() {
+            Some(Reverse((at, _, _))) if limit.is_none_or(|limit| *at <= limit) => {
+                self.now = self.now.max(*at);
+                true
+            }
+            _ => {
+                self.now = self.now.max(limit.unwrap_or(self.now));
+                false
+            }
+        }
+    }
+
+    /// The next place where something has happened by now.
+    fn next_place(&mut self) -> Option<Place> {
+        let Reverse((at, _, place)) = *self.events.peek()?;
+        if at > self.now {
+            return None;
+        }
+        self.events.pop();
+        Some(place)
+    }
+}
+
+/// The engine over a simulated network.
+pub(crate) struct Sim {
+    network: Rc<RefCell<Network>>,
+    start: Instant,
+    notifier: Notifier,
+    pending: BTreeMap<RawFd, Pending>,
+    accepting: BTreeMap<RawFd, Key>,
+}
+
+/// Operations in flight on one socket.
+struct Pending {
+    key: Key,
+    receiving: bool,
+    sending: Option<(Box<Outgoing>, u64, bool)>,
+    /// When a connect will have succeeded.
+    connecting: Option<Duration>,
+}
+
+impl Sim {
+    pub(crate) fn new(seed: u64, faults: Faults) -> io::Result<Sim> {
+        let network = Rc::new(RefCell::new(Network {
+            now: Duration::ZERO,
+            random: seed,
+            faults,
+            ends: BTreeMap::new(),
+            next_socket: FIRST_SOCKET,
+            next_port: 20_000,
+            listeners: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            next_event: 0,
+        }));
+        NETWORK.set(Some(network.clone()));
+        Ok(Sim {
+            network,
+            start: Instant::now(),
+            notifier: Notifier::new()?,
+            pending: BTreeMap::new(),
+            accepting: BTreeMap::new(),
+        })
+    }
+
+    fn pending(&mut self, socket: RawFd, key: Key) -> &mut Pending {
+        self.pending.entry(socket).or_insert(Pending {
+            key,
+            receiving: false,
+            sending: None,
+            connecting: None,
+        })
+    }
+
+    fn receive(&mut self, socket: RawFd) -> Option<Outcome> {
+        let mut memory = buffer::take();
+        let result = self.network.borrow_mut().receive(socket, &mut memory);
+        Some(Outcome::Received(match result.transpose()? {
+            Ok(0) => Ok(Buffer::empty()),
+            Ok(count) => Ok(Buffer::filled(memory, count)),
+            Err(error) => Err(error),
+        }))
+    }
+
+    /// Sends what goes now; `None` when that is nothing.
+    fn send(
+        &mut self,
+        socket: RawFd,
+        mut outgoing: Box<Outgoing>,
+        chunk: u64,
+        close: bool,
+        key: Key,
+    ) -> Option<Outcome> {
+        let (taken, stop) = self.transmit(socket, &mut outgoing, chunk);
+        if taken == 0 && matches!(stop, Stop::Blocked) {
+            self.pending(socket, key).sending = Some((outgoing, chunk, close));
+            return None;
+        }
+        let stop = match stop {
+            Stop::Empty if close => {
+                self.discard(socket);
+                Stop::Closed
+            }
+            stop => stop,
+        };
+        Some(Outcome::Sent {
+            outgoing,
+            taken,
+            stop,
+        })
+    }
+
+    fn transmit(&mut self, socket: RawFd, outgoing: &mut Outgoing, chunk: u64) -> (u64, Stop) {
+        let mut network = self.network.borrow_mut();
+        let mut taken = 0;
+        let mut of_files = 0;
+        loop {
+            let sent = match outgoing.front() {
+                None => return (taken, Stop::Empty),
+                Some(Segment::Bytes(bytes)) => network.send(socket, bytes),
+                Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
+                Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
+                Some(Segment::File {
+                    file,
+                    offset,
+                    length,
+                }) => {
+                    let count = (*length)
+                        .min(outgoing.warm)
+                        .min(chunk - of_files)
+                        .min(65_536);
+                    let mut part = vec![0; count as usize];
+                    let slices = &mut [IoSliceMut::new(&mut part)];
+                    match rustix::io::preadv(file, slices, *offset) {
+                        Ok(0) => {
+                            let error = io::ErrorKind::UnexpectedEof.into();
+                            return (taken, Stop::Failed(error));
+                        }
+                        Ok(count) => {
+                            let sent = network.send(socket, part.get(..count).unwrap_or_default());
+                            of_files += sent.as_ref().map_or(0, |sent| sent.unwrap_or(0)) as u64;
+                            sent
+                        }
+                        Err(error) => Err(error.into()),
+                    }
+                }
+            };
+            match sent {
+                Ok(Some(count)) => {
+                    outgoing.advance(count as u64);
+                    taken += count as u64;
+                }
+                Ok(None) => return (taken, Stop::Blocked),
+                Err(error) => return (taken, Stop::Failed(error)),
+            }
+        }
+    }
+
+    /// Completes what can be completed at a place where something has happened.
+    fn look_at(&mut self, place: Place, completions: &mut Vec<Completion>) {
+        let mut complete = |key, kind, outcome| {
+            completions.push(Completion {
+                token: Token { key, kind },
+                outcome,
+                more: false,
+            });
+        };
+        match place {
+            Place::Listener(number) => {
+                if let Some(&key) = self.accepting.get(&number)
+                    && let Some(accepted) = self.network.borrow_mut().accept(number)
+                {
+                    self.accepting.remove(&number);
+                    let accepted = accepted.map(|(socket, peer)| (socket, Some(peer)));
+                    complete(key, OpKind::Accept, Outcome::Accepted(accepted));
+                }
+            }
+            Place::End(socket) => {
+                let now = self.network.borrow().now;
+                let Some(pending) = self.pending.get_mut(&socket) else {
+                    return;
+                };
+                let key = pending.key;
+                if pending.connecting.is_some_and(|at| at <= now) {
+                    pending.connecting = None;
+                    complete(key, OpKind::Connect, Outcome::Connected(Ok(())));
+                }
+                let receiving = pending.receiving;
+                let sending = pending.sending.take();
+                if receiving && let Some(outcome) = self.receive(socket) {
+                    self.pending(socket, key).receiving = false;
+                    complete(key, OpKind::Recv, outcome);
+                }
+                if let Some((outgoing, chunk, close)) = sending
+                    && let Some(outcome) = self.send(socket, outgoing, chunk, close, key)
+                {
+                    complete(key, OpKind::Send, outcome);
+                }
+            }
+        }
+    }
+
+    /// Nothing can happen any more, except that another thread posts something, in real time.
+    fn stand_still(&self) -> io::Result<()> {
+        let fd = self.notifier.fd();
+        let mut polled = [PollFd::new(&fd, PollFlags::IN)];
+        if rustix::event::poll(&mut polled, Some(&STANDSTILL))? == 0 {
+            return Err(io::Error::other(
+                "nothing can happen any more: every task waits forever",
+            ));
+        }
+        self.notifier.clear();
+        Ok(())
+    }
+}
+
+impl Engine for Sim {
+    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome> {
+        let key = token.key;
+        match op {
+            Op::Accept { socket, many: _ } => {
+                let accepted = self.network.borrow_mut().accept(socket);
+                if let Some(accepted) = accepted {
+                    return Some(Outcome::Accepted(
+                        accepted.map(|(end, peer)| (end, Some(peer))),
+                    ));
+                }
+                self.accepting.insert(socket, key);
+                None
+            }
+            Op::Connect { socket, address } => {
+                let connecting = self.network.borrow_mut().connect(socket, &address);
+                match connecting {
+                    Ok(at) => {
+                        self.pending(socket, key).connecting = Some(at.unwrap_or(Duration::MAX));
+                        None
+                    }
+                    Err(error) => Some(Outcome::Connected(Err(error))),
+                }
+            }
+            Op::Recv { socket, keep: _ } => {
+                if let Some(outcome) = self.receive(socket) {
+                    return Some(outcome);
+                }
+                self.pending(socket, key).receiving = true;
+                None
+            }
+            Op::Send {
+                socket,
+                outgoing,
+                chunk,
+                close,
+            } => self.send(socket, outgoing, chunk, close, key),
+            Op::Close { socket } => {
+                self.discard(socket);
+                Some(Outcome::Closed)
+            }
+        }
+    }
+
+    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+        let cancelled = || io::Error::from_raw_os_error(libc::ECANCELED);
+        if token.kind == OpKind::Accept {
+            let number = *self.accepting.iter().find(|(_, key)| **key == token.key)?.0;
+            self.accepting.remove(&number);
+            return Some(Outcome::Accepted(Err(cancelled())));
+        }
+        let pending = self
+            .pending
+            .values_mut()
+            .find(|pending| pending.key == token.key)?;
+        match token.kind {
+            OpKind::Recv => {
+                std::mem::take(&mut pending.receiving).then(|| Outcome::Received(Err(cancelled())))
+            }
+            OpKind::Connect => pending
+                .connecting
+                .take()
+                .map(|_| Outcome::Connected(Err(cancelled()))),
+            OpKind::Send => pending
+                .sending
+                .take()
+                .map(|(outgoing, _, _)| Outcome::Sent {
+                    outgoing,
+                    taken: 0,
+                    stop: Stop::Failed(cancelled()),
+                }),
+            OpKind::Accept | OpKind::Close => None,
+        }
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        // A turn takes time even if it waits for nothing, or tasks that are always ready would stop the clock.
+        let limit = timeout.map(|timeout| self.network.borrow().now + timeout.max(TURN));
+        loop {
+            loop {
+                let place = self.network.borrow_mut().next_place();
+                let Some(place) = place else { break };
+                self.look_at(place, completions);
+            }
+            if !completions.is_empty() {
+                return Ok(());
+            }
+            let advanced = self.network.borrow_mut().advance(limit);
+            if !advanced {
+                return match limit {
+                    Some(_) => Ok(()),
+                    None => self.stand_still(),
+                };
+            }
+        }
+    }
+
+    fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    fn now(&self) -> Instant {
+        self.start + self.network.borrow().now
+    }
+
+    fn socket(&mut self, _to: &Address, from: Option<IpAddr>) -> io::Result<RawFd> {
+        let mut network = self.network.borrow_mut();
+        let socket = network.new_end();
+        if let (Some(ip), Some(end)) = (from, network.ends.get_mut(&socket)) {
+            end.local.set_ip(ip);
+        }
+        Ok(socket)
+    }
+
+    fn control(&mut self, socket: RawFd, control: Control) -> io::Result<()> {
+        let mut network = self.network.borrow_mut();
+        match control {
+            Control::NoDelay(_) | Control::Cork(_) => {}
+            Control::ShutdownWrite => network.shutdown_write(socket),
+            Control::ShutdownRead => network.shutdown_read(socket),
+            Control::ShutdownBoth => {
+                network.shutdown_write(socket);
+                network.shutdown_read(socket);
+            }
+            Control::ResetOnClose => {
+                if let Some(end) = network.ends.get_mut(&socket) {
+                    end.reset_on_close = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, socket: RawFd) {
+        self.pending.remove(&socket);
+        let mut network = self.network.borrow_mut();
+        let Some(listener) = network.listeners.remove(&socket) else {
+            network.close(socket);
+            return;
+        };
+        for (_, server) in listener.waiting {
+            network.close(server);
+        }
+        sys::close(socket);
+    }
+
+    fn peer(&self, socket: RawFd) -> io::Result<Address> {
+        let network = self.network.borrow();
+        let end = network
+            .ends
+            .get(&socket)
+            .ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Address::Inet(end.peer))
+    }
+
+    fn local(&self, socket: RawFd) -> io::Result<Address> {
+        let network = self.network.borrow();
+        let end = network
+            .ends
+            .get(&socket)
+            .ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Address::Inet(end.local))
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        // A later simulation of this thread may have put its own network there already.
+        let _ = NETWORK.try_with(|current| {
+            let mut current = current.borrow_mut();
+            if current
+                .as_ref()
+                .is_some_and(|network| Rc::ptr_eq(network, &self.network))
+            {
+                *current = None;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Listener;
+    use crate::{now, sleep, spawn};
+
+    /// What a client gets from an echo server, and when, in a run with many faults.
+    fn run(seed: u64) -> (Vec<u8>, u128, bool) {
+        let faults = Faults {
+            short_receive: 400,
+            short_send: 400,
+            reset: 2,
+            delay_max: Duration::from_millis(30),
+            window: 3000,
+            ..Faults::default()
+        };
+        let mut runtime = runtime(seed, faults, Settings::default()).unwrap();
+        let begin = now();
+        let (socket, address) = listen(Address::Inet("10.0.0.1:80".parse().unwrap())).unwrap();
+        let outcome = runtime.block_on(async {
+            spawn(async move {
+                let listener = Listener::new(socket).unwrap();
+                while let Ok(stream) = listener.accept().await {
+                    spawn(async move {
+                        while let Ok(buffer) = stream.recv(None).await
+                            && !buffer.is_empty()
+                        {
+                            stream.push(buffer.into_bytes());
+                            if stream.drained(1000).await.is_err() {
+                                return;
+                            }
+                        }
+                        stream.finish();
+                    });
+                }
+            });
+            let mut client = Client::connect(&address).unwrap();
+            let content: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8).collect();
+            let (mut written, mut received) = (0, Vec::new());
+            loop {
+                if written < content.len() {
+                    match client.write(&content[written..]) {
+                        Ok(count) => written += count,
+                        Err(_) => return (received, true),
+                    }
+                    if written == content.len() {
+                        client.shutdown_write();
+                    }
+                }
+                match client.read() {
+                    Ok(bytes) => received.extend_from_slice(&bytes),
+                    Err(_) => return (received, true),
+                }
+                if client.ended() {
+                    assert!(received == content[..received.len()]);
+                    return (received, false);
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        (outcome.0, (now() - begin).as_micros(), outcome.1)
+    }
+
+    #[test]
+    fn a_seed_repeats_itself_and_seeds_differ() {
+        let first = run(1);
+        assert_eq!(first, run(1));
+        let outcomes: Vec<_> = (0..40).map(run).collect();
+        assert!(outcomes.iter().any(|(_, _, reset)| *reset));
+        assert!(
+            outcomes
+                .iter()
+                .any(|(bytes, _, reset)| !*reset && bytes.len() == 20_000)
+        );
+        assert!(outcomes.iter().any(|outcome| outcome.1 != first.1));
+    }
+
+    #[test]
+    fn hours_pass_in_no_time() {
+        let real = Instant::now();
+        let mut runtime = runtime(0, Faults::default(), Settings::default()).unwrap();
+        let wall = crate::wall();
+        runtime.block_on(sleep(Duration::from_secs(36_000)));
+        assert_eq!(crate::wall() - wall, Duration::from_secs(36_000));
+        assert!(real.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn accept_errors_can_be_planted() {
+        let mut runtime = runtime(0, Faults::default(), Settings::default()).unwrap();
+        let (socket, address) = listen(Address::Inet("10.0.0.1:80".parse().unwrap())).unwrap();
+        assert!(listen(address.clone()).is_err());
+        runtime.block_on(async {
+            let listener = Listener::new(socket).unwrap();
+            fail_accept(&address, libc::EMFILE).unwrap();
+            let _client = Client::connect(&address).unwrap();
+            let error = listener.accept().await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+            assert!(listener.accept().await.is_ok());
+        });
+    }
+
+    #[test]
+    fn a_full_backlog_does_not_answer() {
+        let faults = Faults {
+            backlog: 1,
+            ..Faults::default()
+        };
+        let mut runtime = runtime(0, faults, Settings::default()).unwrap();
+        let (socket, address) = listen(Address::Inet("10.0.0.1:80".parse().unwrap())).unwrap();
+        runtime.block_on(async {
+            let _listener = Listener::new(socket).unwrap();
+            let _first = crate::net::connect(&address, None, None).await.unwrap();
+            let deadline = now() + Duration::from_secs(60);
+            let error = crate::net::connect(&address, None, Some(deadline))
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(now() >= deadline);
+        });
+    }
+}
