@@ -357,7 +357,8 @@ pub(super) fn add(request: &mut Request) {
         let value = field.value.evaluate(request);
         add_field(&mut request.response, field, value);
     }
-    request.response.expect_trailers = headers
+    // As in nginx an error page that replaces a response with trailers is still sent in chunks.
+    request.response.expect_trailers |= headers
         .trailers
         .iter()
         .any(|field| describes || field.always);
