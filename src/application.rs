@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conf::{Diagnostic, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
+use conf::{Declared, Diagnostic, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
 use engine::net::Address;
 use process::{
     Application, Bundle, ErrorLog, Events, LogTarget, MasterSettings, Need, NeedKind, Needs,
@@ -21,12 +21,13 @@ use crate::cli::NGINX_VERSION;
 use crate::main_level::{self, MainLevel};
 
 /// Every directive that this program knows.
-pub fn registry() -> &'static Registry {
-    server::table::registry(&[main_level::TABLE])
+pub(crate) fn registry() -> &'static Registry {
+    static OTHERS: &[&[&dyn Declared]] = &[main_level::TABLE];
+    server::table::registry(OTHERS)
 }
 
 /// The program itself.
-pub struct Tidegate;
+pub(crate) struct Tidegate;
 
 impl Application for Tidegate {
     fn banner(&self) -> String {
@@ -61,7 +62,7 @@ impl Application for Tidegate {
             .targets()
             .map(|(file, level)| LogTarget {
                 key: file.can_be_reopened().then(|| file.key()),
-                level,
+                level: process::Level::parse(level.name()).unwrap_or(process::Level::Info),
             });
         Ok(Needs {
             master: MasterSettings {
@@ -178,8 +179,11 @@ fn log(file: Arc<LogFile>) -> Need {
 fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
     fn collect(scope: ScopeRef<'_>, lines: &mut Vec<NewProcessLine>) {
         for line in scope.lines() {
-            let mut specs = registry().find(&line.name.text());
-            if specs.any(|spec| spec.reload == Reload::NewProcess) {
+            let name = line.name.text();
+            if registry()
+                .find(&name)
+                .any(|spec| spec.reload == Reload::NewProcess)
+            {
                 lines.push(NewProcessLine {
                     name: line.name.text().into_owned(),
                     text: text(line),
@@ -263,25 +267,7 @@ impl Worker for Server {
         let generation = Arc::new(generation);
         let workers = match self.serving {
             Some(_) => None,
-            None => {
-                let (engine, reason) = engine::choose(events.engine);
-                server::log::write_main(
-                    server::log::Level::Notice,
-                    server::log::Subsystem::Event,
-                    format_args!("{reason}"),
-                );
-                let settings = Settings {
-                    engine,
-                    threads: main.threads,
-                    connections: events.connections,
-                    multi_accept: events.multi_accept,
-                    affinity: main.affinity,
-                };
-                let started = Workers::start(&settings, &generation, &Sockets::new());
-                Some(started.map_err(|error| {
-                    process::log::failure("worker threads could not be started", &error)
-                })?)
-            }
+            None => Some(start_threads(&main, &events, &generation)?),
         };
         let shutdown_timeout = main.shutdown_timeout;
         self.prepared = Some(Prepared {
@@ -314,11 +300,7 @@ impl Worker for Server {
         server::log::set_main(Arc::clone(&generation.error_log));
         if let Err(error) = workers.swap(&generation, &sockets) {
             let text = process::log::failure("listening sockets could not be shared", &error);
-            server::log::write_main(
-                server::log::Level::Emerg,
-                server::log::Subsystem::Core,
-                format_args!("{text}"),
-            );
+            server::log::process_error(server::log::Level::Emerg, format_args!("{text}"));
         }
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
         if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
@@ -367,6 +349,27 @@ impl Worker for Server {
         serving.workers.terminate();
         serving.workers.wait();
     }
+}
+
+/// Starts the threads of this process. They listen when the generation is committed.
+fn start_threads(
+    main: &MainLevel,
+    events: &server::events::Events,
+    generation: &Arc<Generation>,
+) -> Result<Workers, String> {
+    server::log::set_main(Arc::clone(&generation.error_log));
+    let (engine, reason) = engine::choose(events.engine);
+    let text = format_args!("using the \"{engine}\" event method: {reason}");
+    server::log::process_error(server::log::Level::Notice, text);
+    let settings = Settings {
+        engine,
+        threads: main.threads,
+        connections: events.connections,
+        multi_accept: events.multi_accept,
+        affinity: main.affinity.clone(),
+    };
+    Workers::start(&settings, generation, &Sockets::new())
+        .map_err(|error| process::log::failure("worker threads could not be started", &error))
 }
 
 /// Does something on a thread of its own after a time.

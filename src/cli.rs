@@ -13,36 +13,36 @@ use process::{Action, ErrorLog, Options, SignalName};
 
 /// Where things are when the command line does not say: the paths of Debian's nginx, so that its
 /// `/etc/nginx` is served as it is, and a pid file of our own.
-pub mod paths {
+pub(crate) mod paths {
     /// Relative data paths start here (`-p`).
-    pub const PREFIX: &str = "/usr/share/nginx";
+    pub(crate) const PREFIX: &str = "/usr/share/nginx";
     /// The configuration (`-c`).
-    pub const CONF: &str = "/etc/nginx/nginx.conf";
+    pub(crate) const CONF: &str = "/etc/nginx/nginx.conf";
     /// The log until the configuration's own is open, and its default (`-e`).
-    pub const ERROR_LOG: &str = "/var/log/nginx/error.log";
+    pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
     /// The default of `pid`.
-    pub const PID: &str = "/run/tidegate.pid";
+    pub(crate) const PID: &str = "/run/tidegate.pid";
 }
 
 /// The nginx whose behaviour ours is compared with.
-pub const NGINX_VERSION: &str = "1.31.5";
+pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
 /// What a command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandLine {
+pub(crate) struct CommandLine {
     /// What is printed first.
-    pub show: Option<Show>,
+    pub(crate) show: Option<Show>,
     /// What is done then; nothing where something is shown and no test is asked for.
-    pub options: Option<Options>,
+    pub(crate) options: Option<Options>,
 }
 
 /// What is printed first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Show {
+pub(crate) struct Show {
     /// `-?`, `-h`
-    pub help: bool,
+    pub(crate) help: bool,
     /// `-V`
-    pub configure: bool,
+    pub(crate) configure: bool,
 }
 
 /// The flags as they were written.
@@ -60,7 +60,7 @@ struct Flags {
 }
 
 /// Reads the arguments after the program's name. The error is the line to print.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLine, String> {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLine, String> {
     let mut flags = Flags::default();
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
@@ -152,7 +152,7 @@ impl Flags {
 }
 
 /// The text of `-v`, `-V` and `-h`; `modules` are the configure arguments that are true of us.
-pub fn shown(show: Show, modules: &[String]) -> String {
+pub(crate) fn shown(show: Show, modules: &[String]) -> String {
     let mut text = format!("tidegate version: tidegate/{}\n", env!("CARGO_PKG_VERSION"));
     if show.help {
         text.push_str(&usage());

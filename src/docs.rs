@@ -11,7 +11,7 @@ const USAGE: &str = "usage: tidegate docs [name | --all directory]";
 
 /// Prints the manual of one directive, or the names of all; with `--all` writes one page for
 /// each into a directory. The error is the line to print.
-pub fn run(arguments: &[OsString], registry: &Registry) -> Result<(), String> {
+pub(crate) fn run(arguments: &[OsString], registry: &Registry) -> Result<(), String> {
     match arguments {
         [] => {
             let names = registry.iter().flat_map(|declared| declared.spec().names());

@@ -15,7 +15,7 @@ use process::identity::{self, Identity};
 use crate::cli::paths;
 
 /// All of them, for the table of directives.
-pub static TABLE: &[&dyn Declared] = &[
+pub(crate) static TABLE: &[&dyn Declared] = &[
     &DAEMON,
     &MASTER_PROCESS,
     &PID,
@@ -25,7 +25,6 @@ pub static TABLE: &[&dyn Declared] = &[
     &WORKER_RLIMIT_NOFILE,
     &WORKER_SHUTDOWN_TIMEOUT,
     &LOCK_FILE,
-    &PCRE_JIT,
     &THREAD_POOL,
     &TIMER_RESOLUTION,
 ];
@@ -110,12 +109,6 @@ static LOCK_FILE: Setting<PathBuf> = Setting::new("lock_file", &["file"], parse:
     .no_effect("worker threads share memory and need no lock in a file")
     .manual("Where nginx takes locks on systems without atomic operations.");
 
-static PCRE_JIT: Setting<bool> = Setting::new("pcre_jit", &["on | off"], parse::flag)
-    .contexts(Contexts::MAIN)
-    .default("off")
-    .no_effect("regular expressions are always compiled ahead")
-    .manual("Compiles nginx's regular expressions to machine code.");
-
 static THREAD_POOL: Setting<()> = Setting::new(
     "thread_pool",
     &["name threads=number [max_queue=number]"],
@@ -135,28 +128,28 @@ static TIMER_RESOLUTION: Setting<Duration> =
 
 /// What the directives amount to.
 #[derive(Debug)]
-pub struct MainLevel {
+pub(crate) struct MainLevel {
     /// `daemon`
-    pub daemon: bool,
+    pub(crate) daemon: bool,
     /// `master_process`
-    pub master_process: bool,
+    pub(crate) master_process: bool,
     /// `pid`, below the prefix where it is relative.
-    pub pid: PathBuf,
+    pub(crate) pid: PathBuf,
     /// `user`; none where this process cannot become anybody.
-    pub identity: Option<Identity>,
+    pub(crate) identity: Option<Identity>,
     /// `worker_processes`
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// `worker_cpu_affinity`: the CPUs of each thread, or nothing.
-    pub affinity: Vec<Vec<usize>>,
+    pub(crate) affinity: Vec<Vec<usize>>,
     /// `worker_rlimit_nofile`
-    pub open_files_max: Option<u64>,
+    pub(crate) open_files_max: Option<u64>,
     /// `worker_shutdown_timeout`
-    pub shutdown_timeout: Option<Duration>,
+    pub(crate) shutdown_timeout: Option<Duration>,
 }
 
 impl MainLevel {
     /// Reads the main level. Warnings go to `diagnostics`.
-    pub fn compile(
+    pub(crate) fn compile(
         root: ScopeRef<'_>,
         prefix: &Path,
         diagnostics: &mut Vec<Diagnostic>,

@@ -82,7 +82,7 @@ const OPTIONAL: &[Module] = &[
 ];
 
 /// The configure arguments that are true of a program with these directives.
-pub fn configure_arguments(registry: &Registry) -> Vec<String> {
+pub(crate) fn configure_arguments(registry: &Registry) -> Vec<String> {
     let without = DEFAULT.iter().filter(|module| !works(module, registry));
     let with = OPTIONAL.iter().filter(|module| works(module, registry));
     without
