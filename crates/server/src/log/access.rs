@@ -13,7 +13,7 @@ use conf::parse;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word};
 
 use super::error::with_line;
-use super::format::{Format, Formats};
+use super::format::{Format, Formats, LOG_FORMAT};
 use super::{Buffering, LogFile, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
@@ -185,7 +185,9 @@ pub struct AccessLogs {
 }
 
 impl Feature for AccessLogs {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[&ACCESS_LOG];
+    // `log_format` stands in `http` only, so it makes no difference to who owns the logs; it is
+    // here because the table of all directives is made of these lists.
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&ACCESS_LOG, &LOG_FORMAT];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AccessLogs, Fault> {
         let formats = compiler.feature::<Formats>(scope)?;

@@ -257,6 +257,14 @@ impl ErrorLog {
         ErrorLog { targets, threshold }
     }
 
+    /// Every file with the least grave level that it takes whole.
+    pub fn targets(&self) -> impl Iterator<Item = (&Arc<LogFile>, Level)> {
+        self.targets.iter().map(|(file, threshold)| {
+            let level = if threshold.debug > 0 { Level::Debug } else { threshold.level };
+            (file, level)
+        })
+    }
+
     /// Whether a line of this level would be written anywhere.
     #[inline]
     pub fn admits(&self, level: Level, subsystem: Subsystem) -> bool {

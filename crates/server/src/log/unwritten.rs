@@ -28,7 +28,7 @@ use super::{Buffering, Level, LogFile, process_error};
 
 /// Bytes that wait for a file that cannot be written, per thread and file, beside what
 /// `buffer=` allows.
-pub const UNWRITTEN_MAX: usize = 1024 * 1024;
+const UNWRITTEN_MAX: usize = 1024 * 1024;
 
 /// Bytes that one turn of the loop gathers for a file before they are written in the middle of
 /// the turn.

@@ -115,10 +115,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "content_length" => client::content_length,
         "content_type" => |request, out| client::header(request, b"content_type", out),
         "document_root" => document_root,
-        "document_uri" | "uri" => |request, out| {
-            out.extend_from_slice(&request.uri);
-            !request.uri.is_empty()
-        },
+        "document_uri" | "uri" => client::path,
         "gzip_ratio" => |request, out| match request.compressed {
             Some((bytes_in, bytes_out)) => gzip::ratio(bytes_in, bytes_out, out),
             None => false,

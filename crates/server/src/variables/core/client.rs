@@ -20,18 +20,20 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     client.head.has_request_line()
 }
 
-/// The method as sent, unless an error page has changed it.
+/// The method as sent, unless an error page has changed it. Not found where the request line
+/// could not be read.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    let sent = client.head.method_name(&client.bytes);
+    if !client.head.has_request_line() && client.head.protocol(&client.bytes).is_empty() {
+        return false;
+    }
     let changed = request.is_main() && request.method != client.head.method();
     let name = match request.method {
-        Method::Other => sent,
-        method if changed => method.name().as_bytes(),
-        _ => sent,
+        method if changed && method != Method::Other => method.name().as_bytes(),
+        _ => client.head.method_name(&client.bytes),
     };
     out.extend_from_slice(name);
-    !name.is_empty()
+    true
 }
 
 /// The version as sent; not found in HTTP/0.9.
@@ -42,17 +44,34 @@ pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool 
     !protocol.is_empty()
 }
 
-/// `$args`: not found where there never was a `?`.
-pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(&request.args);
-    !request.args.is_empty() || request.client.head.args().is_some()
+/// The path in force; that of the request line where a faulty head ended the request early.
+pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let path = match request.uri.as_slice() {
+        b"" if client.head.has_request_line() => client.head.path(&client.bytes),
+        path => path,
+    };
+    out.extend_from_slice(path);
+    !path.is_empty()
 }
 
-/// The client's Host without port, in lower case; the server's name where it sent none.
+/// Not found rather than empty, even where the target ends with `?`.
+pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&request.args);
+    !request.args.is_empty()
+}
+
+/// The client's host without port, in lower case; the server's name where it sent none.
 pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match request.client.host.as_slice() {
-        b"" => out.extend_from_slice(&request.server.name),
-        host => out.extend_from_slice(host),
+    let client = &request.client;
+    match (client.host.as_slice(), client.head.server_name()) {
+        // A fault further down in the head: nobody has taken the name over.
+        (b"", Some(server)) => {
+            let name = server.name.of(&client.bytes);
+            out.extend(name.iter().map(u8::to_ascii_lowercase));
+        }
+        (b"", None) => out.extend_from_slice(&request.server.name),
+        (host, _) => out.extend_from_slice(host),
     }
     true
 }
@@ -84,14 +103,13 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// A body that was read and lies in memory; an empty one counts as none.
 pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(parts) = request.body.in_memory() else {
-        return false;
-    };
-    for part in parts {
+    let start = out.len();
+    for part in request.body.in_memory().unwrap_or_default() {
         out.extend_from_slice(part);
     }
-    true
+    out.len() > start
 }
 
 pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
