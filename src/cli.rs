@@ -98,10 +98,14 @@ impl Flags {
                 b't' => self.test = true,
                 b'T' => (self.test, self.dump) = (true, true),
                 b'q' => self.quiet = true,
-                b'p' => return Ok(self.prefix = Some(value("directory name")?)),
-                b'e' => return Ok(self.error_log = Some(value("file name")?)),
-                b'c' => return Ok(self.conf = Some(value("file name")?)),
-                b'g' => return Ok(self.globals = Some(value("parameter")?)),
+                _ => {}
+            }
+            // The others take a value, so nothing can follow in the same argument.
+            match letter {
+                b'p' => self.prefix = Some(value("directory name")?),
+                b'e' => self.error_log = Some(value("file name")?),
+                b'c' => self.conf = Some(value("file name")?),
+                b'g' => self.globals = Some(value("parameter")?),
                 b's' => {
                     let name = value("parameter")?;
                     let name = name.to_string_lossy();
