@@ -105,6 +105,10 @@ fn compile(
         privileged: process::identity::is_superuser(),
     };
     let mut diagnostics = Vec::new();
+    if !loaded.has_errors() && loaded.tree.root().children("events").next().is_none() {
+        let text = "no \"events\" section in configuration";
+        diagnostics.push(Diagnostic::new(conf::Level::Emerg, text, None));
+    }
     let main = MainLevel::compile(loaded.tree.root(), &options.prefix, &mut diagnostics);
     match (main, server::compile(&loaded.tree, &environment)) {
         (Ok(main), Ok(mut compiled)) => {

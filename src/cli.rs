@@ -76,7 +76,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
 }
 
 impl Flags {
-    /// One argument, without its dash.
+    /// One argument, without its dash: switches, and at its end maybe a flag with a value.
     fn read(
         &mut self,
         mut letters: &[u8],
@@ -84,13 +84,6 @@ impl Flags {
     ) -> Result<(), String> {
         while let Some((letter, rest)) = letters.split_first() {
             letters = rest;
-            // The rest of the argument, or the next one.
-            let mut value = |what: &str| match rest {
-                [] => following
-                    .next()
-                    .ok_or_else(|| format!("option \"-{}\" requires {what}", *letter as char)),
-                rest => Ok(OsString::from_vec(rest.to_vec())),
-            };
             match letter {
                 b'?' | b'h' => self.show.get_or_insert_default().help = true,
                 b'v' => drop(self.show.get_or_insert_default()),
@@ -98,23 +91,38 @@ impl Flags {
                 b't' => self.test = true,
                 b'T' => (self.test, self.dump) = (true, true),
                 b'q' => self.quiet = true,
-                _ => {}
+                flag => return self.read_value(*flag, rest, following),
             }
-            // The others take a value, so nothing can follow in the same argument.
-            match letter {
-                b'p' => self.prefix = Some(value("directory name")?),
-                b'e' => self.error_log = Some(value("file name")?),
-                b'c' => self.conf = Some(value("file name")?),
-                b'g' => self.globals = Some(value("parameter")?),
-                b's' => {
-                    let name = value("parameter")?;
-                    let name = name.to_string_lossy();
-                    let signal = SignalName::parse(&name);
-                    let invalid = || format!("invalid option: \"-s {name}\"");
-                    return Ok(self.signal = Some(signal.ok_or_else(invalid)?));
-                }
-                other => return Err(format!("invalid option: \"{}\"", *other as char)),
+        }
+        Ok(())
+    }
+
+    /// A flag whose value is the rest of its argument, or the next one.
+    fn read_value(
+        &mut self,
+        flag: u8,
+        rest: &[u8],
+        following: &mut impl Iterator<Item = OsString>,
+    ) -> Result<(), String> {
+        let flag = char::from(flag);
+        let mut value = |what: &str| match rest {
+            [] => following
+                .next()
+                .ok_or_else(|| format!("option \"-{flag}\" requires {what}")),
+            rest => Ok(OsString::from_vec(rest.to_vec())),
+        };
+        match flag {
+            'p' => self.prefix = Some(value("directory name")?),
+            'e' => self.error_log = Some(value("file name")?),
+            'c' => self.conf = Some(value("file name")?),
+            'g' => self.globals = Some(value("parameter")?),
+            's' => {
+                let name = value("parameter")?;
+                let name = name.to_string_lossy();
+                let invalid = || format!("invalid option: \"-s {name}\"");
+                self.signal = Some(SignalName::parse(&name).ok_or_else(invalid)?);
             }
+            _ => return Err(format!("invalid option: \"{flag}\"")),
         }
         Ok(())
     }

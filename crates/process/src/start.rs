@@ -63,18 +63,24 @@ pub(crate) fn examine(
     let registry = application.registry();
     let loaded = conf::load(conf_path, options.conf_prefix(), globals, registry, &files);
     let examined = application.examine(&loaded, &files, options);
-    let mut diagnostics = loaded.diagnostics;
-    let is_error = |diagnostic: &Diagnostic| diagnostic.level == conf::Level::Emerg;
-    let needs = match examined {
+    let (needs, found) = match examined {
         Ok(mut needs) => {
-            diagnostics.append(&mut needs.diagnostics);
-            Some(needs).filter(|_| !diagnostics.iter().any(is_error))
+            let found = std::mem::take(&mut needs.diagnostics);
+            (Some(needs), found)
         }
-        Err(found) => {
-            diagnostics.extend(found);
-            None
-        }
+        Err(found) => (None, found),
     };
+    let mut diagnostics = loaded.diagnostics;
+    for diagnostic in found {
+        // A value that cannot be read is found when it is parsed and again when it is used.
+        if !diagnostics.contains(&diagnostic) {
+            diagnostics.push(diagnostic);
+        }
+    }
+    let has_errors = diagnostics
+        .iter()
+        .any(|found| found.level == conf::Level::Emerg);
+    let needs = needs.filter(|_| !has_errors);
     let findings = Findings {
         diagnostics,
         sources: loaded.sources,
