@@ -19,6 +19,7 @@ use engine::net::Address;
 
 use crate::compile::Compiler;
 use crate::http::modules::access::{Cidr, parse_address, parse_ipv4, stray_bits};
+use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::variables::{Source, Variable};
 
@@ -67,13 +68,6 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
         .define(&name, Source::Geo(Arc::new(geo)))
         .map_err(|text| Fault::at(&line.name, text))?;
     Ok(())
-}
-
-fn variable_name(word: &Word) -> Result<String, Fault> {
-    word.text()
-        .strip_prefix('$')
-        .map(str::to_owned)
-        .ok_or_else(|| Fault::at(word, format!("invalid variable name \"{}\"", word.text())))
 }
 
 /// A compiled `geo` block.
@@ -143,10 +137,7 @@ pub fn forwarded(address: IpAddr, headers: &[&[u8]], proxies: &[Cidr], recursive
                 rest = rest.get(..rest.len() - 1).unwrap_or_default();
             }
             // A separator in first place is taken for a part of the address, as in nginx.
-            let start = rest
-                .iter()
-                .rposition(&separates)
-                .filter(|&at| at > 0);
+            let start = rest.iter().rposition(&separates).filter(|&at| at > 0);
             let text = rest.get(start.map_or(0, |at| at + 1)..).unwrap_or_default();
             let Some(next) = parse_address_port(text) else {
                 return address;

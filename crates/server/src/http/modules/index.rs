@@ -102,15 +102,12 @@ pub async fn serve(request: &mut Request) -> Step {
             _ => {}
         }
         if !directory_seen {
-            path.truncate(directory);
-            if let Some(status) = check_directory(request, path).await {
+            if let Some(status) = check_directory(request, &path, directory).await {
                 return Step::Finish(status);
             }
             directory_seen = true;
         }
         if error.errno() != libc::ENOENT {
-            let mut path = request.filename();
-            path.extend_from_slice(&name);
             log::error!(
                 request,
                 Crit,
@@ -125,20 +122,24 @@ pub async fn serve(request: &mut Request) -> Step {
     Step::Next
 }
 
-/// What is wrong with the directory itself, as a status; `None` where it is there.
-async fn check_directory(request: &mut Request, mut path: Vec<u8>) -> Option<u16> {
+/// What is wrong with the directory itself, as a status; `None` where it is there. `file` is the
+/// path that was looked for, its first `length` bytes are the directory. Lines in the log name the
+/// file, as nginx's do.
+async fn check_directory(request: &mut Request, file: &[u8], length: usize) -> Option<u16> {
+    let directory = file.get(..length).unwrap_or(file);
     // The slash at the end goes, unless it is the root or an `alias` was written without one.
-    if path.len() > 1 && path.last() == Some(&b'/') {
-        path.pop();
-    }
-    let error = match open_file_cache::test(request, &path).await {
+    let directory = match directory {
+        [path @ .., b'/'] if !path.is_empty() => path,
+        path => path,
+    };
+    let error = match open_file_cache::test(request, directory).await {
         Ok(looked) if looked.metadata.is_dir() => return None,
         Ok(_) => {
             log::error!(
                 request,
                 Alert,
                 "\"{}\" is not a directory",
-                log::Printable(&path)
+                log::Printable(file)
             );
             return Some(500);
         }
@@ -148,14 +149,14 @@ async fn check_directory(request: &mut Request, mut path: Vec<u8>) -> Option<u16
         // It could be searched, or the file would have given this error before.
         libc::EACCES => None,
         libc::ELOOP | libc::EMLINK => Some(403),
-        libc::ENOENT => Some(refused(request, &path, &error)),
+        libc::ENOENT => Some(refused(request, file, &error)),
         _ => {
             log::error!(
                 request,
                 Crit,
                 "{} \"{}\" failed {}",
                 error.call,
-                log::Printable(&path),
+                log::Printable(directory),
                 log::Errno(&error.error)
             );
             Some(500)

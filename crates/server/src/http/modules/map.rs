@@ -17,6 +17,7 @@ use conf::{
 };
 
 use crate::compile::Compiler;
+use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::regex::Regex;
 use crate::text::Text;
@@ -68,11 +69,7 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
         return Ok(());
     }; // the arity has been checked
     let source = compiler.text(&Template::parse(source)?);
-    let variable = name
-        .text()
-        .strip_prefix('$')
-        .map(str::to_owned)
-        .ok_or_else(|| Fault::at(name, format!("invalid variable name \"{}\"", name.text())))?;
+    let variable = variable_name(name)?;
     let mut builder = Builder::default();
     if let Some(Block::Free(rows)) = &line.block {
         for row in rows {

@@ -13,6 +13,7 @@ use conf::{
 };
 
 use crate::compile::Compiler;
+use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Source;
@@ -52,11 +53,7 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
         return Ok(());
     }; // the arity has been checked
     let text = compiler.text(&Template::parse(text)?);
-    let variable = name
-        .text()
-        .strip_prefix('$')
-        .map(str::to_owned)
-        .ok_or_else(|| Fault::at(name, format!("invalid variable name \"{}\"", name.text())))?;
+    let variable = variable_name(name)?;
     let mut shares = Vec::new();
     if let Some(Block::Free(rows)) = &line.block {
         for row in rows {
