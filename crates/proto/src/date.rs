@@ -77,12 +77,12 @@ fn parse_with_comma(mut rest: Reader<'_>) -> Option<i64> {
         _ => return None,
     };
     let month = rest.month()?;
-    rest.expect(separator)?;
+    rest.skip(separator)?;
     let mut year = rest.number(year_digits)?;
     if year_digits == 2 {
         year += if year < 70 { 2000 } else { 1900 };
     }
-    rest.expect(b' ')?;
+    rest.skip(b' ')?;
     let seconds = rest.time()?;
     compose(year, month, day, seconds)
 }
@@ -98,9 +98,9 @@ fn parse_asctime(mut rest: Reader<'_>) -> Option<i64> {
     if rest.peek()? != b' ' {
         day = day * 10 + rest.number(1)?;
     }
-    rest.expect(b' ')?;
+    rest.skip(b' ')?;
     let seconds = rest.time()?;
-    rest.expect(b' ')?;
+    rest.skip(b' ')?;
     let year = rest.number(4)?;
     compose(year, month, day, seconds)
 }
@@ -191,7 +191,7 @@ impl Reader<'_> {
         Some(first)
     }
 
-    fn expect(&mut self, byte: u8) -> Option<()> {
+    fn skip(&mut self, byte: u8) -> Option<()> {
         (self.next()? == byte).then_some(())
     }
 
@@ -238,9 +238,9 @@ impl Reader<'_> {
     /// `08:49:37` in seconds.
     fn time(&mut self) -> Option<i64> {
         let hour = self.number(2)?;
-        self.expect(b':')?;
+        self.skip(b':')?;
         let minute = self.number(2)?;
-        self.expect(b':')?;
+        self.skip(b':')?;
         let second = self.number(2)?;
         (hour <= 23 && minute <= 59 && second <= 59).then_some(hour * 3600 + minute * 60 + second)
     }

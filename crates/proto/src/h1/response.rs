@@ -115,7 +115,8 @@ impl ResponseError {
     }
 }
 
-/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9.
+/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9. nginx passes
+/// such bytes on to the client as they are, without a head of its own.
 pub const NO_HEADER: &str = "upstream sent no valid HTTP/1.0 header";
 
 /// Upstreams' headers are taken with any name.
