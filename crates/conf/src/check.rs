@@ -1,14 +1,15 @@
 //! The pass over a tree that has been read: parses every value once, and finds duplicates, lines
-//! without effect, and modules that are not built in.
+//! without effect, and modules that are not built in. The same for the defaults of a table.
 
 use std::cell::RefCell;
 
+use crate::contexts::Contexts;
 use crate::diagnostic::{Diagnostic, Fault, Level};
 use crate::language::LOAD_MODULE;
 use crate::load::module_name;
 use crate::position::Position;
 use crate::registry::Registry;
-use crate::scope::ScopeRef;
+use crate::scope::{ScopeRef, default_lines};
 use crate::setting::{Declared, Setter};
 use crate::spec::{BlockKind, Effect};
 use crate::tree::{Line, Tree};
@@ -170,4 +171,42 @@ fn modules(root: ScopeRef<'_>, registry: &Registry, found: &mut Vec<(u32, Diagno
             ));
         }
     }
+}
+
+/// What is wrong with one declaration.
+pub(crate) fn declaration(declared: &'static dyn Declared) -> Vec<String> {
+    let spec = declared.spec();
+    let mut faults = Vec::new();
+    let mut fault = |text: &str| faults.push(format!("\"{}\" {text}", spec.name));
+    if spec
+        .names()
+        .any(|name| spec.contexts_of(name) == Contexts::NONE)
+    {
+        fault("may stand nowhere");
+    }
+    if spec.manual.is_empty() {
+        fault("has no manual");
+    }
+    let lines: Vec<&Line> = default_lines(spec).iter().collect();
+    if lines.len() > 1 && !spec.inherit.allows_several() {
+        fault("has a default of several lines");
+    }
+    if lines.iter().any(|line| !spec.arity.allows(line.args.len())) {
+        fault("has a default with a wrong number of arguments");
+    }
+    if !lines.is_empty() {
+        let tree = Tree::new();
+        let scope = tree.root();
+        let setter = Setter {
+            spec,
+            lines: &lines,
+            scope,
+            default: true,
+            warnings: None,
+        };
+        if let Err(refusal) = declared.check(&setter) {
+            fault(&format!("refuses its default: {}", refusal.message));
+        }
+    }
+    faults
 }

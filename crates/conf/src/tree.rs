@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -107,8 +108,8 @@ pub(crate) struct Scope {
     pub(crate) index: Vec<Entry>,
 }
 
-impl std::fmt::Debug for Scope {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Scope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Scope")
             .field("id", &self.id)
             .field("opener", &self.opener)

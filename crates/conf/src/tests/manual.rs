@@ -1,7 +1,7 @@
-//! Pages of the manual.
+//! Pages of the manual, and faults of the declarations behind them.
 
 use super::{ALLOW, PCRE_JIT, PROGRAM_LINES, ROOT, registry};
-use crate::manual;
+use crate::{Contexts, Declared, Registry, Setting, manual, parse};
 
 #[test]
 fn a_page_says_what_the_declaration_says() {
@@ -59,5 +59,29 @@ fn every_declaration_has_a_page() {
             .map(|spec| spec.name)
             .collect::<Vec<_>>(),
         ["root"]
+    );
+}
+
+static TWICE: Setting<u64> = Setting::new("root", &["size"], parse::size)
+    .contexts(Contexts::HTTP)
+    .default("1 x")
+    .manual("m");
+static NOWHERE: Setting<u64> = Setting::new("nowhere", &["size"], parse::size).default("x");
+
+#[test]
+fn faults_of_declarations_are_found() {
+    const GOOD: &[&dyn Declared] = &[&ROOT];
+    const BAD: &[&dyn Declared] = &[&TWICE, &NOWHERE];
+    let faults = Registry::new(&[GOOD, BAD]).faults();
+    assert_eq!(
+        faults,
+        [
+            "\"nowhere\" has no manual",
+            "\"nowhere\" may stand nowhere",
+            "\"nowhere\" refuses its default: \"nowhere\" directive invalid value",
+            "\"root\" has a default with a wrong number of arguments",
+            "\"root\" has no manual",
+            "\"root\" is declared twice for one context",
+        ]
     );
 }
