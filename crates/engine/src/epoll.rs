@@ -483,3 +483,13 @@ fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_small() {
+        assert!(size_of::<Source>() <= 24, "{}", size_of::<Source>());
+    }
+}

@@ -6,7 +6,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use base::limits::RECEIVE_BUFFER_SIZE_DEFAULT;
 
@@ -152,14 +151,7 @@ impl Drop for Runtime {
         task::end();
         HOOKS.with_borrow_mut(Vec::clear);
         self.remote.close();
-        // What the tasks have closed still has to reach the kernel.
-        let _ = enter(|worker| {
-            worker.close_all();
-            worker
-                .engine
-                .wait(Some(Duration::ZERO), &mut self.completions)
-        });
-        self.completions.clear();
+        enter(|worker| worker.end(&mut self.completions));
         drop(worker::uninstall());
         Clock::stop();
     }

@@ -911,3 +911,26 @@ impl Drop for BufferRing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_small() {
+        assert!(size_of::<Source>() <= 32, "{}", size_of::<Source>());
+    }
+
+    #[test]
+    fn user_data_holds_kind_place_and_generation() {
+        let key = Key {
+            index: u32::MAX - 1,
+            generation: GENERATION_MASK,
+        };
+        let data = user_data(CLOSE, key);
+        assert_eq!(data & 7, CLOSE);
+        assert_eq!((data >> 32) as u32, key.index);
+        assert_eq!((data as u32) >> 3, key.generation);
+        assert_ne!(data, NOTIFIER);
+    }
+}

@@ -28,6 +28,10 @@ thread_local! {
 /// Queues of outgoing segments that are kept for the next streams that send.
 const SPARE_QUEUES_MAX: usize = 64;
 
+/// How often, and how long each time, the operations of a thread that ends are waited for.
+const END_ROUNDS_MAX: usize = 100;
+const END_ROUND: Duration = Duration::from_millis(10);
+
 pub(crate) struct Worker {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) streams: Slab<StreamState>,
@@ -164,6 +168,19 @@ impl Worker {
         }
         self.run_timers();
         Ok(())
+    }
+
+    /// Closes all streams and waits until the engine has given back what it had of them, as far as it does.
+    pub(crate) fn end(&mut self, completions: &mut Vec<Completion>) {
+        self.close_all();
+        for _ in 0..END_ROUNDS_MAX {
+            if self.streams.is_empty() || self.engine.wait(Some(END_ROUND), completions).is_err() {
+                return;
+            }
+            for completion in completions.drain(..) {
+                self.complete(completion);
+            }
+        }
     }
 
     fn complete(&mut self, completion: Completion) {

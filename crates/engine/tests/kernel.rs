@@ -1,0 +1,483 @@
+//! What only a real kernel shows: full queues, small socket buffers, files that are cold or shrink, several threads.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::file::File;
+use engine::net::{Address, KeepAlive, ListenOptions, Listener, Segment, Stream, connect, listen};
+use engine::{EngineKind, Runtime, Settings, now, sleep, spawn};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+macro_rules! kernels {
+    ($($name:ident),* $(,)?) => {
+        mod epoll { $(#[test] fn $name() { super::$name(engine::EngineKind::Epoll) })* }
+        mod uring {
+            $(#[test] fn $name() {
+                if engine::choose(Some(engine::EngineKind::Uring)).0 == engine::EngineKind::Uring {
+                    super::$name(engine::EngineKind::Uring)
+                }
+            })*
+        }
+    };
+}
+
+kernels!(
+    a_burst_larger_than_the_buffers,
+    a_connect_without_an_answer_times_out,
+    a_file_that_is_cold,
+    a_file_that_shrinks_while_it_is_sent,
+    a_runtime_ends_with_everything_in_flight,
+    multi_accept_serves_all,
+    small_sockets_and_a_linked_close,
+    small_sockets_and_a_send_timeout,
+    threads_share_a_listener,
+);
+
+fn runtime(kind: EngineKind) -> Runtime {
+    Runtime::new(kind, Settings::default()).unwrap()
+}
+
+fn options() -> ListenOptions {
+    ListenOptions::new(Address::Inet("127.0.0.1:0".parse().unwrap()))
+}
+
+fn local(socket: &OwnedFd) -> SocketAddr {
+    rustix::net::getsockname(socket)
+        .unwrap()
+        .try_into()
+        .unwrap()
+}
+
+async fn echo(stream: Stream) {
+    while let Ok(buffer) = stream.recv_idle(None).await
+        && !buffer.is_empty()
+    {
+        stream.push(buffer.into_bytes());
+        stream.start_send();
+    }
+}
+
+fn threads_share_a_listener(kind: EngineKind) {
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    let served: Arc<[AtomicUsize; 2]> = Arc::default();
+    let mut remotes = Vec::new();
+    let mut threads = Vec::new();
+    for index in 0..2 {
+        let (socket, served) = (socket.try_clone().unwrap(), served.clone());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        threads.push(std::thread::spawn(move || {
+            let mut runtime = runtime(kind);
+            sender.send(runtime.remote()).unwrap();
+            runtime.block_on(async move {
+                let listener = Listener::new(socket).unwrap();
+                spawn(async move {
+                    while let Ok(stream) = listener.accept().await {
+                        served[index].fetch_add(1, Ordering::Relaxed);
+                        spawn(echo(stream));
+                    }
+                });
+                while !STOPPED.get() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            });
+        }));
+        remotes.push(receiver.recv().unwrap());
+    }
+    thread_local!(static STOPPED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    let mut clients: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    for client in &mut clients {
+        client.write_all(b"hello").unwrap();
+        client.read_exact(&mut [0; 5]).unwrap();
+    }
+    let counts = [0, 1].map(|index| served[index].load(Ordering::Relaxed));
+    assert_eq!(counts.iter().sum::<usize>(), 200, "{counts:?}");
+    for remote in remotes {
+        remote.post(Box::new(|| STOPPED.set(true)));
+    }
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+}
+
+fn multi_accept_serves_all(kind: EngineKind) {
+    let settings = Settings {
+        multi_accept: true,
+        ..Settings::default()
+    };
+    let mut runtime = Runtime::new(kind, settings).unwrap();
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    runtime.block_on(async {
+        let listener = Listener::new(socket).unwrap();
+        // All of them wait in the kernel's queue before the first is accepted.
+        let mut clients: Vec<TcpStream> = (0..300)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let mut streams = Vec::new();
+        while streams.len() < clients.len() {
+            streams.push(listener.accept().await.unwrap());
+        }
+        for (number, stream) in streams.into_iter().enumerate() {
+            stream.push(Bytes::from(vec![number as u8]));
+            stream.finish();
+        }
+        sleep(Duration::from_millis(20)).await;
+        let mut sum = 0;
+        for client in &mut clients {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            sum += usize::from(byte[0]);
+        }
+        assert_eq!(sum, (0..300).map(|number| number % 256).sum());
+    });
+}
+
+fn a_burst_larger_than_the_buffers(kind: EngineKind) {
+    // Eight connections mean 32 buffers in the ring.
+    let settings = Settings {
+        connections: 8,
+        ..Settings::default()
+    };
+    let mut runtime = Runtime::new(kind, settings).unwrap();
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    let clients = std::thread::spawn(move || {
+        let mut clients: Vec<TcpStream> = (0..400)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        for round in 0..5_u8 {
+            for client in &mut clients {
+                client.write_all(&[round; 1000]).unwrap();
+            }
+            for client in &mut clients {
+                let mut bytes = [0; 1000];
+                client.read_exact(&mut bytes).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == round));
+            }
+        }
+    });
+    runtime.block_on(async move {
+        let listener = Listener::new(socket).unwrap();
+        spawn(async move {
+            while let Ok(stream) = listener.accept().await {
+                spawn(echo(stream));
+            }
+        });
+        engine::blocking(move || clients.join().unwrap()).await;
+    });
+}
+
+/// A client with a receive buffer of a few KiB.
+fn narrow_client(address: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 2048).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    TcpStream::from(socket)
+}
+
+fn narrow_listener() -> (OwnedFd, SocketAddr) {
+    let socket = listen(&ListenOptions {
+        sndbuf: Some(4096),
+        ..options()
+    })
+    .unwrap();
+    let address = local(&socket);
+    (socket, address)
+}
+
+fn small_sockets_and_a_linked_close(kind: EngineKind) {
+    let (socket, address) = narrow_listener();
+    let client = std::thread::spawn(move || {
+        let mut client = narrow_client(address);
+        client.write_all(b"request").unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).unwrap();
+        received
+    });
+    let mut runtime = runtime(kind);
+    let received = runtime.block_on(async move {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        assert_eq!(&stream.recv_idle(None).await.unwrap()[..], b"request");
+        for part in 0..20_u8 {
+            stream.push(Bytes::from(vec![part; 10_000]));
+        }
+        stream.finish();
+        engine::blocking(move || client.join().unwrap()).await
+    });
+    let expected: Vec<u8> = (0..20_u8).flat_map(|part| vec![part; 10_000]).collect();
+    assert!(received == expected);
+}
+
+fn small_sockets_and_a_send_timeout(kind: EngineKind) {
+    let (socket, address) = narrow_listener();
+    let mut client = narrow_client(address);
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        stream.set_send_timeout(Duration::from_millis(100));
+        stream.push(Bytes::from(vec![1; 200_000]));
+        let number = stream.fd();
+        stream.finish();
+        sleep(Duration::from_millis(400)).await;
+        // The number is free: whatever is opened now must stay open.
+        let mut files = Vec::new();
+        for _ in 0..20 {
+            files.push(std::fs::File::open("/dev/null").unwrap());
+        }
+        let _ = number;
+        sleep(Duration::from_millis(50)).await;
+        for file in &files {
+            assert!(file.metadata().is_ok());
+        }
+    });
+    let mut received = Vec::new();
+    let result = client.read_to_end(&mut received);
+    assert!(received.len() < 200_000, "{result:?}");
+}
+
+fn temporary(name: &str, length: usize) -> (std::fs::File, Vec<u8>) {
+    let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    let mut file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let content: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+    file.write_all(&content).unwrap();
+    (file, content)
+}
+
+fn a_file_that_is_cold(kind: EngineKind) {
+    let (file, content) = temporary(&format!("engine-cold-{kind}"), 3_000_000);
+    file.sync_all().unwrap();
+    // Drop it from the page cache, where the file system allows that; elsewhere it stays warm, and the test is easier.
+    let advice = rustix::fs::Advice::DontNeed;
+    rustix::fs::fadvise(&file, 0, None, advice).unwrap();
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    let client = std::thread::spawn(move || {
+        let mut received = Vec::new();
+        TcpStream::connect(address)
+            .unwrap()
+            .read_to_end(&mut received)
+            .unwrap();
+        received
+    });
+    let mut runtime = runtime(kind);
+    let received = runtime.block_on(async move {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        let file = File::from(file);
+        stream.push(Bytes::from_static(b"head"));
+        stream.push(Segment::File {
+            file: file.clone(),
+            offset: 1,
+            length: 2_999_999,
+        });
+        stream.drained(0).await.unwrap();
+        stream.push(file.read_at(2_999_990, 100).await.unwrap());
+        stream.finish();
+        engine::blocking(move || client.join().unwrap()).await
+    });
+    assert_eq!(&received[..4], b"head");
+    assert!(received[4..3_000_003] == content[1..]);
+    assert_eq!(&received[3_000_003..], &content[2_999_990..]);
+}
+
+fn a_file_that_shrinks_while_it_is_sent(kind: EngineKind) {
+    let (file, _) = temporary(&format!("engine-shrink-{kind}"), 20_000_000);
+    let (socket, address) = narrow_listener();
+    let mut client = narrow_client(address);
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        let handle = file.try_clone().unwrap();
+        stream.push(Segment::File {
+            file: file.into(),
+            offset: 0,
+            length: 20_000_000,
+        });
+        stream.start_send();
+        handle.set_len(100_000).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            let _ = client.read_to_end(&mut received);
+            received.len()
+        });
+        let error = stream.drained(0).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        drop(stream);
+        let count = engine::blocking(move || reader.join().unwrap()).await;
+        assert!((50_000..20_000_000).contains(&count), "{count}");
+    });
+}
+
+fn a_connect_without_an_answer_times_out(kind: EngineKind) {
+    let socket = listen(&ListenOptions {
+        backlog: 0,
+        ..options()
+    })
+    .unwrap();
+    let address = local(&socket);
+    // The queue holds one; the kernel leaves others without an answer.
+    let _filling = TcpStream::connect(address).unwrap();
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let begin = now();
+        let mut timed_out = 0;
+        for _ in 0..3 {
+            let deadline = now() + Duration::from_millis(60);
+            match connect(&address.into(), None, Some(deadline)).await {
+                Ok(stream) => std::mem::forget(stream),
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+                    timed_out += 1;
+                }
+            }
+        }
+        assert!(timed_out > 0);
+        assert!(now() - begin < Duration::from_secs(5));
+    });
+}
+
+fn a_runtime_ends_with_everything_in_flight(kind: EngineKind) {
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    let mut clients = Vec::new();
+    let begin = Instant::now();
+    {
+        let mut runtime = runtime(kind);
+        assert!(
+            Runtime::new(kind, Settings::default()).is_err(),
+            "one runtime a thread"
+        );
+        runtime.block_on(async {
+            let listener = Listener::new(socket).unwrap();
+            for number in 0..10 {
+                let mut client = TcpStream::connect(address).unwrap();
+                let stream = listener.accept().await.unwrap();
+                client.write_all(b"1").unwrap();
+                assert_eq!(stream.recv_idle(None).await.unwrap().len(), 1);
+                if number % 2 == 0 {
+                    stream.push(Bytes::from(vec![0; 30_000_000]));
+                }
+                if number % 3 == 0 {
+                    stream.finish();
+                } else {
+                    stream.start_send();
+                    spawn(echo(stream));
+                }
+                clients.push(client);
+            }
+            spawn(async move {
+                let _ = listener.accept().await;
+            });
+            sleep(Duration::from_millis(10)).await;
+        });
+    }
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    for mut client in clients {
+        // Every connection was closed with the runtime; what was sent before may still be read.
+        client
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let _ = client.read_to_end(&mut Vec::new());
+    }
+    let error = TcpStream::connect(address).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn listen_options_reach_the_socket() {
+    let all = ListenOptions {
+        address: Address::Inet("[::]:0".parse().unwrap()),
+        backlog: 5,
+        reuseport: true,
+        deferred: true,
+        fastopen: Some(7),
+        so_keepalive: Some(KeepAlive::On {
+            idle: Some(Duration::from_secs(33)),
+            interval: None,
+            count: Some(4),
+        }),
+        rcvbuf: Some(20_000),
+        sndbuf: Some(30_000),
+        ipv6only: Some(false),
+        nodelay: true,
+    };
+    let socket = listen(&all).unwrap();
+    assert!(sockopt::socket_reuseport(&socket).unwrap());
+    assert!(sockopt::socket_keepalive(&socket).unwrap());
+    assert_eq!(
+        sockopt::tcp_keepidle(&socket).unwrap(),
+        Duration::from_secs(33)
+    );
+    assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 4);
+    // The kernel doubles what it is asked for.
+    assert_eq!(sockopt::socket_recv_buffer_size(&socket).unwrap(), 40_000);
+    assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), 60_000);
+    assert!(!sockopt::ipv6_v6only(&socket).unwrap());
+    assert!(sockopt::tcp_nodelay(&socket).unwrap());
+
+    let same_port = ListenOptions {
+        address: local(&socket).into(),
+        ..all
+    };
+    assert!(listen(&same_port).is_ok(), "reuseport");
+    let alone = ListenOptions {
+        reuseport: false,
+        ..same_port
+    };
+    let error = listen(&alone).unwrap_err();
+    assert_eq!(error.call, "bind()");
+    assert_eq!(error.error.raw_os_error(), Some(libc::EADDRINUSE));
+    assert!(error.to_string().starts_with("bind() failed: "));
+}
+
+#[test]
+fn files_open_and_tell_about_themselves() {
+    let mut runtime = runtime(EngineKind::Epoll);
+    runtime.block_on(async {
+        let path = std::env::temp_dir().join(format!("engine-file-{}", std::process::id()));
+        std::fs::write(&path, b"content").unwrap();
+        let (file, metadata) = engine::file::open(&path).await.unwrap();
+        assert!(metadata.is_file());
+        assert_eq!(metadata.size, 7);
+        assert_eq!(engine::file::stat(&path).await.unwrap(), metadata);
+        assert_eq!(engine::file::stat_now(&path).unwrap(), metadata);
+        assert_eq!(file.metadata().unwrap(), metadata);
+        assert_eq!(&file.read_at(3, 100).await.unwrap()[..], b"tent");
+        assert_eq!(file.read_at(7, 100).await.unwrap().len(), 0);
+        let writable = File::from(std::fs::File::options().write(true).open(&path).unwrap());
+        writable
+            .write_at(7, Bytes::from_static(b" more"))
+            .await
+            .unwrap();
+        assert_eq!(&file.read_at(0, 100).await.unwrap()[..], b"content more");
+        assert!(
+            engine::file::stat(&std::env::temp_dir())
+                .await
+                .unwrap()
+                .is_dir()
+        );
+        std::fs::remove_file(&path).unwrap();
+        let error = engine::file::open(&path).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(engine::file::stat(&path).await.is_err());
+    });
+}
