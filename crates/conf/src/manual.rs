@@ -107,7 +107,10 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     };
     facts.push(("Default", default));
     facts.push(("Context", contexts(spec)));
-    facts.push(("Inherited", spec.inherit.explanation().to_owned()));
+    // What is in a block is inherited, the block itself is not.
+    if spec.arity.block_kind() != BlockKind::Scope {
+        facts.push(("Inherited", spec.inherit.explanation().to_owned()));
+    }
     if spec.reload == Reload::NewProcess {
         facts.push(("Reload", "a change needs a new worker process".to_owned()));
     }
