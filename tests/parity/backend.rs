@@ -2,7 +2,7 @@
 //!
 //! A `[backend /path]` section says what is answered to a request for that path: `< line`, `<< text`,
 //! `pause TIME`, `early` (before the request's body has come) and, last, `close` (the default), `keep`,
-//! `hang` or `echo` (send back what comes, as an upgraded connection). Every other path gets the request
+//! `hang`, `stall` (read nothing) or `echo` (send back what comes, as an upgraded connection). Every other path gets the request
 //! itself as the body of a 200, byte for byte, so that a case shows what the proxy sent.
 
 use std::io::{Read, Write};
@@ -25,6 +25,21 @@ pub fn start(listener: TcpListener, scripts: Vec<(String, Vec<Step>)>) {
     });
 }
 
+/// Fills the queue of a listener that accepts nobody: who connects now waits. The sockets live as long
+/// as the test run.
+pub fn fill_queue(listener: TcpListener) -> std::io::Result<()> {
+    const QUEUE_MAX: usize = 5000;
+    let address = listener.local_addr()?;
+    for _ in 0..QUEUE_MAX {
+        match TcpStream::connect_timeout(&address, Duration::from_millis(50)) {
+            Ok(stream) => std::mem::forget(stream),
+            Err(_) => break,
+        }
+    }
+    std::mem::forget(listener);
+    Ok(())
+}
+
 /// One request. Returns whether the connection goes on.
 fn serve(mut stream: &TcpStream, scripts: &Scripts) -> std::io::Result<bool> {
     stream.set_nodelay(true)?;
@@ -33,10 +48,19 @@ fn serve(mut stream: &TcpStream, scripts: &Scripts) -> std::io::Result<bool> {
         return Ok(false);
     };
     let head = String::from_utf8_lossy(&request[..body_starts]).into_owned();
-    let path = head.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
+    let path = head
+        .split(' ')
+        .nth(1)
+        .unwrap_or_default()
+        .split('?')
+        .next()
+        .unwrap_or_default();
     let Some((_, script)) = scripts.iter().find(|(known, _)| known == path) else {
         read_body(stream, &head, &mut request, body_starts)?;
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", request.len());
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            request.len()
+        );
         stream.write_all(answer.as_bytes())?;
         stream.write_all(&request)?;
         return Ok(false);
@@ -61,6 +85,10 @@ fn end(mut stream: &TcpStream, ending: Ending) -> std::io::Result<bool> {
         Ending::Keep => Ok(true),
         Ending::Hang => {
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            Ok(false)
+        }
+        Ending::Stall => {
+            std::thread::sleep(Duration::from_secs(10));
             Ok(false)
         }
         Ending::Echo => {
@@ -90,14 +118,26 @@ fn read_head(mut stream: &TcpStream) -> std::io::Result<Option<(Vec<u8>, usize)>
     }
 }
 
-fn read_body(mut stream: &TcpStream, head: &str, request: &mut Vec<u8>, body_starts: usize) -> std::io::Result<()> {
+fn read_body(
+    mut stream: &TcpStream,
+    head: &str,
+    request: &mut Vec<u8>,
+    body_starts: usize,
+) -> std::io::Result<()> {
     let head = head.to_ascii_lowercase();
-    let length: usize = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok()).unwrap_or(0);
+    let length: usize = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())
+        .unwrap_or(0);
     let chunked = head.contains("transfer-encoding: chunked");
     let mut buffer = [0; 16 * 1024];
     loop {
         let body = &request[body_starts..];
-        let whole = if chunked { body.ends_with(b"0\r\n\r\n") } else { body.len() >= length };
+        let whole = if chunked {
+            body.ends_with(b"0\r\n\r\n")
+        } else {
+            body.len() >= length
+        };
         if whole {
             return Ok(());
         }

@@ -8,7 +8,7 @@
 //!
 //! [fixture]                         the tree below @ROOT@; every file has the same modification time
 //! /index.html = "hello\n"
-//! /big.bin = pattern 100000
+//! /big.bin = pattern 100000         or `words 20000`, or `zeros 100000000`, which takes no room
 //! /page.html.gz = gzip "text\n"
 //! /folder/
 //! /link -> index.html
@@ -21,13 +21,15 @@
 //! name | GET /path | Header: value | covers directive=value        a request on one line
 //!
 //! === name                          a case in steps, up to an empty line
-//! covers directive=value
+//! covers directive=value            also: `on ADDRESS`, `digits ignored`, `timed`, `fewer BYTES`, `differs REASON`
 //! > GET / HTTP/1.1                  sends the line and CR LF;  `>> text` sends it without
 //! pause 50ms
 //! read 2                            reads two responses;  `read head`, `read close`
+//! wait 1s                           sees what comes, or that the connection ends, within that time
+//! replace /index.html "new\n"       puts another file in a file's place;  `remove /index.html`
 //! ```
 //!
-//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @ROOT@ @PREFIX@`. Escapes in what is sent and in
+//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @ROOT@ @PREFIX@`. Escapes in what is sent and in
 //! fixture texts: `\r \n \t \0 \\ \" \xHH` and `\{text*1000}` for repetition.
 
 use std::path::Path;
@@ -61,6 +63,8 @@ pub struct Entry {
 #[derive(Debug)]
 pub enum EntryKind {
     File(Vec<u8>),
+    /// A file of this many zeros that takes no room on the disk.
+    Zeros(u64),
     Gzip(Vec<u8>),
     Folder,
     Link(String),
@@ -81,6 +85,9 @@ pub struct Case {
     pub ignore_digits: bool,
     /// The time that the case takes is part of the answer, in whole seconds.
     pub timed: bool,
+    /// Whether the first answer's body takes fewer bytes than this on the wire is part of the answer. Says
+    /// something about compression where the exact length is the library's own matter.
+    pub fewer_than: Option<usize>,
 }
 
 /// What a client or the scripted upstream does next.
@@ -99,6 +106,13 @@ pub enum Step {
     Wait(Duration),
     /// Close the sending direction.
     Shut,
+    /// Put a new file in the place of one of the fixture, as a deploy does.
+    Replace {
+        path: String,
+        text: Vec<u8>,
+    },
+    /// Take a file of the fixture away.
+    Remove(String),
     /// Upstream only: what happens to the connection afterwards.
     End(Ending),
     /// Upstream only: answer before the request's body is there.
@@ -111,6 +125,8 @@ pub enum Ending {
     Keep,
     Hang,
     Echo,
+    /// Neither read nor write.
+    Stall,
 }
 
 impl Case {
@@ -119,25 +135,47 @@ impl Case {
         let Some(Step::Send(bytes)) = self.steps.first() else {
             return None;
         };
-        let line = bytes.split(|byte| *byte == b'\r' || *byte == b'\n').next()?;
-        String::from_utf8_lossy(line).split(' ').nth(1).map(str::to_string)
+        let line = bytes
+            .split(|byte| *byte == b'\r' || *byte == b'\n')
+            .next()?;
+        String::from_utf8_lossy(line)
+            .split(' ')
+            .nth(1)
+            .map(str::to_string)
     }
 }
 
 /// Reads one case file.
 pub fn load(path: &Path) -> Result<CaseFile, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let area = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let mut file = CaseFile { area, ..CaseFile::default() };
-    let mut reader = Reader { section: Section::Preamble, open: None };
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let area = path
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let mut file = CaseFile {
+        area,
+        ..CaseFile::default()
+    };
+    let mut reader = Reader {
+        section: Section::Preamble,
+        open: None,
+    };
     for (index, line) in text.lines().enumerate() {
-        reader.line(&mut file, line).map_err(|message| format!("{}:{}: {message}", path.display(), index + 1))?;
+        reader
+            .line(&mut file, line)
+            .map_err(|message| format!("{}:{}: {message}", path.display(), index + 1))?;
     }
     reader.finish_case(&mut file);
     let mut names: Vec<&str> = file.cases.iter().map(|case| case.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("{}: two cases are named `{}`", path.display(), pair[0])),
+        Some(pair) => Err(format!(
+            "{}: two cases are named `{}`",
+            path.display(),
+            pair[0]
+        )),
         None => Ok(file),
     }
 }
@@ -160,7 +198,10 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, file: &mut CaseFile, line: &str) -> Result<(), String> {
-        if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        if let Some(section) = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+        {
             self.finish_case(file);
             return self.enter(file, section);
         }
@@ -177,7 +218,9 @@ impl Reader {
                 script.1.push(backend_step(line)?);
             }
             Section::Preamble => {
-                let version = line.strip_prefix("needs ").ok_or("expected `needs VERSION` or a [section]")?;
+                let version = line
+                    .strip_prefix("needs ")
+                    .ok_or("expected `needs VERSION` or a [section]")?;
                 file.needs = Some(version_numbers(version).ok_or("not a version")?);
             }
         }
@@ -203,7 +246,10 @@ impl Reader {
     fn case_line(&mut self, file: &mut CaseFile, line: &str) -> Result<(), String> {
         if let Some(name) = line.strip_prefix("=== ") {
             self.finish_case(file);
-            self.open = Some(Case { name: name.trim().to_string(), ..Case::default() });
+            self.open = Some(Case {
+                name: name.trim().to_string(),
+                ..Case::default()
+            });
         } else if line.trim().is_empty() {
             self.finish_case(file);
         } else if line.starts_with('#') {
@@ -235,7 +281,10 @@ fn one_line_case(line: &str) -> Result<Case, String> {
     let mut parts = line.split(" | ").map(str::trim);
     let name = parts.next().unwrap_or_default().to_string();
     let request = parts.next().ok_or("expected `NAME | METHOD TARGET`")?;
-    let mut case = Case { name, ..Case::default() };
+    let mut case = Case {
+        name,
+        ..Case::default()
+    };
     let (mut headers, mut body, mut times) = (Vec::new(), None, 1);
     for part in parts {
         if let Some(text) = part.strip_prefix("body ") {
@@ -251,7 +300,11 @@ fn one_line_case(line: &str) -> Result<Case, String> {
         _ => (format!("{request} HTTP/1.1"), false),
     };
     let mut text = first + "\r\n";
-    if !has_version && !headers.iter().any(|header| header.to_ascii_lowercase().starts_with("host:")) {
+    if !has_version
+        && !headers
+            .iter()
+            .any(|header| header.to_ascii_lowercase().starts_with("host:"))
+    {
         text.push_str("Host: localhost\r\n");
     }
     for header in headers {
@@ -264,7 +317,10 @@ fn one_line_case(line: &str) -> Result<Case, String> {
     bytes.extend(body.unwrap_or_default());
     for _ in 0..times {
         case.steps.push(Step::Send(bytes.clone()));
-        case.steps.push(Step::Read { count: 1, head: request.starts_with("HEAD ") });
+        case.steps.push(Step::Read {
+            count: 1,
+            head: request.starts_with("HEAD "),
+        });
     }
     Ok(case)
 }
@@ -275,14 +331,19 @@ fn attribute(case: &mut Case, line: &str) -> Result<bool, String> {
     match (word, rest) {
         ("covers", list) => {
             for item in list.split(", ") {
-                let (directive, value) = item.split_once('=').ok_or("covers wants DIRECTIVE=VALUE")?;
-                case.covers.push((directive.trim().to_string(), value.trim().to_string()));
+                let (directive, value) =
+                    item.split_once('=').ok_or("covers wants DIRECTIVE=VALUE")?;
+                case.covers
+                    .push((directive.trim().to_string(), value.trim().to_string()));
             }
         }
         ("differs", reason) => case.differs = Some(reason.to_string()),
         ("on", address) => case.on = Some(address.to_string()),
         ("digits", "ignored") => case.ignore_digits = true,
         ("timed", "") => case.timed = true,
+        ("fewer", count) => {
+            case.fewer_than = Some(count.parse().map_err(|_| "fewer wants a number of bytes")?)
+        }
         _ => return Ok(false),
     }
     Ok(true)
@@ -303,11 +364,30 @@ fn step(line: &str) -> Result<Step, String> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("pause", time) => Ok(Step::Pause(duration(time)?)),
         ("wait", time) => Ok(Step::Wait(duration(time)?)),
-        ("read", "") => Ok(Step::Read { count: 1, head: false }),
-        ("read", "head") => Ok(Step::Read { count: 1, head: true }),
+        ("read", "") => Ok(Step::Read {
+            count: 1,
+            head: false,
+        }),
+        ("read", "head") => Ok(Step::Read {
+            count: 1,
+            head: true,
+        }),
         ("read", "close") => Ok(Step::ReadToClose),
-        ("read", count) => Ok(Step::Read { count: count.parse().map_err(|_| "read wants a number")?, head: false }),
+        ("read", count) => Ok(Step::Read {
+            count: count.parse().map_err(|_| "read wants a number")?,
+            head: false,
+        }),
         ("shut", "") => Ok(Step::Shut),
+        ("replace", rest) => {
+            let (path, text) = rest
+                .split_once(' ')
+                .ok_or("replace wants a path and a text in quotes")?;
+            Ok(Step::Replace {
+                path: path.to_string(),
+                text: quoted(text)?,
+            })
+        }
+        ("remove", path) => Ok(Step::Remove(path.to_string())),
         _ => Err(format!("unknown step `{line}`")),
     }
 }
@@ -325,6 +405,7 @@ fn backend_step(line: &str) -> Result<Step, String> {
         ("keep", "") => Ok(Step::End(Ending::Keep)),
         ("hang", "") => Ok(Step::End(Ending::Hang)),
         ("echo", "") => Ok(Step::End(Ending::Echo)),
+        ("stall", "") => Ok(Step::End(Ending::Stall)),
         _ => Err(format!("unknown backend step `{line}`")),
     }
 }
@@ -347,27 +428,75 @@ fn finish_steps(steps: &mut Vec<Step>) {
 
 fn entry(line: &str) -> Result<Entry, String> {
     let (line, mode) = match line.rsplit_once(" mode ") {
-        Some((line, mode)) => (line, Some(u32::from_str_radix(mode.trim(), 8).map_err(|_| "mode wants an octal number")?)),
+        Some((line, mode)) => (
+            line,
+            Some(u32::from_str_radix(mode.trim(), 8).map_err(|_| "mode wants an octal number")?),
+        ),
         None => (line, None),
     };
     if let Some((path, target)) = line.split_once(" -> ") {
-        return Ok(Entry { path: path.to_string(), kind: EntryKind::Link(target.to_string()), mode });
+        return Ok(Entry {
+            path: path.to_string(),
+            kind: EntryKind::Link(target.to_string()),
+            mode,
+        });
     }
     let Some((path, value)) = line.split_once(" = ") else {
-        return Ok(Entry { path: line.trim().trim_end_matches('/').to_string(), kind: EntryKind::Folder, mode });
+        return Ok(Entry {
+            path: line.trim().trim_end_matches('/').to_string(),
+            kind: EntryKind::Folder,
+            mode,
+        });
     };
-    let quoted = |text: &str| text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).ok_or("expected a text in quotes").and_then(|text| unescape(text).map_err(|_| "bad escape"));
     let kind = match value.split_once(' ') {
-        Some(("pattern", length)) => EntryKind::File(pattern(length.parse().map_err(|_| "pattern wants a length")?)),
+        Some(("pattern", length)) => EntryKind::File(pattern(
+            length.parse().map_err(|_| "pattern wants a length")?,
+        )),
+        Some(("words", length)) => {
+            EntryKind::File(words(length.parse().map_err(|_| "words wants a length")?))
+        }
+        Some(("zeros", length)) => {
+            EntryKind::Zeros(length.parse().map_err(|_| "zeros wants a length")?)
+        }
         Some(("gzip", text)) => EntryKind::Gzip(quoted(text)?),
         _ => EntryKind::File(quoted(value)?),
     };
-    Ok(Entry { path: String::from_utf8_lossy(&unescape(path)?).into_owned(), kind, mode })
+    Ok(Entry {
+        path: String::from_utf8_lossy(&unescape(path)?).into_owned(),
+        kind,
+        mode,
+    })
+}
+
+fn quoted(text: &str) -> Result<Vec<u8>, String> {
+    let inner = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    unescape(inner.ok_or("expected a text in quotes")?)
 }
 
 /// Bytes in which every place can be told from its neighbours: numbered lines of 16 bytes.
 fn pattern(length: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..length.div_ceil(16)).flat_map(|line| format!("line {line:010}\n").into_bytes()).collect();
+    let mut bytes: Vec<u8> = (0..length.div_ceil(16))
+        .flat_map(|line| format!("line {line:010}\n").into_bytes())
+        .collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Words in an order that only chance explains: text on which levels of compression differ.
+fn words(length: usize) -> Vec<u8> {
+    const WORDS: [&str; 16] = [
+        "tide", "gate", "river", "sea", "harbour", "water", "level", "rise", "fall", "moon", "the",
+        "of", "and", "when", "opens", "closes",
+    ];
+    let mut state: u32 = 1;
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        bytes.extend(WORDS[(state >> 28) as usize].bytes());
+        bytes.push(if state >> 24 & 15 == 0 { b'\n' } else { b' ' });
+    }
     bytes.truncate(length);
     bytes
 }
@@ -377,7 +506,10 @@ fn duration(text: &str) -> Result<Duration, String> {
     if let Some(number) = text.strip_suffix("ms") {
         return number.parse().map(Duration::from_millis).map_err(|_| bad());
     }
-    text.strip_suffix('s').and_then(|number| number.parse().ok()).map(Duration::from_secs).ok_or_else(bad)
+    text.strip_suffix('s')
+        .and_then(|number| number.parse().ok())
+        .map(Duration::from_secs)
+        .ok_or_else(bad)
 }
 
 /// The first two numbers of a version.
@@ -404,13 +536,17 @@ fn unescape(text: &str) -> Result<Vec<u8>, String> {
             '"' => bytes.push(b'"'),
             'x' => {
                 let digits = rest.get(..2).ok_or("\\x wants two digits")?;
-                bytes.push(u8::from_str_radix(digits, 16).map_err(|_| "\\x wants hexadecimal digits")?);
+                bytes.push(
+                    u8::from_str_radix(digits, 16).map_err(|_| "\\x wants hexadecimal digits")?,
+                );
                 rest = &rest[2..];
             }
             '{' => {
                 let (inside, after) = rest.split_once('}').ok_or("\\{ wants a }")?;
                 let (text, count) = inside.rsplit_once('*').ok_or("expected \\{TEXT*COUNT}")?;
-                bytes.extend(unescape(text)?.repeat(count.parse().map_err(|_| "expected \\{TEXT*COUNT}")?));
+                bytes.extend(
+                    unescape(text)?.repeat(count.parse().map_err(|_| "expected \\{TEXT*COUNT}")?),
+                );
                 rest = after;
             }
             other => return Err(format!("unknown escape \\{other}")),

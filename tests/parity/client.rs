@@ -6,14 +6,16 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::case::{Case, Step};
+use crate::server::FIXTURE_TIME;
 
 /// How long an answer may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(6);
-/// How long a connection that should stay open is watched.
-const WATCH_TIME: Duration = Duration::from_millis(25);
+/// How long a connection that should stay open is watched, once the server has gone round its loop.
+const WATCH_TIME: Duration = Duration::from_millis(5);
 
 /// What one case's connection saw.
 #[derive(Debug, Default)]
@@ -54,37 +56,79 @@ pub enum Ending {
 
 impl Response {
     pub fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value.as_slice())
+        self.headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(_, value)| value.as_slice())
     }
 
     pub fn status(&self) -> u16 {
-        let text = self.status_line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let text = self
+            .status_line
+            .split(|byte| *byte == b' ')
+            .nth(1)
+            .unwrap_or_default();
         String::from_utf8_lossy(text).parse().unwrap_or(0)
     }
 }
 
-/// Connects to `address` (`IP:PORT` or `unix:PATH`) and goes through the case.
-pub fn converse(address: &str, case: &Case) -> Result<Conversation, String> {
+/// Connects to `address` (`IP:PORT` or `unix:PATH`) and goes through the case. `root` is the fixture's;
+/// `pass_the_loop` returns when the server has handled everything that had come before.
+pub fn converse(
+    address: &str,
+    case: &Case,
+    root: &Path,
+    pass_the_loop: impl Fn() -> Result<(), String>,
+) -> Result<Conversation, String> {
     let start = Instant::now();
-    let stream = Stream::connect(address).map_err(|error| format!("connect to {address}: {error}"))?;
-    let mut connection = Connection { stream, unread: Vec::new(), ended: None };
-    let mut seen = Conversation { port: connection.stream.local_port(), ..Conversation::default() };
+    let stream =
+        Stream::connect(address).map_err(|error| format!("connect to {address}: {error}"))?;
+    let mut connection = Connection {
+        stream,
+        unread: Vec::new(),
+        ended: None,
+        refused: false,
+    };
+    let mut seen = Conversation {
+        port: connection.stream.local_port(),
+        ..Conversation::default()
+    };
     for step in &case.steps {
         match step {
             Step::Send(bytes) => connection.send(bytes),
             Step::Pause(time) => std::thread::sleep(*time),
             Step::Shut => connection.stream.shut(),
-            Step::Read { count, head } => (0..*count).for_each(|_| connection.read_response(*head, &mut seen)),
+            Step::Read { count, head } => {
+                (0..*count).for_each(|_| connection.read_response(*head, &mut seen))
+            }
             Step::ReadToClose => connection.read_to_close(&mut seen),
             Step::Wait(time) => connection.watch(*time),
-            Step::End(_) | Step::Early => return Err("a step of the upstream in a case".to_string()),
+            Step::Replace { path, text } => replace(root, path, text)?,
+            Step::Remove(path) => std::fs::remove_file(root.join(path.trim_start_matches('/')))
+                .map_err(|error| format!("{path}: {error}"))?,
+            Step::End(_) | Step::Early => {
+                return Err("a step of the upstream in a case".to_string());
+            }
         }
     }
     seen.elapsed = start.elapsed();
-    let closes = seen.responses.last().is_some_and(|last| last.cut_short || last.header("connection") == Some(b"close"));
+    let closes = seen
+        .responses
+        .last()
+        .is_some_and(|last| last.cut_short || last.header("connection") == Some(b"close"));
+    if !closes {
+        pass_the_loop()?;
+    }
     connection.watch(if closes { ANSWER_TIME_MAX } else { WATCH_TIME });
     if !connection.unread.is_empty() {
-        seen.remarks.push(format!("more bytes: \"{}\"", connection.unread.escape_ascii()));
+        seen.remarks.push(format!(
+            "more bytes: \"{}\"",
+            connection.unread.escape_ascii()
+        ));
+    }
+    if connection.refused {
+        seen.remarks
+            .push("what was sent last was refused".to_string());
     }
     seen.ending = connection.ended.unwrap_or_default();
     Ok(seen)
@@ -93,8 +137,31 @@ pub fn converse(address: &str, case: &Case) -> Result<Conversation, String> {
 /// One request on a connection of its own, for which only the status matters.
 pub fn status_of(address: &str, path: &str) -> Result<u16, String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    let case = Case { steps: vec![Step::Send(request.into_bytes()), Step::Read { count: 1, head: false }], ..Case::default() };
-    converse(address, &case).map(|seen| seen.responses.last().map_or(0, Response::status))
+    let case = Case {
+        steps: vec![
+            Step::Send(request.into_bytes()),
+            Step::Read {
+                count: 1,
+                head: false,
+            },
+        ],
+        ..Case::default()
+    };
+    converse(address, &case, Path::new(""), || Ok(()))
+        .map(|seen| seen.responses.last().map_or(0, Response::status))
+}
+
+/// Puts a new file in the old one's place in one step. It is an hour younger than the fixture.
+fn replace(root: &Path, path: &str, text: &[u8]) -> Result<(), String> {
+    let path = root.join(path.trim_start_matches('/'));
+    let fresh = path.with_extension("fresh");
+    let written = std::fs::write(&fresh, text)
+        .and_then(|()| {
+            std::fs::File::open(&fresh)?
+                .set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(FIXTURE_TIME + 3600))
+        })
+        .and_then(|()| std::fs::rename(&fresh, &path));
+    written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 enum Stream {
@@ -124,10 +191,20 @@ impl Stream {
     fn read_within(&mut self, buffer: &mut [u8], time: Duration) -> std::io::Result<usize> {
         let time = Some(time.max(Duration::from_millis(1)));
         let result = match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(time).and_then(|()| stream.read(buffer)),
-            Stream::Unix(stream) => stream.set_read_timeout(time).and_then(|()| stream.read(buffer)),
+            Stream::Tcp(stream) => stream
+                .set_read_timeout(time)
+                .and_then(|()| stream.read(buffer)),
+            Stream::Unix(stream) => stream
+                .set_read_timeout(time)
+                .and_then(|()| stream.read(buffer)),
         };
-        result.map_err(|error| if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error })
+        result.map_err(|error| {
+            if error.kind() == ErrorKind::WouldBlock {
+                ErrorKind::TimedOut.into()
+            } else {
+                error
+            }
+        })
     }
 
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -150,12 +227,14 @@ struct Connection {
     unread: Vec<u8>,
     /// How the connection ended, once it has.
     ended: Option<Ending>,
+    /// The system would not send any more.
+    refused: bool,
 }
 
 impl Connection {
-    /// A server that has closed may not take what is sent: the answers show it.
+    /// A server that has closed does not take what is sent.
     fn send(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write(bytes);
+        self.refused |= self.stream.write(bytes).is_err();
     }
 
     /// Waits for more bytes. False if there are none in time or ever.
@@ -171,6 +250,7 @@ impl Connection {
                 return true;
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => return self.more(time),
             Err(_) => self.ended = Some(Ending::Reset),
         }
         false
@@ -186,14 +266,19 @@ impl Connection {
     fn read_to_close(&mut self, seen: &mut Conversation) {
         while self.more(ANSWER_TIME_MAX) {}
         let body = std::mem::take(&mut self.unread);
-        seen.remarks.push(format!("bytes: \"{}\"", body.escape_ascii()));
+        seen.remarks
+            .push(format!("bytes: \"{}\"", body.escape_ascii()));
     }
 
     /// Reads one final response and the interim ones before it.
     fn read_response(&mut self, head: bool, seen: &mut Conversation) {
         loop {
             let Some(response) = self.read_one(head) else {
-                let what = if self.unread.is_empty() { "no answer".to_string() } else { format!("broken answer: \"{}\"", self.unread.escape_ascii()) };
+                let what = if self.unread.is_empty() {
+                    "no answer".to_string()
+                } else {
+                    format!("broken answer: \"{}\"", self.unread.escape_ascii())
+                };
                 self.unread.clear();
                 seen.remarks.push(what);
                 return;
@@ -216,7 +301,11 @@ impl Connection {
             // HTTP/0.9: the answer is a body and ends with the connection
             while self.more(ANSWER_TIME_MAX) {}
             let body = std::mem::take(&mut self.unread);
-            return (!body.is_empty()).then(|| Response { wire_length: body.len(), body, ..Response::default() });
+            return (!body.is_empty()).then(|| Response {
+                wire_length: body.len(),
+                body,
+                ..Response::default()
+            });
         }
         let end = self.find(b"\r\n\r\n", 0)?;
         let mut response = parse_head(&self.unread[..end]);
@@ -230,7 +319,9 @@ impl Connection {
         if response.head || matches!(response.status(), 100..=199 | 204 | 304) {
             return;
         }
-        let length = response.header("content-length").and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok());
+        let length = response
+            .header("content-length")
+            .and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok());
         if response.header("transfer-encoding") == Some(b"chunked") {
             response.cut_short = self.read_chunks(response).is_none();
         } else if let Some(length) = length {
@@ -250,7 +341,8 @@ impl Connection {
         loop {
             let line_end = self.find(b"\r\n", 0)?;
             let size = String::from_utf8_lossy(&self.unread[..line_end]).into_owned();
-            let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16).ok()?;
+            let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16)
+                .ok()?;
             self.unread.drain(..line_end + 2);
             response.wire_length += line_end + 2;
             if size == 0 {
@@ -283,7 +375,10 @@ impl Connection {
     /// Where `needle` is in what has come, waiting for it if need be.
     fn find(&mut self, needle: &[u8], from: usize) -> Option<usize> {
         loop {
-            if let Some(at) = self.unread[from..].windows(needle.len()).position(|window| window == needle) {
+            if let Some(at) = self.unread[from..]
+                .windows(needle.len())
+                .position(|window| window == needle)
+            {
                 return Some(from + at);
             }
             if !self.more(ANSWER_TIME_MAX) {
@@ -294,13 +389,25 @@ impl Connection {
 }
 
 fn parse_head(head: &[u8]) -> Response {
-    let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let mut lines = head
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let status_line = lines.next().unwrap_or_default().to_vec();
     let headers = lines
         .map(|line| match line.iter().position(|byte| *byte == b':') {
-            Some(at) => (line[..at].to_vec(), line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..]).to_vec()),
+            Some(at) => (
+                line[..at].to_vec(),
+                line[at + 1..]
+                    .strip_prefix(b" ")
+                    .unwrap_or(&line[at + 1..])
+                    .to_vec(),
+            ),
             None => (line.to_vec(), Vec::new()),
         })
         .collect();
-    Response { status_line, headers, ..Response::default() }
+    Response {
+        status_line,
+        headers,
+        ..Response::default()
+    }
 }

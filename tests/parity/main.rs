@@ -31,7 +31,7 @@ use server::{Program, Server};
 use transcript::Transcript;
 
 /// Case files that run at the same time.
-const FILES_AT_ONCE: usize = 4;
+const FILES_AT_ONCE: usize = 8;
 /// The oldest nginx whose answers are the reference wherever it is installed.
 const REFERENCE: (u32, u32) = (1, 31);
 
@@ -52,7 +52,10 @@ fn main() -> ExitCode {
     if arguments.iter().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS; // cargo's own question; the cases are not tests of its kind
     }
-    let filters: Vec<String> = arguments.into_iter().filter(|argument| !argument.starts_with('-')).collect();
+    let filters: Vec<String> = arguments
+        .into_iter()
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     match run(mode, &filters) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -90,18 +93,34 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
     let run = Run {
         mode,
         nginx: find_nginx()?,
-        subjects: if mode == Mode::Compare { subjects()? } else { Vec::new() },
+        subjects: if mode == Mode::Compare {
+            subjects()?
+        } else {
+            Vec::new()
+        },
         version_differences: version_differences(&here.join("version-differences.txt"))?,
-        differences: words(&std::fs::read_to_string(here.join("../../docs/differences.md")).unwrap_or_default()),
+        differences: words(
+            &std::fs::read_to_string(here.join("../../docs/differences.md")).unwrap_or_default(),
+        ),
         // The number of digits is fixed, so that lengths of texts with paths are too.
         folder: PathBuf::from(format!("/tmp/tidegate-parity-{:07}", std::process::id())),
     };
     match &run.nginx {
-        Some(nginx) => println!("reference: nginx {} at {}", nginx.version, nginx.path.display()),
+        Some(nginx) => println!(
+            "reference: nginx {} at {}",
+            nginx.version,
+            nginx.path.display()
+        ),
         None => println!("reference: transcripts of nginx 1.31 (no nginx is installed)"),
     }
 
-    let outcomes = in_threads(&files, |file| handle(&run, file, &here.join("transcripts").join(format!("{}.txt", file.area))));
+    let outcomes = in_threads(&files, |file| {
+        handle(
+            &run,
+            file,
+            &here.join("transcripts").join(format!("{}.txt", file.area)),
+        )
+    });
     let _ = std::fs::remove_dir_all(&run.folder);
     let mut failures: Vec<String> = Vec::new();
     let mut passed = 0;
@@ -123,19 +142,35 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
         println!("\n{failure}");
     }
     let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
-    println!("\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out\n", failures.len());
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out\n",
+        failures.len()
+    );
     Ok(failures.is_empty())
 }
 
 fn load_files(folder: &Path, filters: &[String]) -> Result<Vec<CaseFile>, String> {
-    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|extension| extension == "parity")).collect();
+    let entries =
+        std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "parity")
+        })
+        .collect();
     paths.sort();
     let mut files = Vec::new();
     for path in paths {
         let mut file = case::load(&path)?;
         let area = file.area.clone();
-        file.cases.retain(|case| filters.is_empty() || filters.iter().any(|filter| *filter == area || *filter == format!("{area}/{}", case.name)));
+        file.cases.retain(|case| {
+            filters.is_empty()
+                || filters
+                    .iter()
+                    .any(|filter| *filter == area || *filter == format!("{area}/{}", case.name))
+        });
         if !file.cases.is_empty() {
             files.push(file);
         }
@@ -147,22 +182,54 @@ fn find_nginx() -> Result<Option<Program>, String> {
     if let Some(path) = std::env::var_os("NGINX_BINARY") {
         return Program::new(PathBuf::from(path)).map(Some);
     }
-    let usual = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
-    usual.iter().map(PathBuf::from).find(|path| path.is_file()).map(Program::new).transpose()
+    let usual = [
+        "/usr/sbin/nginx",
+        "/usr/local/sbin/nginx",
+        "/usr/local/nginx/sbin/nginx",
+    ];
+    usual
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.is_file())
+        .map(Program::new)
+        .transpose()
 }
 
 fn subjects() -> Result<Vec<Program>, String> {
-    let path = std::env::var_os("TIDEGATE_BINARY").map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from);
+    let path = std::env::var_os("TIDEGATE_BINARY")
+        .map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from);
     let program = Program::new(path)?;
-    let engines = std::env::var("TIDEGATE_ENGINES").unwrap_or(if program.is_nginx { "none" } else { "epoll,io_uring" }.to_string());
-    Ok(engines.split(',').map(|engine| Program { engine: (engine != "none").then(|| engine.to_string()), ..program.clone() }).collect())
+    let engines = std::env::var("TIDEGATE_ENGINES").unwrap_or(
+        if program.is_nginx {
+            "none"
+        } else {
+            "epoll,io_uring"
+        }
+        .to_string(),
+    );
+    Ok(engines
+        .split(',')
+        .map(|engine| Program {
+            engine: (engine != "none").then(|| engine.to_string()),
+            ..program.clone()
+        })
+        .collect())
 }
 
 /// Lines of `AREA/CASE REASON`.
 fn version_differences(path: &Path) -> Result<BTreeMap<String, String>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    lines.map(|line| line.split_once(' ').map(|(name, reason)| (name.to_string(), reason.trim().to_string())).ok_or(format!("{}: `{line}` gives no reason", path.display()))).collect()
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let lines = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    lines
+        .map(|line| {
+            line.split_once(' ')
+                .map(|(name, reason)| (name.to_string(), reason.trim().to_string()))
+                .ok_or(format!("{}: `{line}` gives no reason", path.display()))
+        })
+        .collect()
 }
 
 fn words(text: &str) -> String {
@@ -188,34 +255,70 @@ fn in_threads(files: &[CaseFile], work: impl Fn(&CaseFile) -> Outcome + Sync) ->
     outcomes.into_inner().unwrap().into_values().collect()
 }
 
-/// One case file: record it, check it, or compare.
+/// One case file: record it, check it, or compare. Its servers run side by side.
 fn handle(run: &Run, file: &CaseFile, recorded: &Path) -> Outcome {
     let mut outcome = Outcome::default();
     let readable = |program: &&Program| file.needs <= case::version_numbers(&program.version);
-    let live = match run.nginx.as_ref().filter(readable) {
-        Some(nginx) => match observe_all(nginx, file, &run.folder.join(format!("{}-nginx", file.area))) {
-            Ok(transcript) => Some(transcript),
-            Err(message) => {
-                outcome.failures.push(format!("{}: nginx: {message}", file.area));
-                return outcome;
-            }
-        },
-        None => None,
+    let nginx = run.nginx.as_ref().filter(readable);
+    let observe = |program: &Program, name: &str| {
+        observe_all(
+            program,
+            file,
+            &run.folder.join(format!("{}-{name}", file.area)),
+        )
+    };
+    let (live, seen) = std::thread::scope(|scope| {
+        let live = nginx.map(|nginx| scope.spawn(|| observe(nginx, "nginx")));
+        // The folders' names have one length, so that texts with paths have too.
+        let subjects: Vec<_> = run
+            .subjects
+            .iter()
+            .zip(["first", "other"])
+            .map(|(subject, name)| scope.spawn(|| observe(subject, name)))
+            .collect();
+        let seen: Vec<_> = subjects
+            .into_iter()
+            .map(|thread| thread.join().expect("an observer panicked"))
+            .collect();
+        (
+            live.map(|thread| thread.join().expect("an observer panicked")),
+            seen,
+        )
+    });
+    let live = match live.transpose() {
+        Ok(live) => live,
+        Err(message) => {
+            outcome
+                .failures
+                .push(format!("{}: nginx: {message}", file.area));
+            return outcome;
+        }
     };
     let transcript = Transcript::load(recorded);
     match (run.mode, live) {
         (Mode::Record, Some(live)) => {
-            let version = run.nginx.as_ref().map_or("", |nginx| nginx.version.as_str());
+            let version = nginx.map_or("", |nginx| nginx.version.as_str());
             match live.save(recorded, version) {
                 Ok(()) => outcome.passed = file.cases.len(),
                 Err(message) => outcome.failures.push(message),
             }
         }
-        (Mode::Record, None) => outcome.failures.push(format!("{}: there is no nginx that can be recorded", file.area)),
+        (Mode::Record, None) => outcome.failures.push(format!(
+            "{}: there is no nginx that can be recorded",
+            file.area
+        )),
         (Mode::Check, live) => check(run, file, &transcript, live.as_ref(), &mut outcome),
         (Mode::Compare, live) => {
-            for subject in &run.subjects {
-                compare(run, subject, file, &transcript, live.as_ref(), &mut outcome);
+            for (subject, seen) in run.subjects.iter().zip(seen) {
+                compare(
+                    run,
+                    subject,
+                    seen,
+                    file,
+                    &transcript,
+                    live.as_ref(),
+                    &mut outcome,
+                );
             }
         }
     }
@@ -229,8 +332,14 @@ fn observe_all(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Tran
     for case in &file.cases {
         let address = server.address(case.on.as_deref());
         let case = filled(case, &server);
-        let text = client::converse(&address, &case).and_then(|seen| observe::observe(&mut server, &case, &seen));
-        transcript.push(&case.name, text.map_err(|message| format!("{}: {message}", case.name))?);
+        let text = client::converse(&address, &case, &server.prefix.join("www"), || {
+            server.pass_the_loop()
+        })
+        .and_then(|seen| observe::observe(&mut server, &case, &seen));
+        transcript.push(
+            &case.name,
+            text.map_err(|message| format!("{}: {message}", case.name))?,
+        );
     }
     match server.stop().as_slice() {
         [] => Ok(transcript),
@@ -247,51 +356,119 @@ fn filled(case: &Case, server: &Server) -> Case {
         },
         _ => step.clone(),
     });
-    Case { name: case.name.clone(), steps: steps.collect(), ignore_digits: case.ignore_digits, timed: case.timed, ..Case::default() }
+    Case {
+        name: case.name.clone(),
+        steps: steps.collect(),
+        ignore_digits: case.ignore_digits,
+        timed: case.timed,
+        fewer_than: case.fewer_than,
+        ..Case::default()
+    }
 }
 
-/// Compares one server with the reference.
-fn compare(run: &Run, subject: &Program, file: &CaseFile, recorded: &Transcript, live: Option<&Transcript>, outcome: &mut Outcome) {
+/// Compares what one server did with the reference.
+fn compare(
+    run: &Run,
+    subject: &Program,
+    seen: Result<Transcript, String>,
+    file: &CaseFile,
+    recorded: &Transcript,
+    live: Option<&Transcript>,
+    outcome: &mut Outcome,
+) {
     let engine = subject.engine.as_deref().unwrap_or("default");
-    let seen = match observe_all(subject, file, &run.folder.join(format!("{}-other", file.area))) {
+    let seen = match seen {
         Ok(seen) => seen,
-        Err(message) if engine == "io_uring" && message.contains("io_uring") && message.contains("not permitted") => {
-            outcome.notes.push(format!("{}: skipped on io_uring, which this system forbids", file.area));
+        Err(message)
+            if engine == "io_uring"
+                && message.contains("io_uring")
+                && message.contains("not permitted") =>
+        {
+            outcome.notes.push(format!(
+                "{}: skipped on io_uring, which this system forbids",
+                file.area
+            ));
             return;
         }
         Err(message) => {
-            outcome.failures.push(format!("{} on {engine}: {message}", file.area));
+            outcome
+                .failures
+                .push(format!("{} on {engine}: {message}", file.area));
             return;
         }
     };
     for case in &file.cases {
         let name = format!("{}/{}", file.area, case.name);
-        let old_nginx = run.nginx.as_ref().and_then(|nginx| case::version_numbers(&nginx.version)) < Some(REFERENCE);
-        let by_transcript = live.is_none() || (old_nginx && run.version_differences.contains_key(&name));
-        let reference = if by_transcript { recorded.get(&case.name) } else { live.and_then(|live| live.get(&case.name)) };
+        let old_nginx = run
+            .nginx
+            .as_ref()
+            .and_then(|nginx| case::version_numbers(&nginx.version))
+            < Some(REFERENCE);
+        let by_transcript =
+            live.is_none() || (old_nginx && run.version_differences.contains_key(&name));
+        let reference = if by_transcript {
+            recorded.get(&case.name)
+        } else {
+            live.and_then(|live| live.get(&case.name))
+        };
         let (Some(reference), Some(seen)) = (reference, seen.get(&case.name)) else {
-            outcome.failures.push(format!("{name}: there is no transcript, record it"));
+            outcome
+                .failures
+                .push(format!("{name}: there is no transcript, record it"));
             continue;
         };
         match (&case.differs, reference == seen) {
             (None, true) => outcome.passed += 1,
-            (None, false) => outcome.failures.push(format!("test {name} ({engine}) ... FAILED\n{}", difference(reference, seen))),
-            (Some(_), true) => outcome.failures.push(format!("{name} ({engine}): the expected difference is gone, take the mark away")),
-            (Some(reason), false) if run.differences.contains(&words(reason)) => outcome.passed += 1,
-            (Some(reason), false) => outcome.failures.push(format!("{name}: docs/differences.md does not say: {reason}")),
+            (None, false) => outcome.failures.push(format!(
+                "test {name} ({engine}) ... FAILED\n{}",
+                difference(reference, seen)
+            )),
+            (Some(_), true) => outcome.failures.push(format!(
+                "{name} ({engine}): the expected difference is gone, take the mark away"
+            )),
+            (Some(reason), false) if run.differences.contains(&words(reason)) => {
+                outcome.passed += 1
+            }
+            (Some(reason), false) => outcome.failures.push(format!(
+                "{name}: docs/differences.md does not say: {reason}"
+            )),
         }
     }
 }
 
 /// Says where the installed nginx and the transcript do not agree and no version difference is listed.
-fn check(run: &Run, file: &CaseFile, recorded: &Transcript, live: Option<&Transcript>, outcome: &mut Outcome) {
+fn check(
+    run: &Run,
+    file: &CaseFile,
+    recorded: &Transcript,
+    live: Option<&Transcript>,
+    outcome: &mut Outcome,
+) {
     for case in &file.cases {
         let name = format!("{}/{}", file.area, case.name);
         let listed = run.version_differences.contains_key(&name);
-        match (recorded.get(&case.name), live.and_then(|live| live.get(&case.name))) {
-            (None, _) => outcome.failures.push(format!("{name}: there is no transcript, record it")),
-            (Some(old), Some(now)) if old != now && !listed => outcome.failures.push(format!("{name}: this nginx is not in tests/parity/version-differences.txt\n{}", difference(old, now))),
-            (Some(old), Some(now)) if old == now && listed && run.nginx.as_ref().is_some_and(|nginx| case::version_numbers(&nginx.version) < Some(REFERENCE)) => outcome.failures.push(format!("{name}: listed in tests/parity/version-differences.txt, but equal")),
+        match (
+            recorded.get(&case.name),
+            live.and_then(|live| live.get(&case.name)),
+        ) {
+            (None, _) => outcome
+                .failures
+                .push(format!("{name}: there is no transcript, record it")),
+            (Some(old), Some(now)) if old != now && !listed => outcome.failures.push(format!(
+                "{name}: this nginx is not in tests/parity/version-differences.txt\n{}",
+                difference(old, now)
+            )),
+            (Some(old), Some(now))
+                if old == now
+                    && listed
+                    && run.nginx.as_ref().is_some_and(|nginx| {
+                        case::version_numbers(&nginx.version) < Some(REFERENCE)
+                    }) =>
+            {
+                outcome.failures.push(format!(
+                    "{name}: listed in tests/parity/version-differences.txt, but equal"
+                ))
+            }
             _ => outcome.passed += 1,
         }
     }
@@ -301,9 +478,18 @@ fn check(run: &Run, file: &CaseFile, recorded: &Transcript, live: Option<&Transc
 fn difference(reference: &str, other: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (reference.lines().collect(), other.lines().collect());
     let same_start = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let same_end = old[same_start..].iter().rev().zip(new[same_start..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let same_end = old[same_start..]
+        .iter()
+        .rev()
+        .zip(new[same_start..].iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
     let mut text = String::new();
-    let mut add = |sign: char, lines: &[&str]| lines.iter().for_each(|line| text.push_str(&format!("    {sign} {line}\n")));
+    let mut add = |sign: char, lines: &[&str]| {
+        lines
+            .iter()
+            .for_each(|line| text.push_str(&format!("    {sign} {line}\n")))
+    };
     add(' ', &old[..same_start]);
     add('-', &old[same_start..old.len() - same_end]);
     add('+', &new[same_start..new.len() - same_end]);

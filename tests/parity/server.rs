@@ -19,7 +19,7 @@ use crate::case::{CaseFile, EntryKind};
 use crate::client;
 
 /// Modification time of every fixture: Thu, 04 Mar 2021 05:06:07 GMT.
-const FIXTURE_TIME: u64 = 1_614_834_367;
+pub const FIXTURE_TIME: u64 = 1_614_834_367;
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A program that takes nginx's command line.
@@ -36,16 +36,31 @@ pub struct Program {
 impl Program {
     /// Asks the program for its version.
     pub fn new(path: PathBuf) -> Result<Program, String> {
-        let output = Command::new(&path).arg("-v").output().map_err(|error| format!("{}: {error}", path.display()))?;
-        let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        let output = Command::new(&path)
+            .arg("-v")
+            .output()
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
         let version_of = |name: &str| {
             let rest = text.split(&format!("{name}/")).nth(1)?;
-            Some(rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.to_string())
+            Some(
+                rest.split(|c: char| !c.is_ascii_digit() && c != '.')
+                    .next()?
+                    .to_string(),
+            )
         };
         let own = version_of("tidegate");
         let is_nginx = own.is_none();
-        let version = own.or_else(|| version_of("nginx")).ok_or(format!("{} -v says no version: {text}", path.display()))?;
-        Ok(Program { path, is_nginx, version, engine: None })
+        let version = own
+            .or_else(|| version_of("nginx"))
+            .ok_or(format!("{} -v says no version: {text}", path.display()))?;
+        Ok(Program {
+            path,
+            is_nginx,
+            version,
+            engine: None,
+        })
     }
 }
 
@@ -55,6 +70,8 @@ pub struct Server {
     /// Port numbers by placeholder.
     pub ports: BTreeMap<&'static str, u16>,
     pub version: String,
+    /// Whether the error log takes lines of the level `info`.
+    pub logs_notes: bool,
     child: Child,
     /// How far each log has been read.
     read: BTreeMap<String, usize>,
@@ -65,14 +82,22 @@ impl Server {
     pub fn start(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Server, String> {
         let _ = fs::remove_dir_all(prefix);
         lay_out(file, prefix).map_err(|error| format!("{}: {error}", prefix.display()))?;
-        let mut ports: BTreeMap<&'static str, u16> =
-            ["PORT", "PORT2", "PORT3", "SENTINEL", "DEAD"].into_iter().map(|name| (name, free_port().0)).collect();
+        let mut ports: BTreeMap<&'static str, u16> = ["PORT", "PORT2", "PORT3", "SENTINEL", "DEAD"]
+            .into_iter()
+            .map(|name| (name, free_port().0))
+            .collect();
         let (backend_port, listener) = free_port();
         ports.insert("BACKEND", backend_port);
         backend::start(listener, file.backend.clone());
+        if file.http.contains("@FULL@") {
+            let (port, listener) = free_port();
+            ports.insert("FULL", port);
+            backend::fill_queue(listener).map_err(|error| format!("filling a queue: {error}"))?;
+        }
 
         let conf = prefix.join("nginx.conf");
-        fs::write(&conf, fill(&configuration(program, file), prefix, &ports)).map_err(|error| format!("{}: {error}", conf.display()))?;
+        fs::write(&conf, fill(&configuration(program, file), prefix, &ports))
+            .map_err(|error| format!("{}: {error}", conf.display()))?;
         let output = fs::File::create(prefix.join("output")).map_err(|error| error.to_string())?;
         let child = Command::new(&program.path)
             .arg("-p")
@@ -86,8 +111,17 @@ impl Server {
             .stderr(output)
             .spawn()
             .map_err(|error| format!("{}: {error}", program.path.display()))?;
-        let mut server = Server { prefix: prefix.to_path_buf(), ports, version: program.version.clone(), child, read: BTreeMap::new() };
+        let mut server = Server {
+            prefix: prefix.to_path_buf(),
+            ports,
+            version: program.version.clone(),
+            logs_notes: logs_notes(file),
+            child,
+            read: BTreeMap::new(),
+        };
         server.wait_until_up()?;
+        // What the master says about the start comes before or after the first answer.
+        std::thread::sleep(Duration::from_millis(50));
         server.new_log_lines();
         Ok(server)
     }
@@ -99,7 +133,11 @@ impl Server {
 
     pub fn address(&self, on: Option<&str>) -> String {
         let address = self.fill(on.unwrap_or("127.0.0.1:@PORT@"));
-        if address.contains(':') { address } else { format!("127.0.0.1:{address}") }
+        if address.contains(':') {
+            address
+        } else {
+            format!("127.0.0.1:{address}")
+        }
     }
 
     /// A request to a server of its own that logs nothing. The worker has one loop: once this is
@@ -107,21 +145,39 @@ impl Server {
     pub fn pass_the_loop(&self) -> Result<(), String> {
         match client::status_of(&self.address(Some("@SENTINEL@")), "/")? {
             204 => Ok(()),
-            status => Err(format!("the server does not answer any more (status {status}): {}", self.output())),
+            status => Err(format!(
+                "the server does not answer any more (status {status}): {}",
+                self.output()
+            )),
         }
     }
 
     /// What has been appended to each file of the log folder since the last call.
     pub fn new_log_lines(&mut self) -> Vec<(String, String)> {
-        let mut logs: Vec<String> = fs::read_dir(self.prefix.join("logs")).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name.ends_with(".log")).collect();
+        let mut logs: Vec<String> = fs::read_dir(self.prefix.join("logs"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".log"))
+            .collect();
         logs.sort();
         let mut lines = Vec::new();
         for name in logs {
             let bytes = fs::read(self.prefix.join("logs").join(&name)).unwrap_or_default();
             let from = self.read.entry(name.clone()).or_default();
             // A line that is being written is left for the next time.
-            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1).max(*from);
-            for line in bytes.get(*from..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let whole = bytes
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1)
+                .max(*from);
+            for line in bytes
+                .get(*from..whole)
+                .unwrap_or_default()
+                .split(|byte| *byte == b'\n')
+                .filter(|line| !line.is_empty())
+            {
                 lines.push((name.clone(), printable(line)));
             }
             *from = whole;
@@ -131,7 +187,9 @@ impl Server {
 
     /// Ends the server. Returns log lines that no server may write: alerts and panics.
     pub fn stop(mut self) -> Vec<String> {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let _ = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(5));
@@ -141,11 +199,18 @@ impl Server {
         let log = fs::read(self.prefix.join("logs/error.log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).into_owned() + &self.output();
         // nginx itself raises one alert for each connection that is open when it is told to end at once.
-        log.lines().filter(|line| (line.contains("[alert]") && !line.contains("open socket #")) || line.contains("panicked")).map(str::to_string).collect()
+        log.lines()
+            .filter(|line| {
+                (line.contains("[alert]") && !line.contains("open socket #"))
+                    || line.contains("panicked")
+            })
+            .map(str::to_string)
+            .collect()
     }
 
     fn output(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.prefix.join("output")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&fs::read(self.prefix.join("output")).unwrap_or_default())
+            .into_owned()
     }
 
     fn wait_until_up(&mut self) -> Result<(), String> {
@@ -166,7 +231,9 @@ impl Server {
 }
 
 fn fill(text: &str, prefix: &Path, ports: &BTreeMap<&'static str, u16>) -> String {
-    let mut text = text.replace("@ROOT@", &prefix.join("www").to_string_lossy()).replace("@PREFIX@", &prefix.to_string_lossy());
+    let mut text = text
+        .replace("@ROOT@", &prefix.join("www").to_string_lossy())
+        .replace("@PREFIX@", &prefix.to_string_lossy());
     for (name, port) in ports {
         text = text.replace(&format!("@{name}@"), &port.to_string());
     }
@@ -177,7 +244,12 @@ fn fill(text: &str, prefix: &Path, ports: &BTreeMap<&'static str, u16>) -> Strin
 /// all have five digits, so that lengths do not depend on them.
 fn free_port() -> (u16, TcpListener) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let _ = NEXT.compare_exchange(0, 20_000 + (std::process::id() % 1000) as u16 * 10, Ordering::Relaxed, Ordering::Relaxed);
+    let _ = NEXT.compare_exchange(
+        0,
+        20_000 + (std::process::id() % 1000) as u16 * 10,
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
     loop {
         let port = NEXT.fetch_add(1, Ordering::Relaxed);
         if port > 32_000 {
@@ -190,6 +262,13 @@ fn free_port() -> (u16, TcpListener) {
             return (port, listener);
         }
     }
+}
+
+fn logs_notes(file: &CaseFile) -> bool {
+    file.main
+        .lines()
+        .filter(|line| line.starts_with("error_log"))
+        .all(|line| line.ends_with("info;"))
 }
 
 fn configuration(program: &Program, file: &CaseFile) -> String {
@@ -219,7 +298,9 @@ fn configuration(program: &Program, file: &CaseFile) -> String {
     if program.is_nginx {
         conf.push_str("fastcgi_temp_path temp/fastcgi;\nuwsgi_temp_path temp/uwsgi;\nscgi_temp_path temp/scgi;\n");
     }
-    conf.push_str("server { listen 127.0.0.1:@SENTINEL@; access_log off; location / { return 204; } }\n");
+    conf.push_str(
+        "server { listen 127.0.0.1:@SENTINEL@; access_log off; location / { return 204; } }\n",
+    );
     conf.push_str(&file.http);
     conf.push_str("}\n");
     conf
@@ -239,7 +320,10 @@ fn printable(line: &[u8]) -> String {
 }
 
 fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 /// Makes the folders and the fixture.
@@ -258,9 +342,13 @@ fn lay_out(file: &CaseFile, prefix: &Path) -> std::io::Result<()> {
             EntryKind::Folder => fs::create_dir_all(&path)?,
             EntryKind::Link(target) => symlink(target, &path)?,
             EntryKind::File(bytes) => fs::write(&path, bytes)?,
+            EntryKind::Zeros(length) => fs::File::create(&path)?.set_len(*length)?,
             EntryKind::Gzip(bytes) => {
                 // No compression: the same bytes whatever the library.
-                let mut encoder = flate2::write::GzEncoder::new(fs::File::create(&path)?, flate2::Compression::none());
+                let mut encoder = flate2::write::GzEncoder::new(
+                    fs::File::create(&path)?,
+                    flate2::Compression::none(),
+                );
                 encoder.write_all(bytes)?;
                 encoder.finish()?;
             }
@@ -278,6 +366,11 @@ fn lay_out(file: &CaseFile, prefix: &Path) -> std::io::Result<()> {
 fn set_times(path: &Path, time: SystemTime) -> std::io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_symlink() {
+        let seconds = format!("@{FIXTURE_TIME}");
+        Command::new("touch")
+            .args(["-h", "-d", &seconds])
+            .arg(path)
+            .status()?;
         return Ok(());
     }
     if metadata.is_dir() {

@@ -17,7 +17,9 @@ impl Transcript {
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.index.get(name).map(|at| self.observations[*at].1.as_str())
+        self.index
+            .get(name)
+            .map(|at| self.observations[*at].1.as_str())
     }
 
     pub fn load(path: &Path) -> Transcript {
@@ -32,7 +34,9 @@ impl Transcript {
     }
 
     pub fn save(&self, path: &Path, version: &str) -> Result<(), String> {
-        let mut text = format!("# Recorded from nginx {version}. `cargo test --test parity -- --record` writes it, nobody edits it.\n");
+        let mut text = format!(
+            "# Recorded from nginx {version}. `cargo test --test parity -- --record` writes it, nobody edits it.\n"
+        );
         for (name, observation) in &self.observations {
             text.push_str(&format!("\n=== {name}\n{observation}"));
         }
