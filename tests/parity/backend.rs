@@ -15,7 +15,7 @@ use crate::case::{Ending, Step};
 type Scripts = Arc<Vec<(String, Vec<Step>)>>;
 
 /// Starts the upstream on a port that the caller has bound. Its threads live as long as the test run.
-pub fn start(listener: TcpListener, scripts: Vec<(String, Vec<Step>)>) {
+pub(crate) fn start(listener: TcpListener, scripts: Vec<(String, Vec<Step>)>) {
     let scripts: Scripts = Arc::new(scripts);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -27,7 +27,7 @@ pub fn start(listener: TcpListener, scripts: Vec<(String, Vec<Step>)>) {
 
 /// Fills the queue of a listener that accepts nobody: who connects now waits. The sockets live as long
 /// as the test run.
-pub fn fill_queue(listener: TcpListener) -> std::io::Result<()> {
+pub(crate) fn fill_queue(listener: TcpListener) -> std::io::Result<()> {
     const QUEUE_MAX: usize = 5000;
     let address = listener.local_addr()?;
     for _ in 0..QUEUE_MAX {

@@ -37,31 +37,31 @@ use std::time::Duration;
 
 /// One case file.
 #[derive(Debug, Default)]
-pub struct CaseFile {
+pub(crate) struct CaseFile {
     /// The file's name without its extension: the area.
-    pub area: String,
+    pub(crate) area: String,
     /// The oldest nginx that can read the configuration.
-    pub needs: Option<(u32, u32)>,
-    pub fixture: Vec<Entry>,
-    pub main: String,
-    pub events: String,
-    pub http: String,
+    pub(crate) needs: Option<(u32, u32)>,
+    pub(crate) fixture: Vec<Entry>,
+    pub(crate) main: String,
+    pub(crate) events: String,
+    pub(crate) http: String,
     /// Scripts of the upstream by path.
-    pub backend: Vec<(String, Vec<Step>)>,
-    pub cases: Vec<Case>,
+    pub(crate) backend: Vec<(String, Vec<Step>)>,
+    pub(crate) cases: Vec<Case>,
 }
 
 /// One file, folder or link of the fixture.
 #[derive(Debug)]
-pub struct Entry {
-    pub path: String,
-    pub kind: EntryKind,
+pub(crate) struct Entry {
+    pub(crate) path: String,
+    pub(crate) kind: EntryKind,
     /// File permissions where they are not the usual ones.
-    pub mode: Option<u32>,
+    pub(crate) mode: Option<u32>,
 }
 
 #[derive(Debug)]
-pub enum EntryKind {
+pub(crate) enum EntryKind {
     File(Vec<u8>),
     /// A file of this many zeros that takes no room on the disk.
     Zeros(u64),
@@ -72,27 +72,27 @@ pub enum EntryKind {
 
 /// One named conversation with the server.
 #[derive(Debug, Default)]
-pub struct Case {
-    pub name: String,
-    pub steps: Vec<Step>,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) steps: Vec<Step>,
     /// Where to connect, if not 127.0.0.1:@PORT@.
-    pub on: Option<String>,
+    pub(crate) on: Option<String>,
     /// Which directive's which value the case shows.
-    pub covers: Vec<(String, String)>,
+    pub(crate) covers: Vec<(String, String)>,
     /// The expected difference: a sentence that stands in docs/differences.md as well.
-    pub differs: Option<String>,
+    pub(crate) differs: Option<String>,
     /// Numbers in the answer and the logs say nothing (clocks, counters).
-    pub ignore_digits: bool,
+    pub(crate) ignore_digits: bool,
     /// The time that the case takes is part of the answer, in whole seconds.
-    pub timed: bool,
+    pub(crate) timed: bool,
     /// Whether the first answer's body takes fewer bytes than this on the wire is part of the answer. Says
     /// something about compression where the exact length is the library's own matter.
-    pub fewer_than: Option<usize>,
+    pub(crate) fewer_than: Option<usize>,
 }
 
 /// What a client or the scripted upstream does next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub(crate) enum Step {
     Send(Vec<u8>),
     Pause(Duration),
     /// Read this many responses; `head` says that they have no body.
@@ -120,7 +120,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ending {
+pub(crate) enum Ending {
     Close,
     Keep,
     Hang,
@@ -131,7 +131,7 @@ pub enum Ending {
 
 impl Case {
     /// The target of the first request, as sent.
-    pub fn target(&self) -> Option<String> {
+    pub(crate) fn target(&self) -> Option<String> {
         let Some(Step::Send(bytes)) = self.steps.first() else {
             return None;
         };
@@ -146,7 +146,7 @@ impl Case {
 }
 
 /// Reads one case file.
-pub fn load(path: &Path) -> Result<CaseFile, String> {
+pub(crate) fn load(path: &Path) -> Result<CaseFile, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let area = path
@@ -513,7 +513,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// The first two numbers of a version.
-pub fn version_numbers(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn version_numbers(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.trim().split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }

@@ -19,35 +19,35 @@ const WATCH_TIME: Duration = Duration::from_millis(5);
 
 /// What one case's connection saw.
 #[derive(Debug, Default)]
-pub struct Conversation {
-    pub responses: Vec<Response>,
+pub(crate) struct Conversation {
+    pub(crate) responses: Vec<Response>,
     /// Bytes that belong to no response, and complaints such as "no answer".
-    pub remarks: Vec<String>,
-    pub ending: Ending,
+    pub(crate) remarks: Vec<String>,
+    pub(crate) ending: Ending,
     /// The client's own port.
-    pub port: u16,
-    pub elapsed: Duration,
+    pub(crate) port: u16,
+    pub(crate) elapsed: Duration,
 }
 
 /// One response, interim ones included.
 #[derive(Debug, Default)]
-pub struct Response {
+pub(crate) struct Response {
     /// Empty for HTTP/0.9.
-    pub status_line: Vec<u8>,
-    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) status_line: Vec<u8>,
+    pub(crate) headers: Vec<(Vec<u8>, Vec<u8>)>,
     /// The body as the server meant it: chunks joined.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     /// The body's bytes on the wire, chunk sizes included.
-    pub wire_length: usize,
-    pub trailers: Vec<Vec<u8>>,
+    pub(crate) wire_length: usize,
+    pub(crate) trailers: Vec<Vec<u8>>,
     /// The response was one to HEAD: it says a length and has no body.
-    pub head: bool,
+    pub(crate) head: bool,
     /// The connection ended before the response did.
-    pub cut_short: bool,
+    pub(crate) cut_short: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Ending {
+pub(crate) enum Ending {
     #[default]
     Kept,
     Closed,
@@ -55,14 +55,14 @@ pub enum Ending {
 }
 
 impl Response {
-    pub fn header(&self, name: &str) -> Option<&[u8]> {
+    pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value.as_slice())
     }
 
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         let text = self
             .status_line
             .split(|byte| *byte == b' ')
@@ -74,7 +74,7 @@ impl Response {
 
 /// Connects to `address` (`IP:PORT` or `unix:PATH`) and goes through the case. `root` is the fixture's;
 /// `pass_the_loop` returns when the server has handled everything that had come before.
-pub fn converse(
+pub(crate) fn converse(
     address: &str,
     case: &Case,
     root: &Path,
@@ -135,7 +135,7 @@ pub fn converse(
 }
 
 /// One request on a connection of its own, for which only the status matters.
-pub fn status_of(address: &str, path: &str) -> Result<u16, String> {
+pub(crate) fn status_of(address: &str, path: &str) -> Result<u16, String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let case = Case {
         steps: vec![

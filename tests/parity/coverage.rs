@@ -44,7 +44,7 @@ const INVISIBLE: &str = "
 ";
 
 /// What is missing, one line each.
-pub fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
+pub(crate) fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
     let mut findings = Vec::new();
     let mut shown: BTreeSet<&str> = BTreeSet::new();
     let mut values: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
@@ -89,7 +89,7 @@ pub fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
 }
 
 /// For the report: what is deliberately not shown.
-pub fn invisible() -> impl Iterator<Item = &'static str> {
+pub(crate) fn invisible() -> impl Iterator<Item = &'static str> {
     INVISIBLE
         .lines()
         .map(str::trim)

@@ -15,7 +15,11 @@ use crate::server::Server;
 const BODY_SHOWN_MAX: usize = 4096;
 
 /// The observation of one case, line by line.
-pub fn observe(server: &mut Server, case: &Case, seen: &Conversation) -> Result<String, String> {
+pub(crate) fn observe(
+    server: &mut Server,
+    case: &Case,
+    seen: &Conversation,
+) -> Result<String, String> {
     let names = Names::new(server, seen);
     let mut lines = Vec::new();
     for response in &seen.responses {

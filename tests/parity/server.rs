@@ -19,23 +19,23 @@ use crate::case::{CaseFile, EntryKind};
 use crate::client;
 
 /// Modification time of every fixture: Thu, 04 Mar 2021 05:06:07 GMT.
-pub const FIXTURE_TIME: u64 = 1_614_834_367;
+pub(crate) const FIXTURE_TIME: u64 = 1_614_834_367;
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A program that takes nginx's command line.
 #[derive(Clone, Debug)]
-pub struct Program {
-    pub path: PathBuf,
-    pub is_nginx: bool,
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) is_nginx: bool,
     /// What it calls itself: `1.31.0` of nginx, Tidegate's own version of Tidegate.
-    pub version: String,
+    pub(crate) version: String,
     /// A line for the events block: the engine to use.
-    pub engine: Option<String>,
+    pub(crate) engine: Option<String>,
 }
 
 impl Program {
     /// Asks the program for its version.
-    pub fn new(path: PathBuf) -> Result<Program, String> {
+    pub(crate) fn new(path: PathBuf) -> Result<Program, String> {
         let output = Command::new(&path)
             .arg("-v")
             .output()
@@ -65,13 +65,13 @@ impl Program {
 }
 
 /// A running server.
-pub struct Server {
-    pub prefix: PathBuf,
+pub(crate) struct Server {
+    pub(crate) prefix: PathBuf,
     /// Port numbers by placeholder.
-    pub ports: BTreeMap<&'static str, u16>,
-    pub version: String,
+    pub(crate) ports: BTreeMap<&'static str, u16>,
+    pub(crate) version: String,
     /// Whether the error log takes lines of the level `info`.
-    pub logs_notes: bool,
+    pub(crate) logs_notes: bool,
     child: Child,
     /// How far each log has been read.
     read: BTreeMap<String, usize>,
@@ -79,7 +79,11 @@ pub struct Server {
 
 impl Server {
     /// Makes the folder, starts the program and waits until it answers.
-    pub fn start(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Server, String> {
+    pub(crate) fn start(
+        program: &Program,
+        file: &CaseFile,
+        prefix: &Path,
+    ) -> Result<Server, String> {
         let _ = fs::remove_dir_all(prefix);
         lay_out(file, prefix).map_err(|error| format!("{}: {error}", prefix.display()))?;
         let mut ports: BTreeMap<&'static str, u16> = ["PORT", "PORT2", "PORT3", "SENTINEL", "DEAD"]
@@ -127,11 +131,11 @@ impl Server {
     }
 
     /// Fills in the placeholders.
-    pub fn fill(&self, text: &str) -> String {
+    pub(crate) fn fill(&self, text: &str) -> String {
         fill(text, &self.prefix, &self.ports)
     }
 
-    pub fn address(&self, on: Option<&str>) -> String {
+    pub(crate) fn address(&self, on: Option<&str>) -> String {
         let address = self.fill(on.unwrap_or("127.0.0.1:@PORT@"));
         if address.contains(':') {
             address
@@ -142,7 +146,7 @@ impl Server {
 
     /// A request to a server of its own that logs nothing. The worker has one loop: once this is
     /// answered, it has done with what came before.
-    pub fn pass_the_loop(&self) -> Result<(), String> {
+    pub(crate) fn pass_the_loop(&self) -> Result<(), String> {
         match client::status_of(&self.address(Some("@SENTINEL@")), "/")? {
             204 => Ok(()),
             status => Err(format!(
@@ -153,7 +157,7 @@ impl Server {
     }
 
     /// What has been appended to each file of the log folder since the last call.
-    pub fn new_log_lines(&mut self) -> Vec<(String, String)> {
+    pub(crate) fn new_log_lines(&mut self) -> Vec<(String, String)> {
         let mut logs: Vec<String> = fs::read_dir(self.prefix.join("logs"))
             .into_iter()
             .flatten()
@@ -186,7 +190,7 @@ impl Server {
     }
 
     /// Ends the server. Returns log lines that no server may write: alerts and panics.
-    pub fn stop(mut self) -> Vec<String> {
+    pub(crate) fn stop(mut self) -> Vec<String> {
         let _ = Command::new("kill")
             .args(["-TERM", &self.child.id().to_string()])
             .status();

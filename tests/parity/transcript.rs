@@ -5,24 +5,24 @@ use std::path::Path;
 
 /// Observations by the case's name.
 #[derive(Debug, Default)]
-pub struct Transcript {
+pub(crate) struct Transcript {
     observations: Vec<(String, String)>,
     index: BTreeMap<String, usize>,
 }
 
 impl Transcript {
-    pub fn push(&mut self, name: &str, text: String) {
+    pub(crate) fn push(&mut self, name: &str, text: String) {
         self.index.insert(name.to_string(), self.observations.len());
         self.observations.push((name.to_string(), text));
     }
 
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.index
             .get(name)
             .map(|at| self.observations[*at].1.as_str())
     }
 
-    pub fn load(path: &Path) -> Transcript {
+    pub(crate) fn load(path: &Path) -> Transcript {
         let mut transcript = Transcript::default();
         let text = std::fs::read_to_string(path).unwrap_or_default();
         for part in text.split("=== ").skip(1) {
@@ -33,7 +33,7 @@ impl Transcript {
         transcript
     }
 
-    pub fn save(&self, path: &Path, version: &str) -> Result<(), String> {
+    pub(crate) fn save(&self, path: &Path, version: &str) -> Result<(), String> {
         let mut text = format!(
             "# Recorded from nginx {version}. `cargo test --test parity -- --record` writes it, nobody edits it.\n"
         );
