@@ -26,7 +26,7 @@ pub(crate) use error::{error, event};
 pub use file::{Buffering, LogFile, LogTable};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
-pub use unwritten::{flush_all, flush_thread, start_thread};
+pub use unwritten::{flush_all, flush_thread, has_unwritten, start_thread};
 
 /// How grave a line is; smaller is graver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -68,6 +68,11 @@ pub fn start_thread() {
     engine::on_turn_end(flush_thread);
 }
 
+/// Whether the end of this turn of the loop has lines to write.
+pub fn has_unwritten() -> bool {
+    DUE.get()
+}
+
 /// Writes what is due at the end of a turn of the loop.
 pub fn flush_thread() {
     if DUE.get() {

@@ -18,6 +18,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use proto::header::Known;
+
 use super::{Evaluate, Source};
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::filters::gzip;
@@ -84,20 +86,13 @@ pub fn find(name: &str) -> Option<Found> {
     FAMILIES.iter().find_map(|(prefix, evaluate)| {
         let rest = name.strip_prefix(prefix)?;
         let source = Source::Family(*evaluate, rest.as_bytes().into());
-        // nginx has names of its own for these, and lets nobody define them again.
         let assignable = !RESERVED.contains(&name);
         Some(Found { source, assignable })
     })
 }
 
-/// Members of families that cannot be assigned.
-const RESERVED: [&str; 9] = [
-    "http_host",
-    "http_user_agent",
-    "http_referer",
-    "http_via",
-    "http_x_forwarded_for",
-    "http_cookie",
+/// Members of families that nginx lets nobody assign.
+const RESERVED: [&str; 3] = [
     "sent_http_cache_control",
     "sent_http_link",
     "sent_http_location",
@@ -113,7 +108,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
         "connection_time" => connection::connection_time,
         "content_length" => client::content_length,
-        "content_type" => |request, out| client::header(request, b"content_type", out),
+        "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
         "gzip_ratio" => |request, out| match request.compressed {
@@ -122,6 +117,14 @@ fn fixed(name: &str) -> Option<Evaluate> {
         },
         "host" => client::host,
         "hostname" => |_, out| text(hostname(), out),
+        "http_cookie" => client::cookies,
+        "http_host" => |request, out| client::known_header(request, Known::Host, out),
+        "http_referer" => |request, out| client::known_header(request, Known::Referer, out),
+        "http_user_agent" => |request, out| client::known_header(request, Known::UserAgent, out),
+        "http_via" => |request, out| client::known_header(request, Known::Via, out),
+        "http_x_forwarded_for" => {
+            |request, out| client::known_header(request, Known::XForwardedFor, out)
+        }
         "https" => |_, _| true,
         "is_args" => |request, out| text(if request.args.is_empty() { "" } else { "?" }, out),
         "is_request_port" => {

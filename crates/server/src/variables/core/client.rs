@@ -44,7 +44,8 @@ pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool 
     !protocol.is_empty()
 }
 
-/// The path in force; that of the request line where a faulty head ended the request early.
+/// The path in force; that of the request line where a faulty head ended the request early. Found
+/// even where it is empty.
 pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let path = match request.uri.as_slice() {
@@ -52,7 +53,7 @@ pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
         path => path,
     };
     out.extend_from_slice(path);
-    !path.is_empty()
+    true
 }
 
 /// Not found rather than empty, even where the target ends with `?`.
@@ -85,10 +86,32 @@ pub(super) fn port(request: &Request) -> u16 {
         .map_or(0, |server| server.port)
 }
 
-/// `$http_name`. Several fields are joined by commas, cookies by semicolons.
+/// `$http_name`. Several fields are joined by commas.
 pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    let separator = if name == b"cookie" { b';' } else { b',' };
-    joined(request.headers(), name, separator, out)
+    joined(request.headers(), name, b',', out)
+}
+
+/// `$http_name` of a name that the parser knows, which is found without comparing names.
+pub(super) fn known_header(request: &Request, known: Known, out: &mut Vec<u8>) -> bool {
+    joined_known(request, known, b',', out)
+}
+
+/// `$http_cookie`: several fields are joined by semicolons.
+pub(super) fn cookies(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    joined_known(request, Known::Cookie, b';', out)
+}
+
+fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let mut found = false;
+    for field in client.head.all(known) {
+        if found {
+            out.extend_from_slice(&[separator, b' ']);
+        }
+        out.extend_from_slice(field.value(&client.bytes));
+        found = true;
+    }
+    found
 }
 
 /// The length that the client announced; for a chunked body what was counted, once it is read.

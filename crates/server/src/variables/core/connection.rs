@@ -66,12 +66,19 @@ pub fn append_address(address: &Address, out: &mut Vec<u8>) {
     }
 }
 
+/// By hand, because most access-log lines begin with one.
 fn append_v4(ip: Ipv4Addr, out: &mut Vec<u8>) {
     for (at, octet) in ip.octets().into_iter().enumerate() {
         if at > 0 {
             out.push(b'.');
         }
-        decimal(octet.into(), out);
+        if octet >= 100 {
+            out.push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            out.push(b'0' + octet / 10 % 10);
+        }
+        out.push(b'0' + octet % 10);
     }
 }
 
