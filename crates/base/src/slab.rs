@@ -19,6 +19,7 @@ pub struct Slab<T> {
     /// Head of the list of empty places, `NONE` when there is none.
     free: u32,
     length: usize,
+    first_generation: u32,
 }
 
 #[derive(Debug)]
@@ -45,10 +46,18 @@ impl<T> Slab<T> {
     /// An empty slab, which owns no memory yet.
     #[must_use]
     pub const fn new() -> Slab<T> {
+        Slab::starting_at(0)
+    }
+
+    /// An empty slab whose places begin with this generation: so that keys of an earlier slab find nothing in one that
+    /// took its place.
+    #[must_use]
+    pub const fn starting_at(first_generation: u32) -> Slab<T> {
         Slab {
             places: Vec::new(),
             free: NONE,
             length: 0,
+            first_generation,
         }
     }
 
@@ -83,14 +92,12 @@ impl<T> Slab<T> {
         }
         let index = u32::try_from(self.places.len()).unwrap_or(NONE);
         assert!(index != NONE, "slab is full");
+        let generation = self.first_generation;
         self.places.push(Place {
-            generation: 0,
+            generation,
             content: Content::Value(value),
         });
-        Key {
-            index,
-            generation: 0,
-        }
+        Key { index, generation }
     }
 
     /// The value that `key` names, if it is still there.
@@ -199,6 +206,14 @@ mod tests {
             Some(8)
         );
         assert_eq!(slab.key_at(5), None);
+    }
+
+    #[test]
+    fn keys_of_another_slab_find_nothing() {
+        let old = Slab::new().insert(1);
+        let mut slab = Slab::starting_at(1 << 16);
+        slab.insert(2);
+        assert_eq!(slab.get(old), None);
     }
 
     #[test]

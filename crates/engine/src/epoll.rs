@@ -95,7 +95,9 @@ impl Epoll {
             *source = Source {
                 generation: key.generation,
                 socket,
-                // A new connection has an empty send buffer; if not, the first send finds out.
+                // A new connection has an empty send buffer, and a busy server finds the first request there already:
+                // then a short connection is over before it was ever registered. If not, the first call finds out.
+                readable: true,
                 writable: true,
                 ..Source::default()
             };
@@ -143,6 +145,7 @@ impl Epoll {
             Err(error) => return Some(Outcome::Connected(Err(error))),
         }
         let source = self.source(key, socket);
+        source.readable = false;
         source.writable = false;
         if let Err(error) = self.register(key) {
             return Some(Outcome::Connected(Err(error)));

@@ -129,11 +129,13 @@ pub(crate) fn uninstall() -> Option<Box<Worker>> {
 impl Worker {
     pub(crate) fn new(engine: Box<dyn Engine>, settings: Settings, remote: Remote) -> Worker {
         let clock = Clock::new(engine.now());
+        // A handle that outlived the runtime before this one must not find somebody else's entry.
+        let generation = remote.number() << 16;
         Worker {
             engine,
-            streams: Slab::new(),
-            listeners: Slab::new(),
-            sleepers: Slab::new(),
+            streams: Slab::starting_at(generation),
+            listeners: Slab::starting_at(generation),
+            sleepers: Slab::starting_at(generation),
             timers: TimerWheel::new(0),
             clock,
             settings,

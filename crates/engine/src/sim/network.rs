@@ -1,0 +1,396 @@
+//! What lies between the ends of simulated connections: bytes on their way, the clock, and the faults.
+//!
+//! It knows sockets by number and nothing of operations. Whatever will change at some place is noted as an event with its
+//! time; the engine looks at that place when the time has come.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::net::Address;
+
+/// Numbers of simulated sockets begin here, far above those of descriptors.
+const FIRST_SOCKET: RawFd = 1 << 24;
+
+/// How the simulated network behaves. Chances are in a thousand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Least time that anything takes from one end to the other.
+    pub delay_min: Duration,
+    /// Most time that anything takes; each time is drawn anew, but bytes do not overtake each other.
+    pub delay_max: Duration,
+    /// Chance that a receive yields less than what is there.
+    pub short_receive: u32,
+    /// Chance that a send takes less than it could.
+    pub short_send: u32,
+    /// Chance that a send resets the connection instead.
+    pub reset: u32,
+    /// Bytes on their way or unread that one direction holds before a send has to wait.
+    pub window: usize,
+    /// Connections that a listener holds before more of them are left without an answer.
+    pub backlog: usize,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults {
+            delay_min: Duration::from_micros(10),
+            delay_max: Duration::from_micros(200),
+            short_receive: 50,
+            short_send: 50,
+            reset: 0,
+            window: 256 * 1024,
+            backlog: 4096,
+        }
+    }
+}
+
+/// Everything between the ends.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) now: Duration,
+    pub(super) random: u64,
+    pub(super) faults: Faults,
+    pub(super) ends: BTreeMap<RawFd, End>,
+    pub(super) next_socket: RawFd,
+    pub(super) next_port: u16,
+    /// By the number of the descriptor that stands for it.
+    pub(super) listeners: BTreeMap<RawFd, Listening>,
+    /// When something may have changed, and where; in order of time, then of arrival.
+    pub(super) events: BinaryHeap<Reverse<(Duration, u64, Place)>>,
+    pub(super) next_event: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    End(RawFd),
+    Listener(RawFd),
+}
+
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) address: SocketAddr,
+    /// Server ends, and when each arrives.
+    pub(super) waiting: VecDeque<(Duration, RawFd)>,
+    pub(super) errors: VecDeque<i32>,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct End {
+    /// The other end; gone when that has been closed.
+    pub(super) other: Option<RawFd>,
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+    /// Bytes on their way to this end or unread, with the time at which they are there.
+    pub(super) arriving: VecDeque<(Duration, Vec<u8>)>,
+    pub(super) held: usize,
+    /// Nothing that is sent to this end arrives before this.
+    pub(super) last_arrival: Duration,
+    pub(super) ends_at: Option<Duration>,
+    pub(super) reset_at: Option<Duration>,
+    pub(super) write_ended: bool,
+    pub(super) reset_on_close: bool,
+}
+
+impl Network {
+    /// A network without listeners or connections, driven by `seed`.
+    pub(super) fn new(seed: u64, faults: Faults) -> Network {
+        Network {
+            now: Duration::ZERO,
+            random: seed,
+            faults,
+            ends: BTreeMap::new(),
+            next_socket: FIRST_SOCKET,
+            next_port: 20_000,
+            listeners: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            next_event: 0,
+        }
+    }
+
+    /// A number below `bound` (at least 1), by SplitMix64.
+    pub(super) fn random(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+
+    pub(super) fn chance(&mut self, in_a_thousand: u32) -> bool {
+        in_a_thousand > 0 && self.random(1000) < u64::from(in_a_thousand)
+    }
+
+    /// Possibly fewer than `count`, but at least one.
+    pub(super) fn cut(&mut self, count: usize, in_a_thousand: u32) -> usize {
+        if count > 1 && self.chance(in_a_thousand) {
+            return 1 + self.random(count as u64 - 1) as usize;
+        }
+        count
+    }
+
+    pub(super) fn arrival(&mut self) -> Duration {
+        let spread = self.faults.delay_max.saturating_sub(self.faults.delay_min);
+        let extra = self.random(spread.as_nanos() as u64 + 1);
+        self.now + self.faults.delay_min + Duration::from_nanos(extra)
+    }
+
+    pub(super) fn happens_at(&mut self, at: Duration, place: Place) {
+        self.next_event += 1;
+        self.events.push(Reverse((at, self.next_event, place)));
+    }
+
+    pub(super) fn free_port(&mut self) -> u16 {
+        self.next_port = self.next_port.checked_add(1).unwrap_or(20_000);
+        self.next_port
+    }
+
+    pub(super) fn listener_at(&self, address: &Address) -> Option<RawFd> {
+        let Address::Inet(wanted) = address else {
+            return None;
+        };
+        self.listeners
+            .iter()
+            .find(|(_, listener)| {
+                let any_ip = listener.address.ip().is_unspecified();
+                listener.address.port() == wanted.port()
+                    && (any_ip || listener.address.ip() == wanted.ip())
+            })
+            .map(|(number, _)| *number)
+    }
+
+    pub(super) fn new_end(&mut self) -> RawFd {
+        let socket = self.next_socket;
+        self.next_socket += 1;
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.free_port());
+        let end = End {
+            other: None,
+            local: nowhere,
+            peer: nowhere,
+            arriving: VecDeque::new(),
+            held: 0,
+            last_arrival: Duration::ZERO,
+            ends_at: None,
+            reset_at: None,
+            write_ended: false,
+            reset_on_close: false,
+        };
+        self.ends.insert(socket, end);
+        socket
+    }
+
+    /// Connects an end. The time at which it stands; `None` when nobody will answer.
+    pub(super) fn connect(
+        &mut self,
+        client: RawFd,
+        address: &Address,
+    ) -> io::Result<Option<Duration>> {
+        let number = self
+            .listener_at(address)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ECONNREFUSED))?;
+        let backlog = self.faults.backlog;
+        let listener = self.listeners.get(&number).ok_or(io::ErrorKind::NotFound)?;
+        if listener.waiting.len() >= backlog {
+            return Ok(None);
+        }
+        let Address::Inet(wanted) = *address else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let server = self.new_end();
+        let arrives = self.arrival();
+        let mut client_address = None;
+        if let Some(end) = self.ends.get_mut(&client) {
+            end.other = Some(server);
+            end.peer = wanted;
+            client_address = Some(end.local);
+        }
+        if let (Some(end), Some(address)) = (self.ends.get_mut(&server), client_address) {
+            end.other = Some(client);
+            end.local = wanted;
+            end.peer = address;
+        }
+        if let Some(listener) = self.listeners.get_mut(&number) {
+            listener.waiting.push_back((arrives, server));
+        }
+        self.happens_at(arrives, Place::Listener(number));
+        let stands = arrives + (arrives - self.now);
+        self.happens_at(stands, Place::End(client));
+        Ok(Some(stands))
+    }
+
+    pub(super) fn accept(&mut self, number: RawFd) -> Option<io::Result<(RawFd, SocketAddr)>> {
+        let listener = self.listeners.get_mut(&number)?;
+        if let Some(errno) = listener.errors.pop_front() {
+            return Some(Err(io::Error::from_raw_os_error(errno)));
+        }
+        let at = listener
+            .waiting
+            .iter()
+            .position(|(arrives, _)| *arrives <= self.now)?;
+        let (_, server) = listener.waiting.remove(at)?;
+        let peer = self.ends.get(&server)?.peer;
+        Some(Ok((server, peer)))
+    }
+
+    /// Sends from an end. `None` when the window is full.
+    pub(super) fn send(&mut self, from: RawFd, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let end = self.ends.get(&from).ok_or(io::ErrorKind::NotConnected)?;
+        if end.reset_at.is_some_and(|at| at <= self.now) {
+            return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
+        if end.write_ended {
+            return Err(io::Error::from_raw_os_error(libc::EPIPE));
+        }
+        let Some(to) = end.other else {
+            // The other end is closed: what is sent to it comes back as a reset.
+            self.reset(from);
+            return Ok(Some(bytes.len()));
+        };
+        if self.chance(self.faults.reset) {
+            self.reset(from);
+            self.reset(to);
+            return Ok(Some(bytes.len()));
+        }
+        let held = self.ends.get(&to).map_or(0, |end| end.held);
+        let room = self.faults.window.saturating_sub(held).min(bytes.len());
+        if room == 0 {
+            return Ok(None);
+        }
+        let count = self.cut(room, self.faults.short_send);
+        let arrival = self.arrival();
+        let Some(end) = self.ends.get_mut(&to) else {
+            return Ok(Some(count));
+        };
+        end.last_arrival = end.last_arrival.max(arrival);
+        let arrival = end.last_arrival;
+        end.held += count;
+        end.arriving
+            .push_back((arrival, bytes.get(..count).unwrap_or_default().to_vec()));
+        self.happens_at(arrival, Place::End(to));
+        Ok(Some(count))
+    }
+
+    /// Receives at an end: `None` when nothing has arrived, 0 at the end of input.
+    pub(super) fn receive(&mut self, at: RawFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let end = self.ends.get(&at).ok_or(io::ErrorKind::NotConnected)?;
+        if end.reset_at.is_some_and(|at| at <= self.now) {
+            return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
+        let now = self.now;
+        let arrived = end
+            .arriving
+            .iter()
+            .take_while(|(arrival, _)| *arrival <= now);
+        let available: usize = arrived.map(|(_, bytes)| bytes.len()).sum();
+        if available == 0 {
+            let ended = end.arriving.is_empty() && end.ends_at.is_some_and(|at| at <= now);
+            return Ok(ended.then_some(0));
+        }
+        let count = self.cut(available.min(into.len()), self.faults.short_receive);
+        let Some(end) = self.ends.get_mut(&at) else {
+            return Ok(None);
+        };
+        end.held -= count;
+        let mut filled = 0;
+        while filled < count
+            && let Some((_, bytes)) = end.arriving.front_mut()
+        {
+            let step = bytes.len().min(count - filled);
+            for (to, from) in into.iter_mut().skip(filled).zip(bytes.drain(..step)) {
+                *to = from;
+            }
+            filled += step;
+            if bytes.is_empty() {
+                end.arriving.pop_front();
+            }
+        }
+        if let Some(other) = end.other {
+            // There is room again, which the sender hears of after a while.
+            let arrival = self.arrival();
+            self.happens_at(arrival, Place::End(other));
+        }
+        Ok(Some(count))
+    }
+
+    /// Has an end find its connection reset, after the usual delay.
+    pub(super) fn reset(&mut self, at: RawFd) {
+        let arrival = self.arrival();
+        if let Some(end) = self.ends.get_mut(&at) {
+            end.reset_at.get_or_insert(arrival);
+        }
+        self.happens_at(arrival, Place::End(at));
+    }
+
+    pub(super) fn shutdown_write(&mut self, from: RawFd) {
+        let Some(end) = self.ends.get_mut(&from) else {
+            return;
+        };
+        if std::mem::replace(&mut end.write_ended, true) {
+            return;
+        }
+        let Some(to) = end.other else { return };
+        let arrival = self.arrival();
+        if let Some(end) = self.ends.get_mut(&to) {
+            let arrival = arrival.max(end.last_arrival);
+            end.ends_at = Some(arrival);
+            self.happens_at(arrival, Place::End(to));
+        }
+    }
+
+    pub(super) fn shutdown_read(&mut self, at: RawFd) {
+        let now = self.now;
+        if let Some(end) = self.ends.get_mut(&at) {
+            end.ends_at = Some(now);
+            self.happens_at(now, Place::End(at));
+        }
+    }
+
+    /// Closes an end: an orderly end for the other one, or a reset if bytes are left unread, as in TCP.
+    pub(super) fn close(&mut self, socket: RawFd) {
+        let Some(end) = self.ends.get(&socket) else {
+            return;
+        };
+        let unread = end.arriving.iter().any(|(arrival, _)| *arrival <= self.now);
+        let (other, reset) = (end.other, end.reset_on_close || unread);
+        if !reset {
+            self.shutdown_write(socket);
+        }
+        if let Some(other) = other {
+            if reset {
+                self.reset(other);
+            }
+            if let Some(end) = self.ends.get_mut(&other) {
+                end.other = None;
+            }
+        }
+        self.ends.remove(&socket);
+    }
+
+    /// Moves the clock to the next event, but not beyond `limit`. False when nothing is left to happen by then.
+    pub(super) fn advance(&mut self, limit: Option<Duration>) -> bool {
+        match self.events.peek() {
+            Some(Reverse((at, _, _))) if limit.is_none_or(|limit| *at <= limit) => {
+                self.now = self.now.max(*at);
+                true
+            }
+            _ => {
+                self.now = self.now.max(limit.unwrap_or(self.now));
+                false
+            }
+        }
+    }
+
+    /// The next place where something has happened by now.
+    pub(super) fn next_place(&mut self) -> Option<Place> {
+        let Reverse((at, _, place)) = *self.events.peek()?;
+        if at > self.now {
+            return None;
+        }
+        self.events.pop();
+        Some(place)
+    }
+}
