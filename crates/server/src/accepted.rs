@@ -34,10 +34,6 @@ accepted! {
         "tables size themselves";
     VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, Arity::exactly(1),
         "tables size themselves";
-    MAP_HASH_MAX_SIZE = "map_hash_max_size", "size", HTTP, Arity::exactly(1),
-        "tables size themselves";
-    MAP_HASH_BUCKET_SIZE = "map_hash_bucket_size", "size", HTTP, Arity::exactly(1),
-        "tables size themselves";
     CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, Arity::exactly(1),
         "there are no memory pools";
     REQUEST_POOL_SIZE = "request_pool_size", "size", HS, Arity::exactly(1),
@@ -50,6 +46,10 @@ accepted! {
         "the kernel reads ahead by itself";
     TCP_NOPUSH = "tcp_nopush", "on | off", HSL, Arity::exactly(1),
         "a head and the file after it always leave together";
+    SSL_PROTOCOLS = "ssl_protocols", "[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]", HS, Arity::at_least(1),
+        "this version has no TLS, and refuses to listen with it";
+    SSL_PREFER_SERVER_CIPHERS = "ssl_prefer_server_ciphers", "on | off", HS, Arity::exactly(1),
+        "this version has no TLS, and refuses to listen with it";
     SEND_LOWAT = "send_lowat", "size", HSL, Arity::exactly(1),
         "Linux has no low-water mark for sending";
 }

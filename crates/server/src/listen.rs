@@ -6,6 +6,7 @@
 //! address decides, unless `bind` asks for a socket of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::http::server_name::ServerNames;
 pub(crate) static LISTEN: Setting<Vec<Listen>> = Setting::new(
     "listen",
     &[
-        "address[:port] [options]",
+        "address[:port[-port]] [options]",
         "port [options]",
         "unix:path [options]",
     ],
@@ -336,32 +337,35 @@ fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
     if let Some(rest) = text.strip_prefix('[') {
         let (ip, rest) = rest.split_once(']').ok_or("invalid host")?;
         let ip: Ipv6Addr = ip.parse().map_err(|_| "invalid IPv6 address")?;
-        let port = match rest.strip_prefix(':') {
-            Some(port) => parse_port(port)?,
-            None if rest.is_empty() => 80,
+        let ports = match rest.strip_prefix(':') {
+            Some(ports) => parse_ports(ports)?,
+            None if rest.is_empty() => 80..=80,
             None => return Err("invalid port"),
         };
-        return Ok(vec![Address::Inet(SocketAddr::from((ip, port)))]);
+        return Ok(ports.map(|port| Address::Inet(SocketAddr::from((ip, port)))).collect());
     }
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) => (host, Some(parse_port(port)?)),
-        None if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() => {
-            ("*", Some(parse_port(text)?))
+    let (host, ports) = match text.rsplit_once(':') {
+        Some((host, ports)) => (host, parse_ports(ports)?),
+        None if text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.') => {
+            ("*", parse_ports(text)?)
         }
-        None => (text, None),
+        None => (text, 80..=80),
     };
-    let port = port.unwrap_or(80);
-    match host {
-        "" => Err("no host"),
-        "*" => Ok(vec![Address::Inet(SocketAddr::from((
-            Ipv4Addr::UNSPECIFIED,
-            port,
-        )))]),
-        host => match host.parse::<IpAddr>() {
-            Ok(ip) => Ok(vec![Address::Inet(SocketAddr::from((ip, port)))]),
-            Err(_) => resolve(host, port),
+    let ip = match host {
+        "" => return Err("no host"),
+        "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        host => match host.parse() {
+            Ok(ip) => ip,
+            Err(_) => {
+                let mut all = Vec::new();
+                for port in ports {
+                    all.append(&mut resolve(host, port)?);
+                }
+                return Ok(all);
+            }
         },
-    }
+    };
+    Ok(ports.map(|port| Address::Inet(SocketAddr::from((ip, port)))).collect())
 }
 
 fn resolve(host: &str, port: u16) -> Result<Vec<Address>, &'static str> {
@@ -378,6 +382,17 @@ fn resolve(host: &str, port: u16) -> Result<Vec<Address>, &'static str> {
         Err("host not found")
     } else {
         Ok(addresses)
+    }
+}
+
+/// A port or a range of ports, `8000-8010`.
+fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
+    match text.split_once('-') {
+        None => parse_port(text).map(|port| port..=port),
+        Some((first, last)) => {
+            let (first, last) = (parse_port(first)?, parse_port(last)?);
+            if last < first { Err("invalid port range") } else { Ok(first..=last) }
+        }
     }
 }
 

@@ -73,6 +73,7 @@ pub struct RequestBody {
     announced: Option<u64>,
     chunked: bool,
     received: u64,
+    framing: u64,
     ended: bool,
     stored: Stored,
     dropped: bool,
@@ -117,6 +118,16 @@ impl RequestBody {
     /// Counts received bytes.
     pub fn note_received(&mut self, bytes: u64) {
         self.received += bytes;
+    }
+
+    /// Counts received bytes that only frame the body: sizes of chunks.
+    pub fn note_framing(&mut self, bytes: u64) {
+        self.framing += bytes;
+    }
+
+    /// Bytes received so far, framing included.
+    pub fn received_framed(&self) -> u64 {
+        self.received + self.framing
     }
 
     /// Notes that its last byte has come.

@@ -209,6 +209,11 @@ pub async fn serve(connection: Rc<Connection>) {
         match after {
             After::KeepAlive => {}
             After::Close => {
+                if log::has_unwritten() {
+                    // A client that reads to the end finds its line in the log, as with nginx.
+                    connection.stream.start_send();
+                    engine::yield_now().await;
+                }
                 finish(connection);
                 return;
             }
@@ -307,6 +312,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
 
 /// A request whose head never came: logged as nginx does, without an answer.
 fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
+    connection.requests.set(connection.requests.get() + 1);
     log::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
     log::write_access(request);

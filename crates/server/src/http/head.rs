@@ -98,7 +98,6 @@ impl Request {
         self.body_bytes_sent = 0;
         self.limit_rate = None;
         self.upstream = None;
-        self.script = Default::default();
         self.prepared = false;
     }
 
@@ -217,7 +216,7 @@ impl Request {
 
     /// Bytes received for it: head and body (`$request_length`).
     pub fn length(&self) -> u64 {
-        self.client.head.request_length() as u64 + self.body.received()
+        self.client.head.request_length() as u64 + self.body.received_framed()
     }
 
     /// The file name that `root` or `alias` makes of the URI in force.
@@ -274,13 +273,11 @@ impl Request {
         }
     }
 
-    /// `$server_name`'s host for redirects: the request's Host, or the server's name where
-    /// `server_name_in_redirect` asks for it or the client gave none.
+    /// The host of redirects: what the client named, or the server's name where
+    /// `server_name_in_redirect` asks for it; empty where the client named none.
     pub fn redirect_host(&self) -> Bytes {
-        if self.plan.core.server_name_in_redirect || self.client.host.is_empty() {
-            if !self.server.name.is_empty() || self.plan.core.server_name_in_redirect {
-                return self.server.name.clone();
-            }
+        if self.plan.core.server_name_in_redirect {
+            return self.server.name.clone();
         }
         Bytes::copy_from_slice(&self.client.host)
     }

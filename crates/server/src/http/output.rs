@@ -4,6 +4,8 @@
 //! what must be waited for: it reads the source, resolves `Include`s by running subrequests in
 //! order, and reads `File` pieces into memory only where a filter needs their bytes.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use engine::file::File;
 
@@ -120,52 +122,9 @@ pub async fn respond(
     Ok(None)
 }
 
-/// One piece of the source through the request's own filters; file pieces are cut and read
-/// first if a filter needs bytes.
+/// One piece of the source through the request's own filters. Ranges are cut out of files as they
+/// are; includes are resolved in order.
 async fn send_piece(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    filters: &mut Filters,
-    piece: Piece,
-) -> Result<(), Abort> {
-    let Piece::File {
-        file,
-        mut offset,
-        mut length,
-    } = piece
-    else {
-        return drive(request, exchange, filters, piece).await;
-    };
-    if !filters.need_bytes() && !exchange.needs_bytes() {
-        return drive(
-            request,
-            exchange,
-            filters,
-            Piece::File {
-                file,
-                offset,
-                length,
-            },
-        )
-        .await;
-    }
-    while length > 0 {
-        let bytes = file
-            .read_at(offset, length.min(READ_SIZE) as usize)
-            .await
-            .map_err(Abort::File)?;
-        if bytes.is_empty() {
-            return Err(Abort::FileTruncated);
-        }
-        offset += bytes.len() as u64;
-        length = length.saturating_sub(bytes.len() as u64);
-        drive(request, exchange, filters, Piece::Bytes(bytes)).await?;
-    }
-    Ok(())
-}
-
-/// Runs the filters over one piece and sends what they give, resolving includes in order.
-async fn drive(
     request: &mut Request,
     exchange: &mut Exchange,
     filters: &mut Filters,
@@ -177,10 +136,48 @@ async fn drive(
         match piece {
             Piece::Include { uri, args } => include(request, exchange, uri, args).await?,
             Piece::Last if request.depth > 0 => {}
-            piece => exchange.send(request, piece).await?,
+            Piece::File { file, offset, length }
+                if filters.need_bytes() || exchange.needs_bytes() =>
+            {
+                send_read(request, exchange, filters, file, offset..offset.saturating_add(length))
+                    .await?;
+            }
+            piece => send_recoded(request, exchange, filters, piece).await?,
         }
     }
     Ok(())
+}
+
+/// A stretch of a file, read into memory piece by piece.
+async fn send_read(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    file: File,
+    mut range: Range<u64>,
+) -> Result<(), Abort> {
+    while range.start < range.end {
+        let length = (range.end - range.start).min(READ_SIZE);
+        let bytes = file.read_at(range.start, length as usize).await.map_err(Abort::File)?;
+        if bytes.is_empty() {
+            return Err(Abort::FileTruncated);
+        }
+        range.start += bytes.len() as u64;
+        send_recoded(request, exchange, filters, Piece::Bytes(bytes)).await?;
+    }
+    Ok(())
+}
+
+async fn send_recoded(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    piece: Piece,
+) -> Result<(), Abort> {
+    match filters.recode(piece) {
+        Some(piece) => exchange.send(request, piece).await,
+        None => Ok(()),
+    }
 }
 
 /// Runs a subrequest whose response stands where the include was. Its failure shows as a gap.

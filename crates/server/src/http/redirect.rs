@@ -83,16 +83,11 @@ impl Request {
         Ok(())
     }
 
-    /// What every redirect drops: the half-made response and per-module state.
+    /// What a redirect within the server changes beside the URI. The head of a half-made
+    /// response stays, as in nginx: a Location or WWW-Authenticate that was set is still sent.
     fn start_over(&mut self) {
-        let status = self.response.status;
-        let kept: Vec<_> = std::mem::take(&mut self.response.fields)
-            .into_iter()
-            .filter(|field| field.name.eq_ignore_ascii_case(b"WWW-Authenticate"))
-            .collect();
-        self.response.clear();
-        self.response.fields = kept;
-        self.response.status = status;
+        self.response.header_only = false;
+        self.response.skip_filters = false;
         self.internal = true;
         self.uri_unchanged = false;
         self.valid_location = true;
@@ -139,7 +134,7 @@ impl Request {
         child.internal = true;
         child.depth = self.depth + 1;
         child.head_only = head_only;
-        child.changes_left = URI_CHANGES_MAX + 1;
+        child.changes_left = URI_CHANGES_MAX;
         child.prepared = true;
         child.main_charset = if self.depth == 0 {
             self.response.charset.clone()

@@ -292,6 +292,13 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
         Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
         Handler::Files => {}
     }
+    if request.plan.core.root.alias.is_some() && !request.valid_location {
+        let name = String::from_utf8_lossy(&request.plan.name).into_owned();
+        crate::log::error!(
+            request, Alert, "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"
+        );
+        return Ok(Step::Finish(500));
+    }
     for source in 0..4 {
         let step = match source {
             0 => index::serve(request).await,

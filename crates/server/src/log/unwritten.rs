@@ -679,4 +679,75 @@ mod tests {
         drop(file);
         assert_eq!(io::read_to_string(reader).unwrap(), "last words\n");
     }
+
+    /// Runs `f` on a thread with an event loop.
+    fn in_a_loop<F: Future<Output = ()>>(f: F) {
+        let settings = engine::Settings::default();
+        let mut runtime = engine::Runtime::new(engine::EngineKind::Epoll, settings).unwrap();
+        runtime.block_on(async {
+            start_thread();
+            f.await;
+        });
+    }
+
+    /// Waits until this was written, for a second at most.
+    async fn expect(reader: &mut io::PipeReader, expected: &[u8]) {
+        let mut all = Vec::new();
+        for _ in 0..200 {
+            all.extend(content(reader));
+            if all == expected {
+                return;
+            }
+            engine::sleep(Duration::from_millis(5)).await;
+        }
+        panic!(
+            "{:?} instead of {:?}",
+            all.escape_ascii(),
+            expected.escape_ascii()
+        );
+    }
+
+    #[test]
+    fn the_loop_writes_at_the_end_of_a_turn_and_held_lines_in_time() {
+        let (file, mut reader) = piped();
+        in_a_loop(async {
+            append(&file, b"one\n", None);
+            assert_eq!(content(&mut reader), b"");
+            expect(&mut reader, b"one\n").await;
+            let flush = Some(Duration::from_millis(20));
+            append(&file, b"held\n", Some(Buffering { size: 1000, flush }));
+            engine::yield_now().await;
+            assert_eq!(content(&mut reader), b"");
+            expect(&mut reader, b"held\n").await;
+        });
+    }
+
+    #[test]
+    fn a_slow_file_is_written_by_the_thread_pool() {
+        let (file, mut reader) = piped();
+        in_a_loop(async {
+            append(&file, b"one\n", None);
+            THREAD.with(|thread| {
+                let mut thread = thread.borrow_mut();
+                let tail = thread.tails.get_mut(&file.number()).unwrap();
+                tail.slow_until = engine::now().checked_add(SLOW_FOR);
+            });
+            flush_thread();
+            append(&file, b"two\n", None);
+            THREAD.with(|thread| {
+                assert_eq!(thread.borrow().tails[&file.number()].state, State::Away);
+            });
+            expect(&mut reader, b"one\ntwo\n").await;
+        });
+    }
+
+    #[test]
+    fn a_blocked_pipe_goes_on_when_its_reader_does() {
+        let (file, mut reader) = piped();
+        let lines = b"0123456789abcdef\n".repeat(10_000);
+        in_a_loop(async {
+            append(&file, &lines, None);
+            expect(&mut reader, &lines).await;
+        });
+    }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use engine::Buffer;
@@ -27,6 +27,9 @@ use crate::http::response::{Field, Response};
 
 /// Bytes queued for a client beyond which a handler waits for it.
 const BACKLOG_MAX: usize = 64 * 1024;
+
+/// What a client that sent `Expect: 100-continue` waits for.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// How much of the request's body is still to come.
 #[derive(Debug)]
@@ -64,6 +67,8 @@ pub struct H1 {
     head_sent: bool,
     copy_files: bool,
     upgraded: bool,
+    /// Under `limit_rate`: nothing more is sent before.
+    paused_until: Option<Instant>,
 }
 
 impl H1 {
@@ -94,6 +99,7 @@ impl H1 {
             head_sent: false,
             copy_files: false,
             upgraded: false,
+            paused_until: None,
         }
     }
 
@@ -112,6 +118,7 @@ impl H1 {
             head_sent: false,
             copy_files: false,
             upgraded: false,
+            paused_until: None,
         }
     }
 
@@ -153,21 +160,17 @@ impl H1 {
 
     /// See `Exchange::read_body`.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        if std::mem::take(&mut self.continue_wanted) && !self.head_sent {
+            let stream = &self.connection.stream;
+            stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
+            stream.start_send();
+        }
         loop {
             if let Some(bytes) = self.decode(request)? {
-                request.body.note_received(bytes.len() as u64);
                 return Ok(Some(bytes));
             }
             if matches!(self.incoming, Incoming::Nothing) {
                 return Ok(None);
-            }
-            if self.continue_wanted && !self.head_sent {
-                self.continue_wanted = false;
-                self.connection
-                    .stream
-                    .push(Segment::Bytes(Bytes::from_static(
-                        b"HTTP/1.1 100 Continue\r\n\r\n",
-                    )));
             }
             self.connection.stream.start_send();
             let deadline = engine::now() + request.plan.core.client_body_timeout;
@@ -175,7 +178,6 @@ impl H1 {
             if self.input.is_empty() {
                 return Err(Abort::Closed(std::io::ErrorKind::ConnectionAborted.into()));
             }
-            self.continue_wanted = false;
         }
     }
 
@@ -192,6 +194,7 @@ impl H1 {
                     if *left == 0 {
                         self.incoming = Incoming::Nothing;
                     }
+                    request.body.note_received(taken as u64);
                     return Ok(Some(self.take_input(taken)));
                 }
                 Incoming::Chunked(decoder) => {
@@ -201,6 +204,8 @@ impl H1 {
                     let (consumed, done) = (decoded.consumed, decoded.done);
                     let data = self.input.get(decoded.data).unwrap_or_default();
                     let bytes = (!data.is_empty()).then(|| Bytes::copy_from_slice(data));
+                    request.body.note_received(data.len() as u64);
+                    request.body.note_framing((consumed - data.len()) as u64);
                     self.input.advance(consumed);
                     if done {
                         self.incoming = Incoming::Nothing;
@@ -407,21 +412,29 @@ impl H1 {
         Ok(())
     }
 
-    /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may.
-    async fn pace(&self, request: &mut Request, wanted: u64) -> Result<u64, Abort> {
+    /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may. As in
+    /// nginx, each second since the request began allows another `rate` bytes, and what was
+    /// sent last must have had its time first.
+    async fn pace(&mut self, request: &mut Request, wanted: u64) -> Result<u64, Abort> {
         let plan = Arc::clone(&request.plan);
-        let Some(rate) = plan.core.limit_rate_of(request) else {
-            return Ok(wanted);
-        };
+        let Some(rate) = plan.core.limit_rate_of(request) else { return Ok(wanted) };
         let after = plan.core.limit_rate_after_of(request);
+        if let Some(earliest) = self.paused_until.take() {
+            self.connection.stream.start_send();
+            engine::sleep_until(earliest).await;
+        }
         loop {
-            let seconds =
-                (engine::wall().as_secs()).saturating_sub(request.started_wall.as_secs()) + 1;
-            let allowed = (rate.saturating_mul(seconds) + after).saturating_sub(request.bytes_sent);
-            if allowed > 0 {
-                return Ok(allowed.min(wanted));
+            let seconds = engine::wall().as_secs().saturating_sub(request.started_wall.as_secs()) + 1;
+            let allowed = rate.saturating_mul(seconds).saturating_add(after);
+            let sent = request.bytes_sent;
+            if allowed > sent {
+                let part = (allowed - sent).min(wanted);
+                let counted = (sent + part).saturating_sub(after) - sent.saturating_sub(after);
+                let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
+                self.paused_until = Some(engine::now() + pause);
+                return Ok(part);
             }
-            let over = request.bytes_sent - (rate.saturating_mul(seconds) + after);
+            let over = sent - allowed;
             let pause = Duration::from_millis(over.saturating_mul(1000) / rate + 1);
             self.connection.stream.start_send();
             engine::sleep(pause).await;
