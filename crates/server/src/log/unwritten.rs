@@ -214,6 +214,9 @@ impl Thread {
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
         };
+        if tail.state == State::Away {
+            return;
+        }
         if self.deferred && tail.slow_until.is_some_and(|until| now < until) {
             tail.send_away(number);
             return;
@@ -393,9 +396,6 @@ impl Tail {
         let Some(file) = self.file.descriptor() else {
             return;
         };
-        if self.state == State::Away {
-            return;
-        }
         self.state = State::Away;
         let bytes = std::mem::take(&mut self.bytes);
         engine::spawn(async move {
