@@ -47,6 +47,8 @@ pub(crate) enum Report {
     Prepared { generation: u64 },
     /// It did not; one error a line.
     Failed { generation: u64, text: String },
+    /// It is served by.
+    Committed { generation: u64 },
     /// The last request of a replaced generation has ended.
     Finished { generation: u64 },
 }
@@ -68,6 +70,7 @@ mod kind {
     pub(super) const PREPARED: u8 = 16;
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
+    pub(super) const COMMITTED: u8 = 19;
 }
 
 /// Both ends of a new channel; the worker's is to be passed on.
@@ -175,6 +178,7 @@ impl MasterEnd {
         match kind {
             kind::PREPARED => Ok(Some(Report::Prepared { generation })),
             kind::FINISHED => Ok(Some(Report::Finished { generation })),
+            kind::COMMITTED => Ok(Some(Report::Committed { generation })),
             kind::FAILED => {
                 let text = String::from_utf8_lossy(text).into_owned();
                 Ok(Some(Report::Failed { generation, text }))
@@ -211,6 +215,7 @@ impl WorkerEnd {
         let bytes = match report {
             Report::Prepared { generation } => packet(kind::PREPARED, *generation, b""),
             Report::Finished { generation } => packet(kind::FINISHED, *generation, b""),
+            Report::Committed { generation } => packet(kind::COMMITTED, *generation, b""),
             Report::Failed { generation, text } => {
                 packet(kind::FAILED, *generation, text.as_bytes())
             }

@@ -250,6 +250,7 @@ impl<'a> Session<'a> {
                 if let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take()) {
                     self.committed = generation;
                     worker.commit();
+                    self.control.send(&Report::Committed { generation });
                     self.log = log;
                     self.log.redirect_stderr(self.signals.is_some());
                 }

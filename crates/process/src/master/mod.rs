@@ -69,6 +69,8 @@ pub(crate) struct Master {
     /// The reload that waits for its worker.
     reload: Option<Reload>,
     queue: Queue,
+    /// Who waits to hear that the generation in force is served by.
+    unanswered: Vec<Reply>,
     stop: Option<Stop>,
     /// Whether any worker has ever served; if the first cannot, the master ends.
     has_served: bool,
@@ -118,6 +120,7 @@ impl Master {
             restart: Restart::default(),
             reload: None,
             queue: Queue::default(),
+            unanswered: Vec::new(),
             stop: None,
             has_served: false,
             first_start_failed: false,
@@ -366,6 +369,12 @@ impl Master {
                 let errors: Vec<String> = text.lines().flat_map(|line| self.refuse(line)).collect();
                 if is_reload(generation, self) {
                     self.fail_reload(&errors);
+                }
+            }
+            Report::Committed { generation } => {
+                if generation == number {
+                    let replies = std::mem::take(&mut self.unanswered);
+                    replies.into_iter().for_each(Reply::committed);
                 }
             }
             Report::Finished { generation } => {

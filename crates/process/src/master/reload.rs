@@ -234,7 +234,7 @@ impl Master {
         self.follow_logs();
         old.descriptors
             .close_missing_in(&self.generation.descriptors, &self.log);
-        replies.into_iter().for_each(Reply::committed);
+        self.unanswered = replies;
     }
 
     /// Undoes the first step; the errors have been logged.

@@ -1,0 +1,309 @@
+//! nginx's command line on the real program: texts, exit codes, and one life from start to end.
+//!
+//! The expected texts were printed by nginx 1.31 for the same arguments and files; only the name
+//! in front differs.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take that is not being timed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A prefix folder of its own.
+struct Prefix(PathBuf);
+
+impl Prefix {
+    /// A folder with this `nginx.conf`, in which `PREFIX` stands for the folder.
+    fn new(conf: &str) -> Prefix {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-command-{}-{number}", std::process::id());
+        let prefix = Prefix(std::env::temp_dir().join(name));
+        fs::create_dir(&prefix.0).unwrap();
+        prefix.configure(conf);
+        prefix
+    }
+
+    fn configure(&self, conf: &str) {
+        let text = conf.replace("PREFIX", self.0.to_str().unwrap());
+        fs::write(self.0.join("nginx.conf"), text).unwrap();
+    }
+
+    /// Runs the program to its end.
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("-p").arg(&self.0);
+        command.args(["-c", "nginx.conf", "-e", "error.log"]);
+        command.args(arguments).output().unwrap()
+    }
+
+    /// Exit code and what was printed on standard error; the folder reads `PREFIX`.
+    fn printed(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = self.run(arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        (
+            output.status.code(),
+            text.replace(self.0.to_str().unwrap(), "PREFIX"),
+        )
+    }
+
+    fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for Prefix {
+    fn drop(&mut self) {
+        if let Ok(pid) = self.file("nginx.pid").trim().parse::<u32>() {
+            let _ = Command::new("kill")
+                .args(["-TERM", &pid.to_string()])
+                .status();
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_test_says_what_nginx_says() {
+    let ok = "tidegate: the configuration file PREFIX/nginx.conf syntax is ok\n";
+    let fine = "tidegate: configuration file PREFIX/nginx.conf test is successful\n";
+    let failed = "tidegate: configuration file PREFIX/nginx.conf test failed\n";
+    let prefix = Prefix::new("events {}\npid PREFIX/nginx.pid;\n");
+    assert_eq!(prefix.printed(&["-t"]), (Some(0), format!("{ok}{fine}")));
+    assert_eq!(prefix.printed(&["-tq"]), (Some(0), String::new()));
+
+    for (conf, error) in [
+        (
+            "pid PREFIX/nginx.pid;",
+            "no \"events\" section in configuration",
+        ),
+        (
+            "events {} worker_processes x;",
+            "\"worker_processes\" directive invalid value in PREFIX/nginx.conf:1",
+        ),
+        (
+            "events {}\nworker_cpu_affinity 012;",
+            "invalid character \"2\" in \"worker_cpu_affinity\" in PREFIX/nginx.conf:2",
+        ),
+        (
+            "events {}\ndaemon of;",
+            "invalid value \"of\" in \"daemon\" directive, it must be \"on\" or \"off\" \
+             in PREFIX/nginx.conf:2",
+        ),
+        (
+            "events {} foo;",
+            "unknown directive \"foo\" in PREFIX/nginx.conf:1",
+        ),
+    ] {
+        prefix.configure(conf);
+        let (code, text) = prefix.printed(&["-t"]);
+        assert_eq!(code, Some(1), "{conf}");
+        assert_eq!(
+            text.lines().next(),
+            Some(&*format!("tidegate: [emerg] {error}"))
+        );
+        assert!(text.ends_with(failed), "{text}");
+        assert_eq!(text.matches("[emerg]").count(), 1, "{text}");
+        assert!(
+            prefix
+                .file("error.log")
+                .replace(prefix.0.to_str().unwrap(), "PREFIX")
+                .contains(error)
+        );
+    }
+
+    prefix.configure("events {}\npid /nonexistent/nginx.pid;");
+    let (code, text) = prefix.printed(&["-t"]);
+    let error = "tidegate: [emerg] open() \"/nonexistent/nginx.pid\" failed \
+                 (2: No such file or directory)\n";
+    assert_eq!((code, text), (Some(1), format!("{ok}{error}{failed}")));
+
+    fs::remove_file(prefix.0.join("nginx.conf")).unwrap();
+    let (code, text) = prefix.printed(&["-t"]);
+    let error = "tidegate: [emerg] open() \"PREFIX/nginx.conf\" failed \
+                 (2: No such file or directory)\n";
+    assert_eq!((code, text), (Some(1), format!("{error}{failed}")));
+}
+
+#[test]
+fn a_dump_holds_every_file() {
+    let prefix = Prefix::new("events {}\npid PREFIX/nginx.pid;\ninclude more.conf;\n");
+    fs::write(prefix.0.join("more.conf"), "daemon off;").unwrap();
+    let output = prefix.run(&["-T"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let folder = prefix.0.display();
+    assert_eq!(
+        text,
+        format!(
+            "# configuration file {folder}/nginx.conf:\nevents {{}}\npid {folder}/nginx.pid;\n\
+             include more.conf;\n\n# configuration file {folder}/more.conf:\ndaemon off;\n"
+        )
+    );
+}
+
+#[test]
+fn a_signal_to_nobody_fails_as_with_nginx() {
+    let prefix = Prefix::new("events {}\npid PREFIX/nginx.pid;\n");
+    let missing = "tidegate: [error] open() \"PREFIX/nginx.pid\" failed \
+                   (2: No such file or directory)\n";
+    assert_eq!(
+        prefix.printed(&["-s", "stop"]),
+        (Some(1), missing.to_owned())
+    );
+    for (content, error) in [
+        (
+            "",
+            "[error] invalid PID number \"\" in \"PREFIX/nginx.pid\"",
+        ),
+        (
+            "foo\n",
+            "[error] invalid PID number \"foo\" in \"PREFIX/nginx.pid\"",
+        ),
+        (
+            "99999999\n",
+            "[alert] kill(99999999, 3) failed (3: No such process)",
+        ),
+    ] {
+        fs::write(prefix.0.join("nginx.pid"), content).unwrap();
+        assert_eq!(
+            prefix.printed(&["-s", "quit"]),
+            (Some(1), format!("tidegate: {error}\n"))
+        );
+    }
+    fs::remove_file(prefix.0.join("nginx.pid")).unwrap();
+    assert!(prefix.file("error.log").contains("[notice] "));
+    assert!(
+        prefix
+            .file("error.log")
+            .contains(": signal process started\n")
+    );
+}
+
+#[test]
+fn the_version_names_the_nginx_it_follows() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("-V")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(text.contains("nginx version: nginx/1.31.5\n"), "{text}");
+    let arguments = text.lines().last().unwrap();
+    assert!(arguments.starts_with("configure arguments: --prefix="));
+    // What there is, and what there is not.
+    assert!(arguments.contains(" --with-http_gzip_static_module"));
+    assert!(!arguments.contains("http_rewrite_module"));
+    assert!(arguments.contains(" --without-http_fastcgi_module"));
+}
+
+#[test]
+fn the_manual_knows_near_names() {
+    let run = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["docs", name]).output().unwrap()
+    };
+    let output = run("worker_processes");
+    assert!(output.status.success());
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("worker_processes\n")
+    );
+    let output = run("worker_process");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let expected = "unknown directive \"worker_process\", did you mean \"worker_processes\"?";
+    assert_eq!(
+        (output.status.code(), text),
+        (Some(1), format!("tidegate: {expected}\n"))
+    );
+}
+
+#[test]
+fn one_life() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let conf = |answer: &str| {
+        format!(
+            "pid PREFIX/nginx.pid;\nerror_log PREFIX/error.log notice;\nevents {{}}\nhttp {{\n\
+             access_log off;\nserver {{ listen 127.0.0.1:{port}; return 200 {answer}; }}\n}}\n"
+        )
+    };
+    let prefix = Prefix::new(&conf("one"));
+    assert_eq!(prefix.printed(&[]), (Some(0), String::new()));
+    wait_for("the pid file", || prefix.0.join("nginx.pid").exists());
+    assert_eq!(get(port).unwrap(), "one");
+
+    prefix.configure(&conf("two"));
+    assert_eq!(prefix.printed(&["-s", "reload"]), (Some(0), String::new()));
+    assert_eq!(get(port).unwrap(), "two");
+    wait_for("the end of the first generation", || {
+        prefix
+            .file("error.log")
+            .matches("exited with code 0")
+            .count()
+            == 1
+    });
+
+    prefix.configure(&conf("three $nonexistent"));
+    let (code, text) = prefix.printed(&["-s", "reload"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(get(port).unwrap(), "two");
+
+    let log = prefix.file("error.log");
+    let worker = log
+        .lines()
+        .find_map(|line| line.split_once("start worker process "))
+        .unwrap()
+        .1;
+    std::thread::sleep(Duration::from_millis(1_100));
+    let start = Instant::now();
+    assert!(
+        Command::new("kill")
+            .args(["-SEGV", worker])
+            .status()
+            .unwrap()
+            .success()
+    );
+    wait_for("the crash", || {
+        prefix.file("error.log").contains("exited on signal 11")
+    });
+    wait_for("another worker", || {
+        get(port).is_some_and(|answer| answer == "two")
+    });
+    assert!(
+        start.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        start.elapsed()
+    );
+
+    prefix.configure(&conf("two"));
+    assert_eq!(prefix.printed(&["-s", "quit"]), (Some(0), String::new()));
+    wait_for("the end", || !prefix.0.join("nginx.pid").exists());
+    assert_eq!(get(port), None);
+}
+
+/// The body of a response, if one comes.
+fn get(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    Some(response.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waiting for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
