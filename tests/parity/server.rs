@@ -109,7 +109,7 @@ impl Server {
             .arg("-c")
             .arg(&conf)
             .args(["-e", "logs/error.log"])
-            .env("TZ", "UTC")
+            .env("TZ", "CET-1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(output)
