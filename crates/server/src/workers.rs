@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use base::slab::{Key, Slab};
-use engine::net::Listener;
+use engine::net::{Listener, Stream};
 use engine::{EngineKind, Event, Remote, Runtime};
 
 use crate::generation::{Generation, Local};
@@ -285,6 +285,7 @@ async fn run(
     let worker = Rc::new(Worker {
         current: RefCell::new(Rc::new(Local::new(generation))),
         accepting: RefCell::default(),
+        accept_tasks: Cell::new(0),
         connections: RefCell::new(Slab::new()),
         connections_max: settings.connections,
         quitting: Cell::new(false),
@@ -317,6 +318,8 @@ fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
 pub struct Worker {
     current: RefCell<Rc<Local>>,
     accepting: RefCell<Map<ListenerId, Vec<Rc<Event>>>>,
+    /// Tasks that accept, those among them that are about to stop.
+    accept_tasks: Cell<usize>,
     connections: RefCell<Slab<Weak<Connection>>>,
     connections_max: usize,
     quitting: Cell<bool>,
@@ -353,17 +356,25 @@ impl Worker {
         old.hot.borrow_mut().clear();
         old.files.borrow_mut().clear();
         pool::clear();
-        let gone: Vec<Rc<Event>> = {
-            let mut accepting = self.accepting.borrow_mut();
-            std::mem::take(&mut *accepting)
-                .into_values()
-                .flatten()
-                .collect()
-        };
-        for event in gone {
+        // A listener that stays goes on accepting: the same id is the same socket, so the new
+        // descriptor is a copy. Stopping it would cost the connections that wait in it.
+        let mut wanted: Map<&ListenerId, usize> = Map::default();
+        for (id, _) in &sockets {
+            *wanted.entry(id).or_default() += 1;
+        }
+        let accepting = std::mem::take(&mut *self.accepting.borrow_mut());
+        let (kept, gone): (Map<_, _>, Map<_, Vec<Rc<Event>>>) = accepting
+            .into_iter()
+            .partition(|(id, events)| wanted.get(id) == Some(&events.len()));
+        let fresh = sockets
+            .into_iter()
+            .filter(|(id, _)| !kept.contains_key(id))
+            .collect();
+        *self.accepting.borrow_mut() = kept;
+        for event in gone.into_values().flatten() {
             event.set();
         }
-        self.listen(sockets);
+        self.listen(fresh);
     }
 
     /// Starts accepting from these sockets.
@@ -382,6 +393,7 @@ impl Worker {
                 .entry(id.clone())
                 .or_default()
                 .push(Rc::clone(&stop));
+            self.accept_tasks.set(self.accept_tasks.get() + 1);
             engine::spawn(accept(Rc::clone(self), id, listener, stop));
         }
     }
@@ -396,8 +408,9 @@ impl Worker {
         {
             event.set();
         }
+        // As with nginx, a connection whose first request is still on its way is not idle.
         for connection in self.open_connections() {
-            if connection.idle.get() {
+            if connection.idle.get() && connection.requests.get() > 0 {
                 connection.stream.shutdown_read();
             }
         }
@@ -427,7 +440,8 @@ impl Worker {
     }
 
     fn end_if_idle(&self) {
-        if self.quitting.get() && self.connections.borrow().is_empty() {
+        let is_idle = self.accept_tasks.get() == 0 && self.connections.borrow().is_empty();
+        if self.quitting.get() && is_idle {
             self.ended.set();
         }
     }
@@ -457,34 +471,16 @@ impl Worker {
     }
 }
 
-/// Accepts from one socket until told to stop.
+/// Accepts from one socket until told to stop; what was accepted by then is served.
 async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc<Event>) {
     loop {
         let accepted = match engine::select::either(stop.wait(), listener.accept()).await {
-            engine::select::Either::First(()) => return,
+            engine::select::Either::First(()) => break,
             engine::select::Either::Second(accepted) => accepted,
         };
         match accepted {
             Ok(stream) => {
-                let serial = worker.counters.accepted.fetch_add(1, Ordering::Relaxed) + 1;
-                let connection = Rc::new(Connection::new(
-                    stream,
-                    serial,
-                    id.clone(),
-                    Rc::clone(&worker),
-                ));
-                let key = worker
-                    .connections
-                    .borrow_mut()
-                    .insert(Rc::downgrade(&connection));
-                worker.counters.active.fetch_add(1, Ordering::Relaxed);
-                engine::spawn(lifetime(
-                    connection,
-                    Registered {
-                        worker: Rc::clone(&worker),
-                        key,
-                    },
-                ));
+                take(&worker, &id, stream);
                 while worker.connections.borrow().len() >= worker.connections_max {
                     worker.make_room();
                     engine::sleep(Duration::from_millis(10)).await;
@@ -497,6 +493,35 @@ async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc
             }
         }
     }
+    listener.stop();
+    while let Ok(stream) = listener.accept().await {
+        take(&worker, &id, stream);
+    }
+    worker.accept_tasks.set(worker.accept_tasks.get() - 1);
+    worker.end_if_idle();
+}
+
+/// Serves an accepted connection.
+fn take(worker: &Rc<Worker>, id: &ListenerId, stream: Stream) {
+    let serial = worker.counters.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+    let connection = Rc::new(Connection::new(
+        stream,
+        serial,
+        id.clone(),
+        Rc::clone(worker),
+    ));
+    let key = worker
+        .connections
+        .borrow_mut()
+        .insert(Rc::downgrade(&connection));
+    worker.counters.active.fetch_add(1, Ordering::Relaxed);
+    engine::spawn(lifetime(
+        connection,
+        Registered {
+            worker: Rc::clone(worker),
+            key,
+        },
+    ));
 }
 
 /// Errors of accept that concern one client only.
