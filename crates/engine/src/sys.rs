@@ -202,31 +202,40 @@ pub(crate) fn transmit(socket: RawFd, outgoing: &mut Outgoing, chunk: u64) -> (u
 
 /// Sends the byte strings at the front in one call; also returns how many bytes it offered.
 fn send_bytes(socket: BorrowedFd<'_>, outgoing: &Outgoing) -> (usize, Result<usize, Errno>) {
-    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let mut segments = outgoing.segments();
-    let Some(Segment::Bytes(first)) = segments.next() else {
-        return (0, Ok(0));
-    };
+    match (segments.next(), segments.next()) {
+        (Some(Segment::Bytes(bytes)), None) => {
+            (bytes.len(), rustix::net::send(socket, bytes, flags))
+        }
+        _ => send_parts(socket, outgoing, flags),
+    }
+}
+
+/// Sends several byte strings in one call.
+#[inline(never)] // Its list of parts is large, and the usual case has one.
+fn send_parts(
+    socket: BorrowedFd<'_>,
+    outgoing: &Outgoing,
+    mut flags: SendFlags,
+) -> (usize, Result<usize, Errno>) {
     let mut parts = [IoSlice::new(&[]); PARTS_MAX];
-    let mut count = 1;
-    let mut total = first.len();
-    for segment in segments {
-        match segment {
-            Segment::Bytes(bytes) if count < PARTS_MAX => {
-                if count == 1 {
-                    parts[0] = IoSlice::new(first);
-                }
-                parts[count] = IoSlice::new(bytes);
+    let mut count = 0;
+    let mut total = 0;
+    for segment in outgoing.segments() {
+        match (segment, parts.get_mut(count)) {
+            (Segment::Bytes(bytes), Some(part)) => {
+                *part = IoSlice::new(bytes);
                 count += 1;
                 total += bytes.len();
             }
             // More follows right behind: the kernel shall not send a small packet for the head alone. A range of a
             // file that has to be read from the disk first is not right behind.
-            Segment::Bytes(_) => {
+            (Segment::Bytes(_), None) => {
                 flags |= SendFlags::MORE;
                 break;
             }
-            Segment::File { .. } => {
+            (Segment::File { .. }, _) => {
                 if outgoing.warm > 0 {
                     flags |= SendFlags::MORE;
                 }
@@ -234,13 +243,8 @@ fn send_bytes(socket: BorrowedFd<'_>, outgoing: &Outgoing) -> (usize, Result<usi
             }
         }
     }
-    if count == 1 {
-        return (total, rustix::net::send(socket, first, flags));
-    }
     let mut control = rustix::net::SendAncillaryBuffer::default();
     let parts = parts.get(..count).unwrap_or_default();
-    (
-        total,
-        rustix::net::sendmsg(socket, parts, &mut control, flags),
-    )
+    let result = rustix::net::sendmsg(socket, parts, &mut control, flags);
+    (total, result)
 }

@@ -247,6 +247,14 @@ impl Worker {
                         kind: OpKind::Recv,
                     },
                 ) {
+                    // The usual case of a busy server: it need not be put down first.
+                    Some(Outcome::Received(Ok(buffer))) if !buffer.is_empty() => {
+                        if let Some(state) = self.streams.get_mut(key) {
+                            state.receiving = false;
+                            state.received_once = true;
+                        }
+                        return Poll::Ready(Ok(buffer));
+                    }
                     Some(Outcome::Received(result)) => {
                         self.received(key, Some(result), false);
                         continue;
