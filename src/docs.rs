@@ -51,3 +51,51 @@ fn write_pages(directory: &Path, registry: &Registry) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::application::registry;
+
+    #[test]
+    fn no_declaration_has_a_fault() {
+        assert_eq!(registry().faults(), [""; 0]);
+    }
+
+    #[test]
+    fn every_directive_is_described() {
+        let is_sentence = |text: &str| text.len() > 10 && text.ends_with(['.', '…']);
+        let bare: Vec<&str> = registry()
+            .iter()
+            .map(|declared| declared.spec())
+            .filter(|spec| !is_sentence(spec.manual))
+            .map(|spec| spec.name)
+            .collect();
+        assert_eq!(bare, [""; 0]);
+    }
+
+    #[test]
+    fn the_committed_pages_are_fresh() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/directives");
+        let committed: BTreeMap<String, String> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                let name = entry.file_name().into_string().unwrap();
+                (name, std::fs::read_to_string(entry.path()).unwrap())
+            })
+            .collect();
+        let fresh = conf::manual::pages(registry());
+        let names: BTreeSet<&String> = committed.keys().chain(fresh.keys()).collect();
+        let stale: Vec<&String> = names
+            .into_iter()
+            .filter(|name| committed.get(*name) != fresh.get(*name))
+            .collect();
+        assert!(
+            stale.is_empty(),
+            "stale pages in docs/directives, `make docs` writes them again: {stale:?}"
+        );
+    }
+}

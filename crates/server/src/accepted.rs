@@ -1,55 +1,141 @@
 //! Directives of nginx that are accepted and have no effect here, each with the reason.
 //!
-//! They tune what Tidegate does not have, or what it decides by itself. `-t` shows a notice.
+//! They tune what Tidegate does not have, or what it decides by itself. Their values are checked
+//! like any other, and `-t` shows a notice.
 
-use conf::{Arity, Contexts, Declared, Setting};
+use conf::{Arity, Contexts, Declared, Fault, Setter, Setting, Word, parse};
 
+const MAIN: Contexts = Contexts::MAIN;
 const HTTP: Contexts = Contexts::HTTP;
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 macro_rules! accepted {
-    ($($name:ident = $directive:literal, $syntax:literal, $contexts:expr, $arity:expr, $reason:literal;)*) => {
-        $(static $name: Setting<()> = Setting::new($directive, &[$syntax], |_| Ok(()))
+    ($($name:ident = $directive:literal, $syntax:literal, $contexts:expr, $check:expr,
+       $reason:literal, $manual:literal;)*) => {
+        $(static $name: Setting<()> = Setting::new($directive, &[$syntax], $check)
             .contexts($contexts)
-            .arity($arity)
             .no_effect($reason)
-            .manual("See nginx's manual.");)*
-
-        /// The directives of this file.
-        pub const DIRECTIVES: &[&dyn Declared] = &[$(&$name),*];
+            .manual($manual);)*
     };
 }
 
+/// The directives of this file.
+pub const DIRECTIVES: &[&dyn Declared] = &[
+    &PCRE_JIT,
+    &DEBUG_POINTS,
+    &SERVER_NAMES_HASH_MAX_SIZE,
+    &SERVER_NAMES_HASH_BUCKET_SIZE,
+    &VARIABLES_HASH_MAX_SIZE,
+    &VARIABLES_HASH_BUCKET_SIZE,
+    &CONNECTION_POOL_SIZE,
+    &REQUEST_POOL_SIZE,
+    &POSTPONE_OUTPUT,
+    &OUTPUT_BUFFERS,
+    &READ_AHEAD,
+    &TCP_NOPUSH,
+    &SSL_PROTOCOLS,
+    &SSL_PREFER_SERVER_CIPHERS,
+    &SEND_LOWAT,
+];
+
 accepted! {
-    PCRE_JIT = "pcre_jit", "on | off", Contexts::MAIN, Arity::exactly(1),
-        "regular expressions are always compiled to automata";
-    DEBUG_POINTS = "debug_points", "abort | stop", Contexts::MAIN, Arity::exactly(1),
-        "there are no debug points";
-    SERVER_NAMES_HASH_MAX_SIZE = "server_names_hash_max_size", "size", HTTP, Arity::exactly(1),
-        "tables size themselves";
-    SERVER_NAMES_HASH_BUCKET_SIZE = "server_names_hash_bucket_size", "size", HTTP, Arity::exactly(1),
-        "tables size themselves";
-    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, Arity::exactly(1),
-        "tables size themselves";
-    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, Arity::exactly(1),
-        "tables size themselves";
-    CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, Arity::exactly(1),
-        "there are no memory pools";
-    REQUEST_POOL_SIZE = "request_pool_size", "size", HS, Arity::exactly(1),
-        "there are no memory pools";
-    POSTPONE_OUTPUT = "postpone_output", "size", HSL, Arity::exactly(1),
-        "output leaves once a turn of the event loop, whatever its size";
-    OUTPUT_BUFFERS = "output_buffers", "number size", HSL, Arity::exactly(2),
-        "files that must pass through memory are read in parts of 32 KiB";
-    READ_AHEAD = "read_ahead", "size", HSL, Arity::exactly(1),
-        "the kernel reads ahead by itself";
-    TCP_NOPUSH = "tcp_nopush", "on | off", HSL, Arity::exactly(1),
-        "a head and the file after it always leave together";
-    SSL_PROTOCOLS = "ssl_protocols", "[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]", HS, Arity::at_least(1),
-        "this version has no TLS, and refuses to listen with it";
-    SSL_PREFER_SERVER_CIPHERS = "ssl_prefer_server_ciphers", "on | off", HS, Arity::exactly(1),
-        "this version has no TLS, and refuses to listen with it";
-    SEND_LOWAT = "send_lowat", "size", HSL, Arity::exactly(1),
-        "Linux has no low-water mark for sending";
+    PCRE_JIT = "pcre_jit", "on | off", MAIN, flag,
+        "regular expressions are always compiled to automata",
+        "Compiles regular expressions to machine code.";
+    DEBUG_POINTS = "debug_points", "abort | stop", MAIN, debug_points,
+        "there are no debug points",
+        "Makes nginx stop or abort where it finds an error of its own.";
+    SERVER_NAMES_HASH_MAX_SIZE = "server_names_hash_max_size", "size", HTTP, number,
+        "tables size themselves",
+        "Bounds nginx's hash of server names.";
+    SERVER_NAMES_HASH_BUCKET_SIZE = "server_names_hash_bucket_size", "size", HTTP, number,
+        "tables size themselves",
+        "Sets the size of a bucket of nginx's hash of server names.";
+    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, number,
+        "tables size themselves",
+        "Bounds nginx's hash of variables.";
+    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, number,
+        "tables size themselves",
+        "Sets the size of a bucket of nginx's hash of variables.";
+    CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, size,
+        "there are no memory pools",
+        "Sets how much memory nginx takes at once for a connection.";
+    REQUEST_POOL_SIZE = "request_pool_size", "size", HS, size,
+        "there are no memory pools",
+        "Sets how much memory nginx takes at once for a request.";
+    POSTPONE_OUTPUT = "postpone_output", "size", HSL, size,
+        "output leaves once a turn of the event loop, whatever its size",
+        "Makes nginx hold output back until so many bytes are there.";
+    READ_AHEAD = "read_ahead", "size", HSL, size,
+        "the kernel reads ahead by itself",
+        "Tells the kernel how far to read ahead of what is sent.";
+    TCP_NOPUSH = "tcp_nopush", "on | off", HSL, flag,
+        "a head and the file after it always leave together",
+        "Makes nginx set TCP_CORK, so that a head leaves with the file after it.";
+    SSL_PREFER_SERVER_CIPHERS = "ssl_prefer_server_ciphers", "on | off", HS, flag,
+        "this version has no TLS, and refuses to listen with it",
+        "Lets the server's order of ciphers go before the client's.";
+    SEND_LOWAT = "send_lowat", "size", HSL, size,
+        "Linux has no low-water mark for sending",
+        "Makes nginx send only when the kernel takes so many bytes.";
+}
+
+static OUTPUT_BUFFERS: Setting<()> =
+    Setting::new("output_buffers", &["number size"], number_and_size)
+        .contexts(HSL)
+        .arity(Arity::exactly(2))
+        .no_effect("files that must pass through memory are read in parts of 32 KiB")
+        .manual("Sets number and size of nginx's buffers for reading a file.");
+
+static SSL_PROTOCOLS: Setting<()> = Setting::new(
+    "ssl_protocols",
+    &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
+    protocols,
+)
+.contexts(HS)
+.arity(Arity::at_least(1))
+.no_effect("this version has no TLS, and refuses to listen with it")
+.manual("Names the versions of TLS that a client may use.");
+
+fn flag(setter: &Setter<'_>) -> Result<(), Fault> {
+    parse::flag(setter).map(drop)
+}
+
+fn number(setter: &Setter<'_>) -> Result<(), Fault> {
+    parse::number(setter).map(drop)
+}
+
+fn size(setter: &Setter<'_>) -> Result<(), Fault> {
+    parse::size(setter).map(drop)
+}
+
+fn debug_points(setter: &Setter<'_>) -> Result<(), Fault> {
+    parse::enumeration(setter, &[("abort", ()), ("stop", ())])
+}
+
+fn number_and_size(setter: &Setter<'_>) -> Result<(), Fault> {
+    let fault = || Fault::new(format!("\"{}\" directive invalid value", setter.name()));
+    let [number, size] = setter.args() else {
+        return Err(fault());
+    };
+    match parse::number_word(number, setter) {
+        Ok(1..) => parse::size_word(size, setter).map(drop),
+        Ok(0) | Err(_) => Err(fault()),
+    }
+}
+
+fn protocols(setter: &Setter<'_>) -> Result<(), Fault> {
+    const KNOWN: &[&[u8]] = &[
+        b"SSLv2", b"SSLv3", b"TLSv1", b"TLSv1.1", b"TLSv1.2", b"TLSv1.3",
+    ];
+    let known = |word: &&Word| {
+        KNOWN
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(&word.bytes))
+    };
+    match setter.args().iter().find(|word| !known(word)) {
+        Some(word) => Err(Fault::invalid_value(word)),
+        None => Ok(()),
+    }
 }
