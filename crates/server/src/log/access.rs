@@ -1,29 +1,38 @@
 //! `access_log`: one line per request, in a format of one's own, to any number of files.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. Not here yet, and a
-//! clear error where written: `gzip=`, `syslog:`, and variables in the path (so
-//! `open_log_file_cache` would have nothing to do).
+//! clear error where written: `syslog:`.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use conf::parse;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word};
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word,
+};
 
+use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
 use super::error::with_line;
 use super::format::{Format, Formats, LOG_FORMAT};
-use super::{Buffering, LogFile, unwritten};
+use super::{Buffering, Errno, LogFile, Printable, error, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
+
+/// Bytes that are compressed together unless `buffer=` says otherwise.
+const GZIP_BUFFER_SIZE: usize = 64 * 1024;
+
+/// Level of `gzip` without a number: the fastest.
+const GZIP_LEVEL: u32 = 1;
 
 /// The `access_log` directive.
 pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
     "access_log",
     &[
-        "path [format [buffer=size] [flush=time] [if=condition]]",
+        "path [format [buffer=size] [gzip[=level]] [flush=time] [if=condition]]",
         "off",
     ],
     directives,
@@ -41,7 +50,8 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
 .manual(
     "Where requests are logged and in which `log_format`. Written several times in a scope, each \
      line names one more log; `off` among them turns all of them off. `buffer` holds lines back \
-     until that many bytes are there or the time of `flush` is over, per worker thread. With `if`, \
+     until that many bytes are there or the time of `flush` is over, per worker thread; `gzip` compresses what leaves together. With variables in the path \
+     the file is opened for each line, unless `open_log_file_cache` keeps it open. With `if`, \
      requests for which the condition is empty or `0` are left out.",
 );
 
@@ -52,17 +62,28 @@ pub enum Directive {
     Off,
     /// One log.
     Log {
-        /// The file; `None` is standard error.
-        path: Option<PathBuf>,
+        /// The file.
+        place: Place,
         /// The path as written, for messages and their position.
         word: Word,
         /// Name of the format; `combined` unless written.
         format: Option<Word>,
-        /// `buffer=` and `flush=`.
+        /// `buffer=`, `flush=` and `gzip=`.
         buffering: Option<Buffering>,
         /// `if=`.
         condition: Option<Template>,
     },
+}
+
+/// Where an access log is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Standard error.
+    Stderr,
+    /// A file; a relative path starts at the prefix.
+    File(PathBuf),
+    /// A path with variables.
+    Path(Template),
 }
 
 fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
@@ -89,13 +110,11 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
         let text = format!("logging to \"{}\" is not supported", file.text());
         return Err(Fault::at(file, text));
     }
-    if file.bytes.contains(&b'$') {
-        let text = format!(
-            "variables in \"access_log\" path \"{}\" are not supported",
-            file.text()
-        );
-        return Err(Fault::at(file, text));
-    }
+    let place = match &*file.bytes {
+        b"" => Place::Stderr,
+        path if path.contains(&b'$') => Place::Path(Template::parse(file)?),
+        _ => Place::File(file.path().to_owned()),
+    };
     let (format, parameters) = match rest {
         [] => (None, rest),
         [format, parameters @ ..] => (Some(format.clone()), parameters),
@@ -108,13 +127,18 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
     let Parameters {
         size,
         flush,
+        gzip,
         condition,
     } = parameters;
+    if size.is_some() && matches!(place, Place::Path(_)) {
+        let text = "buffered logs cannot have variables in name";
+        return Err(Fault::at(file, text));
+    }
     Ok(Directive::Log {
-        path: (!file.bytes.is_empty()).then(|| file.path().to_owned()),
+        place,
         word: file.clone(),
         format,
-        buffering: size.map(|size| Buffering { size, flush }),
+        buffering: size.map(|size| Buffering { size, flush, gzip }),
         condition,
     })
 }
@@ -123,6 +147,7 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
 struct Parameters {
     size: Option<usize>,
     flush: Option<Duration>,
+    gzip: Option<u32>,
     condition: Option<Template>,
 }
 
@@ -135,11 +160,10 @@ impl Parameters {
                 parameters.size = Some(buffer_size(word, size)?);
             } else if let Some(time) = bytes.strip_prefix(b"flush=") {
                 parameters.flush = Some(flush_time(word, time)?);
-            } else if bytes == b"gzip" || bytes.starts_with(b"gzip=") {
-                return Err(Fault::at(
-                    word,
-                    "compressed access logs (\"gzip\") are not supported",
-                ));
+            } else if bytes == b"gzip" {
+                parameters.compress(GZIP_LEVEL);
+            } else if let Some(level) = bytes.strip_prefix(b"gzip=") {
+                parameters.compress(gzip_level(word, level)?);
             } else if let Some(condition) = bytes.strip_prefix(b"if=") {
                 let condition = Word {
                     bytes: condition.into(),
@@ -152,6 +176,24 @@ impl Parameters {
         }
         Ok(parameters)
     }
+
+    /// Compression needs a buffer: there is one even where none is written.
+    fn compress(&mut self, level: u32) {
+        self.size.get_or_insert(GZIP_BUFFER_SIZE);
+        self.gzip = Some(level);
+    }
+}
+
+fn gzip_level(word: &Word, level: &[u8]) -> Result<u32, Fault> {
+    parse::number_of(level)
+        .and_then(|level| u32::try_from(level).ok())
+        .filter(|level| (1..=9).contains(level))
+        .ok_or_else(|| {
+            Fault::at(
+                word,
+                format!("invalid compression level \"{}\"", lossy(level)),
+            )
+        })
 }
 
 fn buffer_size(word: &Word, size: &[u8]) -> Result<usize, Fault> {
@@ -174,9 +216,18 @@ fn lossy(bytes: &[u8]) -> Cow<'_, str> {
 
 /// One access log of a scope.
 struct AccessLog {
-    file: Arc<LogFile>,
+    target: Target,
     format: Arc<Format>,
     condition: Option<Text>,
+}
+
+/// Where its lines go.
+enum Target {
+    File(Arc<LogFile>),
+    Path {
+        path: Text,
+        cache: Option<Arc<Limits>>,
+    },
 }
 
 /// The access logs of a scope; none where they are off.
@@ -187,14 +238,16 @@ pub struct AccessLogs {
 impl Feature for AccessLogs {
     // `log_format` stands in `http` only, so it makes no difference to who owns the logs; it is
     // here because the table of all directives is made of these lists.
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[&ACCESS_LOG, &LOG_FORMAT];
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &[&ACCESS_LOG, &OPEN_LOG_FILE_CACHE, &LOG_FORMAT];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AccessLogs, Fault> {
         let formats = compiler.feature::<Formats>(scope)?;
+        let cache = scope.get(&OPEN_LOG_FILE_CACHE)?.map(Arc::new);
         let mut logs = Vec::new();
         for directive in scope.get(&ACCESS_LOG)? {
             let Directive::Log {
-                path,
+                place,
                 word,
                 format,
                 buffering,
@@ -212,11 +265,15 @@ impl Feature for AccessLogs {
                 let text = format!("unknown log format \"{}\"", lossy(name));
                 Fault::at(format.as_ref().unwrap_or(&word), text)
             })?;
-            let file = match path {
-                Some(path) => compiler.log_file(&path),
-                None => compiler.logs.borrow_mut().stderr(),
+            let target = match place {
+                Place::Stderr => Target::File(compiler.logs.borrow_mut().stderr()),
+                Place::File(path) => Target::File(compiler.log_file(&path)),
+                Place::Path(path) => Target::Path {
+                    path: absolute(compiler, path),
+                    cache: cache.clone(),
+                },
             };
-            if let Some(buffering) = buffering
+            if let (Target::File(file), Some(buffering)) = (&target, buffering)
                 && !file.set_buffering(buffering)
             {
                 let text = format!(
@@ -227,13 +284,25 @@ impl Feature for AccessLogs {
             }
             let condition = condition.map(|template| compiler.text(&template));
             logs.push(AccessLog {
-                file,
+                target,
                 format,
                 condition,
             });
         }
         Ok(AccessLogs { logs: logs.into() })
     }
+}
+
+/// A path with variables below the prefix, unless it begins with `/`.
+fn absolute(compiler: &Compiler<'_>, mut path: Template) -> Text {
+    let begins_with_slash =
+        matches!(path.parts.first(), Some(Part::Literal(bytes)) if bytes.starts_with(b"/"));
+    if !begins_with_slash {
+        let prefix = compiler.path(Path::new(""));
+        let prefix = prefix.as_os_str().as_bytes().into();
+        path.parts.insert(0, Part::Literal(prefix));
+    }
+    compiler.text(&path)
 }
 
 /// The log phase of a main request: appends its line to every access log of the plan in force.
@@ -243,25 +312,66 @@ pub fn write_access(request: &mut Request) {
     }
     let access_log = Arc::clone(&request.plan.access_log);
     with_line(|line| {
-        for AccessLog {
-            file,
-            format,
-            condition,
-        } in &access_log.logs
-        {
+        for log in &access_log.logs {
             line.clear();
-            if let Some(condition) = condition {
+            if let Some(condition) = &log.condition {
                 condition.append_to(request, line);
                 if matches!(line.as_slice(), b"" | b"0") {
                     continue;
                 }
                 line.clear();
             }
-            format.append(request, line);
-            line.push(b'\n');
-            unwritten::append(file, line, file.buffering());
+            match &log.target {
+                Target::File(file) => {
+                    log.format.append(request, line);
+                    line.push(b'\n');
+                    unwritten::append(file, line, file.buffering());
+                }
+                Target::Path { path, cache } => {
+                    if let Some(file) = file_of(request, path, cache.as_ref()) {
+                        log.format.append(request, line);
+                        line.push(b'\n');
+                        unwritten::append(&file, line, None);
+                    }
+                }
+            }
         }
     });
+}
+
+/// The file that a path with variables stands for in this request. Clients choose the values,
+/// so, as in nginx, nothing is created unless the request's root exists.
+fn file_of(
+    request: &mut Request,
+    path: &Text,
+    cache: Option<&Arc<Limits>>,
+) -> Option<Arc<LogFile>> {
+    let root = request.document_root();
+    let tested = std::fs::metadata(Request::path_of(&root)).and_then(|root| {
+        if root.is_dir() {
+            Ok(())
+        } else {
+            Err(rustix::io::Errno::NOTDIR.into())
+        }
+    });
+    if let Err(error) = tested {
+        let (root, error) = (Printable(&root), Errno(&error));
+        error!(
+            request,
+            Error, "testing \"{root}\" existence failed {error}"
+        );
+        return None;
+    }
+    let mut name = Vec::new();
+    path.append_to(request, &mut name);
+    match by_path::open(&Request::path_of(&name), cache) {
+        Ok(file) => Some(file),
+        Err(error) => {
+            let (name, error) = (Printable(&name), Errno(&error));
+            error!(request, Crit, "open() \"{name}\" failed {error}");
+            None
+        }
+    }
 }
 
 #[cfg(test)]
@@ -284,7 +394,7 @@ mod tests {
     fn lines_of_the_directive() {
         assert!(matches!(parsed("off"), Ok(Directive::Off)));
         let Ok(Directive::Log {
-            path,
+            place: Place::File(path),
             format,
             buffering,
             condition,
@@ -293,10 +403,10 @@ mod tests {
         else {
             panic!("a path alone is a log");
         };
-        assert_eq!(path.as_deref(), Some(std::path::Path::new("a.log")));
+        assert_eq!(path, Path::new("a.log"));
         assert!(format.is_none() && buffering.is_none() && condition.is_none());
 
-        let full = parsed("a.log main buffer=32k flush=5m if=$loggable");
+        let full = parsed("a.log main gzip=9 buffer=32k flush=5m if=$loggable");
         let Ok(Directive::Log {
             format,
             buffering,
@@ -312,11 +422,19 @@ mod tests {
             buffering,
             Some(Buffering {
                 size: 32 * 1024,
-                flush
+                flush,
+                gzip: Some(9),
             })
         );
-        let variable = conf::Part::Variable("loggable".into());
+        let variable = Part::Variable("loggable".into());
         assert_eq!(condition.unwrap().parts, [variable]);
+
+        let Ok(Directive::Log { buffering, .. }) = parsed("a.log main gzip") else {
+            panic!("gzip alone is enough");
+        };
+        let (size, flush) = (GZIP_BUFFER_SIZE, None);
+        let gzip = Some(GZIP_LEVEL);
+        assert_eq!(buffering, Some(Buffering { size, flush, gzip }));
     }
 
     /// Texts of nginx 1.31; what it has and we have not is a clear error.
@@ -333,17 +451,19 @@ mod tests {
                 "no buffer is defined for access_log \"a.log\"",
             ),
             ("a.log main if=$", "invalid variable name"),
-            (
-                "a.log main gzip",
-                "compressed access logs (\"gzip\") are not supported",
-            ),
+            ("a.log main gzip=10", "invalid compression level \"10\""),
+            ("a.log main gzip=", "invalid compression level \"\""),
             (
                 "syslog:server=x",
                 "logging to \"syslog:server=x\" is not supported",
             ),
             (
-                "$host.log",
-                "variables in \"access_log\" path \"$host.log\" are not supported",
+                "$host.log main buffer=1k",
+                "buffered logs cannot have variables in name",
+            ),
+            (
+                "${host.log",
+                "the closing bracket in \"host\" variable is missing",
             ),
         ] {
             assert_eq!(parsed(line).map(drop), Err(text.to_owned()), "{line}");

@@ -260,7 +260,11 @@ impl ErrorLog {
     /// Every file with the least grave level that it takes whole.
     pub fn targets(&self) -> impl Iterator<Item = (&Arc<LogFile>, Level)> {
         self.targets.iter().map(|(file, threshold)| {
-            let level = if threshold.debug > 0 { Level::Debug } else { threshold.level };
+            let level = if threshold.debug > 0 {
+                Level::Debug
+            } else {
+                threshold.level
+            };
             (file, level)
         })
     }

@@ -24,13 +24,15 @@ const STDERR_PATH: &str = "/proc/self/fd/2";
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// `access_log … buffer=… flush=…`: lines are held back in memory.
+/// `access_log … buffer=… flush=… gzip=…`: lines are held back in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffering {
     /// Bytes that a thread holds back at most.
     pub size: usize,
     /// How long the oldest line may wait; without it until the buffer is full.
     pub flush: Option<Duration>,
+    /// Level from 1 to 9 at which what leaves together is compressed.
+    pub gzip: Option<u32>,
 }
 
 /// A file that lines are appended to.
@@ -54,6 +56,13 @@ impl LogFile {
             buffering: OnceLock::new(),
             lines_dropped: AtomicU64::new(0),
         }
+    }
+
+    /// A file that no table knows, opened at once: for paths that requests make.
+    pub(super) fn opened(path: &Path) -> io::Result<LogFile> {
+        let file = LogFile::new(Some(path.to_owned()));
+        file.install(file.open()?);
+        Ok(file)
     }
 
     /// What names the descriptor over reloads: `log /path`, or `log stderr`.
@@ -205,13 +214,15 @@ mod tests {
         let buffering = Buffering {
             size: 4096,
             flush: None,
+            gzip: None,
         };
         assert_eq!(file.buffering(), None);
         assert!(file.set_buffering(buffering));
         assert!(file.set_buffering(buffering));
         assert!(!file.set_buffering(Buffering {
             size: 8192,
-            flush: None
+            flush: None,
+            gzip: None,
         }));
         assert_eq!(file.buffering(), Some(buffering));
     }

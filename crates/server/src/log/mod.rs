@@ -10,6 +10,7 @@
 //! few and written at once by the process crate.
 
 mod access;
+mod by_path;
 mod client;
 mod display;
 mod error;
@@ -19,6 +20,7 @@ mod time;
 mod unwritten;
 
 pub use access::{ACCESS_LOG, AccessLogs, write_access};
+pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
 pub use display::{Errno, Printable};
 pub use error::{Destination, ERROR_LOG, ErrorLog, Subject, process_error, set_main};

@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::display::Errno;
 use super::{Buffering, Level, LogFile, process_error};
@@ -141,7 +143,10 @@ enum State {
 
 struct Tail {
     file: Arc<LogFile>,
+    /// Lines as they were logged.
     bytes: Vec<u8>,
+    /// What is left of older lines, compressed; empty unless the file is.
+    packed: Vec<u8>,
     state: State,
     lines_dropped: u64,
     reported: Option<Instant>,
@@ -175,6 +180,7 @@ impl Thread {
         let tail = self.tails.entry(number).or_insert_with(|| Tail {
             file: Arc::clone(file),
             bytes: self.spare.pop().unwrap_or_default(),
+            packed: Vec::new(),
             state: State::Empty,
             lines_dropped: 0,
             reported: None,
@@ -184,6 +190,9 @@ impl Thread {
         let writable = matches!(tail.state, State::Due | State::Held(_));
         if writable && tail.bytes.len().saturating_add(line.len()) > size {
             self.reports.extend(tail.write(now));
+            if tail.state == State::Due {
+                self.due.push(number);
+            }
         }
         let limit = UNWRITTEN_MAX.max(size);
         if !tail.bytes.is_empty() && tail.bytes.len().saturating_add(line.len()) > limit {
@@ -231,12 +240,13 @@ impl Thread {
                     self.spare.push(tail.bytes);
                 }
             }
-            State::Blocked => {
-                self.waiting = true;
-                self.due.push(number);
-                DUE.set(true);
+            state => {
+                self.waiting |= state != State::Due;
+                if tail.is_due() {
+                    self.due.push(number);
+                    DUE.set(true);
+                }
             }
-            _ => self.waiting = true,
         }
     }
 
@@ -296,12 +306,10 @@ impl Thread {
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
         };
-        bytes.append(&mut tail.bytes);
-        tail.bytes = bytes;
+        let behind = tail.outgoing();
+        bytes.append(behind);
+        *behind = bytes;
         self.reports.extend(tail.settle(outcome, now));
-        if tail.state == State::Empty && !tail.bytes.is_empty() {
-            tail.state = State::Due;
-        }
         match tail.state {
             State::Empty => {
                 self.tails.remove(&number);
@@ -379,7 +387,7 @@ impl Tail {
 
     /// Writes what there is; returns what the operator must know.
     fn write(&mut self, now: Instant) -> Option<String> {
-        if self.bytes.is_empty() {
+        if self.is_empty() {
             self.state = State::Empty;
             return None;
         }
@@ -387,8 +395,38 @@ impl Tail {
             self.state = State::Failing(now + FAILED_RETRY);
             return None;
         };
-        let outcome = write_all(&file, &self.bytes);
+        self.pack();
+        let outcome = write_all(&file, self.outgoing());
         self.settle(outcome, now)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.packed.is_empty()
+    }
+
+    /// `gzip=`: makes the lines a gzip member of their own, unless an older one is still there.
+    fn pack(&mut self) {
+        if let Some(level) = self.gzip_level()
+            && self.packed.is_empty()
+        {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::new(level));
+            // Writing to a vector does not fail.
+            let _ = encoder.write_all(&self.bytes);
+            self.packed = encoder.finish().unwrap_or_default();
+            self.bytes.clear();
+        }
+    }
+
+    /// The bytes for the file.
+    fn outgoing(&mut self) -> &mut Vec<u8> {
+        match self.gzip_level() {
+            Some(_) => &mut self.packed,
+            None => &mut self.bytes,
+        }
+    }
+
+    fn gzip_level(&self) -> Option<u32> {
+        self.file.buffering().and_then(|buffering| buffering.gzip)
     }
 
     /// Gives the lines to the thread pool, because the device was slow a moment ago.
@@ -397,7 +435,8 @@ impl Tail {
             return;
         };
         self.state = State::Away;
-        let bytes = std::mem::take(&mut self.bytes);
+        self.pack();
+        let bytes = std::mem::take(self.outgoing());
         engine::spawn(async move {
             let work = move || {
                 let outcome = write_all(&file, &bytes);
@@ -412,10 +451,16 @@ impl Tail {
         if outcome.slow {
             self.slow_until = now.checked_add(SLOW_FOR);
         }
-        self.bytes.drain(..outcome.written.min(self.bytes.len()));
+        let outgoing = self.outgoing();
+        outgoing.drain(..outcome.written.min(outgoing.len()));
         let error = match outcome.result {
             Ok(()) => {
-                self.state = State::Empty;
+                // Lines may have come behind what was written just now.
+                self.state = if self.is_empty() {
+                    State::Empty
+                } else {
+                    State::Due
+                };
                 return self.report_dropped();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -510,6 +555,7 @@ mod tests {
         let buffering = Some(Buffering {
             size: 10,
             flush: None,
+            gzip: None,
         });
         for line in [b"12345\n", b"abc.\n\n"] {
             thread.append(&file, line, buffering, now);
@@ -532,6 +578,7 @@ mod tests {
         let buffering = Buffering {
             size: 1000,
             flush: Some(flush),
+            gzip: None,
         };
         thread.append(&file, b"one\n", Some(buffering), now);
         thread.append(&file, b"two\n", Some(buffering), now + flush / 2);
@@ -548,6 +595,7 @@ mod tests {
             Some(Buffering {
                 size: 1000,
                 flush: None,
+                gzip: None,
             }),
             now,
         );
@@ -557,6 +605,37 @@ mod tests {
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"three\n");
+    }
+
+    #[test]
+    fn compressed_lines_are_a_gzip_member_per_write() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        let buffering = Buffering {
+            size: 1000,
+            flush: None,
+            gzip: Some(1),
+        };
+        assert!(file.set_buffering(buffering));
+        for line in [b"one\n", b"two\n"] {
+            thread.append(&file, line, Some(buffering), now);
+            thread.flush_all(now);
+        }
+        assert!(thread.tails.is_empty());
+        let written = content(&mut reader);
+        let mut text = String::new();
+        flate2::read::MultiGzDecoder::new(written.as_slice())
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "one\ntwo\n");
+        assert_eq!(
+            written
+                .windows(2)
+                .filter(|pair| *pair == [0x1f, 0x8b])
+                .count(),
+            2
+        );
     }
 
     #[test]
@@ -570,6 +649,7 @@ mod tests {
             Some(Buffering {
                 size: 1000,
                 flush: None,
+                gzip: None,
             }),
             now,
         );
@@ -715,7 +795,15 @@ mod tests {
             assert_eq!(content(&mut reader), b"");
             expect(&mut reader, b"one\n").await;
             let flush = Some(Duration::from_millis(20));
-            append(&file, b"held\n", Some(Buffering { size: 1000, flush }));
+            append(
+                &file,
+                b"held\n",
+                Some(Buffering {
+                    size: 1000,
+                    flush,
+                    gzip: None,
+                }),
+            );
             engine::yield_now().await;
             assert_eq!(content(&mut reader), b"");
             expect(&mut reader, b"held\n").await;
