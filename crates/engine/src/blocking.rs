@@ -20,8 +20,8 @@ const THREADS_MAX: usize = 32;
 /// How long a thread waits for its next job before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// Stack of a pool thread; jobs make a few system calls.
-const STACK_SIZE: usize = 256 * 1024;
+/// Stack of a pool thread. The C library's resolver is the hungriest job.
+const STACK_SIZE: usize = 512 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 

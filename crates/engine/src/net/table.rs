@@ -23,7 +23,7 @@ use super::{Address, Segment};
 use crate::blocking;
 use crate::buffer::Buffer;
 use crate::engine::{Control, Op, OpKind, Outcome, Outgoing, Stop, Token};
-use crate::file;
+use crate::file::residency;
 use crate::worker::{Timer, Worker, enter};
 
 /// nginx's default of `send_timeout`.
@@ -500,22 +500,24 @@ impl Worker {
         };
         let (file, offset) = (file.clone(), *offset);
         let length = (*length).min(u64::from(state.chunk));
-        let warm = file::warm_prefix(&file, offset, length);
+        let warm = residency::warm_prefix(&file, offset, length);
         if warm > 0 || matches!(outgoing.front(), Some(Segment::Bytes(_))) {
             outgoing.warm = warm;
             return true;
         }
         if self.blocks_inline {
-            file::warm(&file, offset, length);
+            residency::warm(&file, offset, length);
             outgoing.warm = length;
             return true;
         }
         state.warming = true;
         let remote = self.remote.clone();
         blocking::run(Box::new(move || {
-            file::warm(&file, offset, length);
-            drop(file);
-            remote.post(Box::new(move || enter(|worker| worker.warmed(key, length))));
+            residency::warm(&file, offset, length);
+            remote.post(Box::new(move || {
+                residency::note_read(&file, offset, length);
+                enter(|worker| worker.warmed(key, length));
+            }));
         }));
         false
     }

@@ -4,7 +4,9 @@
 //! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of going to the disk. Where that
 //! call does not exist (kernel older than 5.12, or a seccomp filter) both are done inline.
 
-use std::io::{self, IoSliceMut};
+pub(crate) mod residency;
+
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,19 +14,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use crate::blocking::blocking;
 
-/// How far apart a range is probed for being in memory. Readahead fills larger pieces than this.
-const PROBE_STEP: u64 = 64 * 1024;
-
-/// What a pool thread reads at once while it brings a range into memory.
-const WARM_STEP: usize = 128 * 1024;
-
 /// An open file. Cloning it shares the descriptor; the last clone closes it.
 #[derive(Clone, Debug)]
-pub struct File(Arc<OwnedFd>);
+pub struct File(Arc<Open>);
+
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    answers: residency::Answers,
+}
 
 /// What is known of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +142,7 @@ const READ: OFlags = OFlags::RDONLY
 
 fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     let metadata = rustix::fs::fstat(&file)?.into();
-    Ok((File(Arc::new(file)), metadata))
+    Ok((file.into(), metadata))
 }
 
 /// Opens `path` if that needs no disk; `EAGAIN` if it might.
@@ -170,22 +172,18 @@ impl File {
     pub async fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {
         let mut memory = vec![0; length];
         let mut filled = 0;
-        while filled < length {
-            let rest = memory.get_mut(filled..).unwrap_or_default();
-            let place = offset + filled as u64;
-            match rustix::io::preadv2(
-                &*self.0,
-                &mut [IoSliceMut::new(rest)],
-                place,
-                ReadWriteFlags::NOWAIT,
-            ) {
+        while let Some(rest) = memory.get_mut(filled..)
+            && !rest.is_empty()
+        {
+            match residency::read_warm(self, offset + filled as u64, rest) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
+                Err(Errno::AGAIN) => {
                     let file = self.clone();
                     (memory, filled) =
                         blocking(move || file.read_cold(memory, filled, offset)).await?;
+                    residency::note_read(self, offset, filled as u64);
                     break;
                 }
                 Err(error) => return Err(error.into()),
@@ -205,7 +203,7 @@ impl File {
         while let Some(rest) = memory.get_mut(filled..)
             && !rest.is_empty()
         {
-            match rustix::io::pread(&*self.0, rest, offset + filled as u64) {
+            match rustix::io::pread(self, rest, offset + filled as u64) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(Errno::INTR) => {}
@@ -226,7 +224,7 @@ impl File {
             while let Some(rest) = bytes.get(written..)
                 && !rest.is_empty()
             {
-                match rustix::io::pwrite(&*file.0, rest, offset + written as u64) {
+                match rustix::io::pwrite(&file, rest, offset + written as u64) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                     Ok(count) => written += count,
                     Err(Errno::INTR) => {}
@@ -243,78 +241,38 @@ impl File {
     /// # Errors
     /// Those of `fstat()`.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        Ok(rustix::fs::fstat(&*self.0)?.into())
+        Ok(rustix::fs::fstat(self)?.into())
+    }
+
+    fn answers(&self) -> &residency::Answers {
+        &self.0.answers
     }
 
     /// The descriptor.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.fd.as_raw_fd()
     }
 }
 
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.fd.as_fd()
     }
 }
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> File {
-        File(Arc::new(fd))
+        File(Arc::new(Open {
+            fd,
+            answers: residency::Answers::default(),
+        }))
     }
 }
 
 impl From<std::fs::File> for File {
     fn from(file: std::fs::File) -> File {
-        File(Arc::new(file.into()))
-    }
-}
-
-/// How many bytes from `offset`, of `length`, are in memory as far as probes every 64 KiB and at both ends tell.
-///
-/// A range beyond the end of the file counts as being in memory: sending it tells at once that it is not there.
-pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
-    let Some(last) = (offset + length).checked_sub(1) else {
-        return 0;
-    };
-    let mut place = offset;
-    while place < last {
-        if !is_warm(file, place) {
-            return place - offset;
-        }
-        place += PROBE_STEP - place % PROBE_STEP;
-    }
-    if is_warm(file, last) {
-        length
-    } else {
-        (last - last % PROBE_STEP).saturating_sub(offset)
-    }
-}
-
-fn is_warm(file: &File, place: u64) -> bool {
-    let mut byte = [0];
-    let slice = &mut [IoSliceMut::new(&mut byte)];
-    // File systems that cannot say count as cold: slower, but the loop never waits for them.
-    rustix::io::preadv2(&*file.0, slice, place, ReadWriteFlags::NOWAIT).is_ok()
-}
-
-/// Brings a range of a file into memory, waiting for the disk. Errors are left to whoever sends the range.
-pub(crate) fn warm(file: &File, offset: u64, length: u64) {
-    let mut memory = vec![0; WARM_STEP];
-    let end = offset + length;
-    let mut place = offset;
-    while place < end {
-        let step = (end - place).min(WARM_STEP as u64) as usize;
-        let Some(memory) = memory.get_mut(..step) else {
-            return;
-        };
-        match rustix::io::pread(&*file.0, memory, place) {
-            Ok(0) => return,
-            Ok(count) => place += count as u64,
-            Err(Errno::INTR) => {}
-            Err(_) => return,
-        }
+        OwnedFd::from(file).into()
     }
 }
 
@@ -345,6 +303,5 @@ mod tests {
         let file = temporary(b"0123456789");
         let (memory, filled) = file.read_cold(vec![0; 20], 0, 3).unwrap();
         assert_eq!(&memory[..filled], b"3456789");
-        warm(&file, 0, 1_000_000);
     }
 }
