@@ -37,6 +37,8 @@ pub struct Compiler<'a> {
     pub variables: RefCell<TableBuilder>,
     /// Log files by path; the same path is one file.
     pub logs: RefCell<LogTable>,
+    /// Groups of servers that requests are passed on to; `proxy_pass` finds and adds them here.
+    pub upstreams: RefCell<crate::http::modules::upstream::Groups>,
     /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
     pub prefix: PathBuf,
     /// Relative paths of configuration files start here.
@@ -66,6 +68,7 @@ impl<'a> Compiler<'a> {
             privileged: environment.privileged,
             variables: RefCell::new(TableBuilder::new()),
             logs: RefCell::new(LogTable::default()),
+            upstreams: RefCell::default(),
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
             files,

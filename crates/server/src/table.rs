@@ -12,7 +12,7 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
     access, auth_request, autoindex, geo, gzip_static, index, map, open_file_cache, proxy, rewrite,
-    split_clients, static_file, try_files,
+    split_clients, static_file, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -44,6 +44,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     headers::Headers::DIRECTIVES,
     addition::Addition::DIRECTIVES,
     proxy::DIRECTIVES,
+    upstream::DIRECTIVES,
     crate::accepted::DIRECTIVES,
 ];
 

@@ -15,7 +15,7 @@ use proto::method::Method;
 use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
-use crate::http::modules::{geo, map, proxy, rewrite, split_clients, static_file, try_files};
+use crate::http::modules::{geo, map, proxy, rewrite, split_clients, static_file, try_files, upstream};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
 use crate::listen::{self, Binding, Gathered, LISTEN, ListenerId};
@@ -88,6 +88,8 @@ fn location_line(setter: &Setter<'_>) -> Result<(), Fault> {
 #[derive(Default)]
 pub struct Http {
     bindings: Vec<(ListenerId, BoundServers)>,
+    /// Groups of servers that requests are passed on to.
+    pub upstreams: upstream::Groups,
 }
 
 /// What is behind one listening socket.
@@ -210,12 +212,14 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         map::compile(compiler, scope);
         geo::compile(compiler, scope);
         split_clients::compile(compiler, scope);
+        upstream::compile(compiler, scope);
         for server in scope.children("server") {
             whole &= builder.server(server, &mut gathered).is_some();
         }
     }
     let bindings = listen::bindings(gathered);
     let http = Http {
+        upstreams: compiler.upstreams.take(),
         bindings: bindings
             .iter()
             .map(|binding| {

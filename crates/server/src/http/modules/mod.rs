@@ -13,3 +13,4 @@ pub mod rewrite;
 pub mod split_clients;
 pub mod static_file;
 pub mod try_files;
+pub mod upstream;

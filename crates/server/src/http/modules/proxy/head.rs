@@ -7,7 +7,8 @@ use proto::method::Method;
 use proto::uri::{Escape, escape};
 
 use super::Proxy;
-use super::settings::{HttpVersion, Settings, Target};
+use super::settings::{HttpVersion, Settings};
+use super::target::Target;
 use crate::http::request::Request;
 use crate::log;
 

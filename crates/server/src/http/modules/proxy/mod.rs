@@ -1,15 +1,16 @@
 //! `proxy_pass`: requests passed on to another HTTP server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. This is the plain form: one
-//! address, or a name with its addresses tried in order, a connection a request. Groups of
-//! servers, pools and caching are not here. [`serve`] is the way of a proxied request;
-//! `settings` declares the directives, `head` writes the upstream's request, `response` reads
-//! its answer, `body` streams it, `tunnel` carries upgraded connections.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Each try opens a connection of
+//! its own; pools and caching are not here. [`serve`] is the way of a proxied request;
+//! `settings` declares the directives, `target` reads the URL, `head` writes the upstream's
+//! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
+//! connections. Which server of a group is asked is the business of `upstream`.
 
 mod body;
 mod head;
 mod response;
 mod settings;
+mod target;
 mod tunnel;
 
 use std::io;
@@ -19,8 +20,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::{Address, Segment, Stream};
 use engine::select::{Either, either};
+use proto::method::Method;
 
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::upstream::Selection;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
@@ -29,8 +32,14 @@ use crate::log;
 pub use body::UpstreamBody;
 pub use settings::{DIRECTIVES, Proxy, Settings};
 
+use response::Answer;
+use settings::Causes;
+
 /// Bytes queued for an upstream beyond which the client is not read on.
 const BACKLOG_MAX: usize = 64 * 1024;
+
+/// What is done first, as log lines say it.
+const CONNECTING: &str = "while connecting to upstream";
 
 /// One try at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
@@ -85,9 +94,45 @@ impl Seen {
     }
 }
 
-/// A connection to a peer with what it is called in logs.
+/// A connection to a peer.
 pub(super) struct Peer {
     stream: Stream,
+}
+
+/// Why a try came to nothing.
+pub(super) struct Failure {
+    cause: Causes,
+    /// The status to answer with if no other peer is tried.
+    status: u16,
+    /// What was being done, for log lines.
+    doing: &'static str,
+    /// Whether some of the request may have reached the peer.
+    sent: bool,
+}
+
+/// How a try ends without an answer.
+pub(super) enum Ended {
+    /// Another peer may be tried.
+    Failed(Failure),
+    /// The request is to be answered with this status, whatever other peers would say.
+    Refused(u16),
+    /// The client has gone.
+    Aborted(Abort),
+}
+
+impl From<Abort> for Ended {
+    fn from(abort: Abort) -> Ended {
+        Ended::Aborted(abort)
+    }
+}
+
+/// A request as peers get it.
+struct Outgoing {
+    head: Bytes,
+    /// The URI in it, for log lines.
+    uri: Vec<u8>,
+    /// Whether its body has been read whole, so that it can be sent again.
+    buffered: bool,
 }
 
 /// Passes a request on and gives the answer back.
@@ -109,25 +154,18 @@ pub async fn serve(
             Err(Err(abort)) => return Err(abort),
         }
     }
-    request.upstream = Some(Box::new(Seen {
-        host: target.host.clone(),
-        port: target.port.clone(),
-        ..Seen::default()
-    }));
-    let (head, uri) = match head::write(request, proxy, &target, buffered) {
-        Ok(written) => written,
+    begin(request, &target);
+    let outgoing = match head::write(request, proxy, &target, buffered) {
+        Ok((head, uri)) => Outgoing {
+            head: head.into(),
+            uri,
+            buffered: buffered || !request.body.expected(),
+        },
         Err(status) => return Ok(Step::Finish(status)),
     };
-    let peer = match connect(request, exchange, &settings, &target, &uri).await? {
-        Ok(peer) => peer,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    if let Err(status) = send(request, exchange, &settings, &peer, head, buffered).await? {
-        return Ok(Step::Finish(status));
-    }
-    let head_request = head::is_head(request, &settings);
-    let answer = match response::read(request, exchange, &settings, &peer).await? {
-        Ok(answer) => answer,
+    let mut selection = Selection::new(&target.group, settings.next_upstream_tries);
+    let (peer, answer) = match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
+        Ok(answered) => answered,
         Err(status) => return Ok(Step::Finish(status)),
     };
     if answer.head.status() == 101 && request.header(proto::header::Known::Upgrade).is_some() {
@@ -137,63 +175,228 @@ pub async fn serve(
         response::Applied::Pass => {}
         response::Applied::Step(step) => return Ok(step),
     }
-    let framing = answer.head.body(head_request);
+    let framing = answer.head.body(head::is_head(request, &settings));
     let body = UpstreamBody::new(peer, &settings, framing, answer.rest);
     Ok(Step::Respond(Body::Upstream(Box::new(body))))
 }
 
-/// Connects to the first address that answers. The outer error: the client has gone.
+/// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
+fn begin(request: &mut Request, target: &target::Target) {
+    let earlier = request.upstream.take();
+    let mut attempts = earlier.map_or_else(Vec::new, |seen| seen.attempts);
+    if !attempts.is_empty() {
+        attempts.push(Attempt::default());
+    }
+    request.upstream = Some(Box::new(Seen {
+        attempts,
+        host: target.host.clone(),
+        port: target.port.clone(),
+        ..Seen::default()
+    }));
+}
+
+/// Tries peers until one answers. The inner error is a status to answer with.
+async fn ask(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    selection: &mut Selection,
+    outgoing: &Outgoing,
+) -> Result<Result<(Peer, Answer), u16>, Abort> {
+    let began = engine::now();
+    loop {
+        match attempt(request, exchange, settings, selection, outgoing, began).await {
+            Ok(answered) => {
+                selection.done(&mut request.local.upstreams.borrow_mut());
+                return Ok(Ok(answered));
+            }
+            Err(Ended::Failed(failure)) => {
+                note_failure(request, selection, &failure);
+                if !may_try_next(request, settings, selection, outgoing, &failure, began) {
+                    return Ok(Err(failure.status));
+                }
+            }
+            Err(Ended::Refused(status)) => return Ok(Err(status)),
+            Err(Ended::Aborted(abort)) => return Err(abort),
+        }
+    }
+}
+
+/// Counts a failure against its peer, and logs what is known only now.
+fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
+    let doing = failure.doing;
+    if failure.cause != Causes::NO_LIVE {
+        let mut states = request.local.upstreams.borrow_mut();
+        let out = if failure.cause.is_harmless() {
+            selection.done(&mut states);
+            false
+        } else {
+            selection.failed(&mut states, engine::now())
+        };
+        if out {
+            log::error!(
+                request,
+                Warn,
+                "upstream server temporarily disabled {doing}"
+            );
+        }
+    }
+    if failure.cause == Causes::TIMEOUT {
+        log::error!(
+            request,
+            Error,
+            "upstream timed out (110: Connection timed out) {doing}"
+        );
+    }
+    note(request, |attempt, elapsed| {
+        attempt.response_time = elapsed;
+        attempt.status = failure.status;
+    });
+}
+
+/// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`).
+fn may_try_next(
+    request: &Request,
+    settings: &Settings,
+    selection: &Selection,
+    outgoing: &Outgoing,
+    failure: &Failure,
+    began: Instant,
+) -> bool {
+    let changes_something = matches!(request.method, Method::Post | Method::Lock | Method::Patch);
+    let cause = match failure.sent && changes_something {
+        true => failure.cause.with(Causes::NON_IDEMPOTENT),
+        false => failure.cause,
+    };
+    let timeout = settings.next_upstream_timeout;
+    selection.tries_left() > 0
+        && settings.next_upstream.contains(cause)
+        && (outgoing.buffered || !failure.sent)
+        && (timeout.is_zero() || engine::now().saturating_duration_since(began) < timeout)
+}
+
+/// One try: connects to a peer, sends the request, reads the head of the answer.
+async fn attempt(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    selection: &mut Selection,
+    outgoing: &Outgoing,
+    began: Instant,
+) -> Result<(Peer, Answer), Ended> {
+    let address = choose(request, selection, &outgoing.uri)?;
+    let peer = connect(request, exchange, settings, &address).await?;
+    send(request, exchange, settings, &peer, outgoing).await?;
+    let answer = response::read(request, exchange, settings, &peer).await?;
+    let status = answer.head.status();
+    // An answer that is as bad as none counts as none while there is another peer to try.
+    if let Some(cause) = Causes::of_status(status)
+        && selection.tries_left() > 1
+    {
+        let failure = Failure {
+            cause,
+            status,
+            doing: response::READING,
+            sent: true,
+        };
+        if may_try_next(request, settings, selection, outgoing, &failure, began) {
+            return Err(Ended::Failed(failure));
+        }
+    }
+    Ok((peer, answer))
+}
+
+/// Chooses the peer of the next try.
+fn choose(request: &mut Request, selection: &mut Selection, uri: &[u8]) -> Result<Address, Ended> {
+    let now = engine::now();
+    let chosen = selection.next(&mut request.local.upstreams.borrow_mut(), now);
+    let (address, name) = match chosen {
+        Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
+        None => (None, selection.group().name.clone()),
+    };
+    let Some(seen) = &mut request.upstream else {
+        return Err(Ended::Refused(500)); // `begin` has made it
+    };
+    let separator: &[u8] = if name.starts_with(b"unix:") {
+        b":"
+    } else {
+        b""
+    };
+    seen.url = [b"http://", &*name, separator, uri].concat().into();
+    seen.started = Some(now);
+    seen.attempts.push(Attempt {
+        peer: name,
+        ..Attempt::default()
+    });
+    address.ok_or_else(|| {
+        log::error!(request, Error, "no live upstreams {CONNECTING}");
+        Ended::Failed(Failure {
+            cause: Causes::NO_LIVE,
+            status: 502,
+            doing: CONNECTING,
+            sent: false,
+        })
+    })
+}
+
 async fn connect(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    target: &settings::Target,
-    uri: &[u8],
-) -> Result<Result<Peer, u16>, Abort> {
-    let mut status = 502;
-    for address in target.addresses.iter() {
-        let url = [b"http://", address.to_string().as_bytes(), uri].concat();
-        if let Some(seen) = &mut request.upstream {
-            seen.url = url.into();
-            seen.started = Some(engine::now());
-            let peer = Bytes::from(address.to_string());
-            seen.attempts.push(Attempt {
-                peer,
-                ..Attempt::default()
-            });
+    address: &Address,
+) -> Result<Peer, Ended> {
+    let deadline = engine::now() + settings.connect_timeout;
+    let connecting = engine::net::connect(address, settings.bind, Some(deadline));
+    let connected = if settings.ignore_client_abort {
+        connecting.await
+    } else {
+        match either(connecting, exchange.client_gone()).await {
+            Either::First(connected) => connected,
+            Either::Second(abort) => return Err(client_left(request, abort).into()),
         }
-        let deadline = engine::now() + settings.connect_timeout;
-        let connecting = engine::net::connect(address, settings.bind, Some(deadline));
-        let connected = if settings.ignore_client_abort {
-            connecting.await
-        } else {
-            match either(connecting, exchange.client_gone()).await {
-                Either::First(connected) => connected,
-                Either::Second(abort) => return Err(client_left(request, abort)),
+    };
+    match connected {
+        Ok(stream) => {
+            stream.set_send_timeout(settings.send_timeout);
+            if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
+                stream.set_nodelay(true);
             }
-        };
-        match connected {
-            Ok(stream) => {
-                stream.set_send_timeout(settings.send_timeout);
-                if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
-                    stream.set_nodelay(true);
-                }
-                note(request, |attempt, elapsed| attempt.connect_time = elapsed);
-                return Ok(Ok(Peer { stream }));
-            }
-            Err(error) => {
-                status = failed(request, &error, "connect()", "while connecting to upstream")
-            }
+            note(request, |attempt, elapsed| attempt.connect_time = elapsed);
+            Ok(Peer { stream })
         }
+        Err(error) => Err(Ended::Failed(Failure {
+            sent: false,
+            ..match address {
+                Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
+                Address::Unix(_) => not_connected(request, &error, address),
+            }
+        })),
     }
-    if target.addresses.is_empty() {
-        log::error!(
+}
+
+/// A Unix socket that cannot be connected to. That nobody listens is common; that there is no
+/// socket is a mistake.
+fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Failure {
+    if let Some(libc::ECONNREFUSED | libc::EAGAIN | libc::ECONNRESET) = error.raw_os_error() {
+        return failed(
             request,
-            Error,
-            "no live upstreams while connecting to upstream"
+            error,
+            &format!("connect() to {address}"),
+            CONNECTING,
         );
     }
-    Ok(Err(status))
+    let error = log::Errno(error);
+    log::error!(
+        request,
+        Crit,
+        "connect() to {address} failed {error} {CONNECTING}"
+    );
+    Failure {
+        cause: Causes::ERROR,
+        status: 502,
+        doing: CONNECTING,
+        sent: false,
+    }
 }
 
 /// Sends head and body. A peer that closes while the body is being sent may have answered
@@ -203,19 +406,18 @@ async fn send(
     exchange: &mut Exchange,
     settings: &Settings,
     peer: &Peer,
-    head: Vec<u8>,
-    buffered: bool,
-) -> Result<Result<(), u16>, Abort> {
+    outgoing: &Outgoing,
+) -> Result<(), Ended> {
     let stream = &peer.stream;
-    let mut sent = head.len() as u64;
-    stream.push(Segment::Bytes(head.into()));
+    let mut sent = outgoing.head.len() as u64;
+    stream.push(Segment::Bytes(outgoing.head.clone()));
     if settings.pass_request_body {
-        if buffered {
+        if outgoing.buffered {
             sent += push_stored_body(request, stream);
         } else {
             while let Some(bytes) = exchange.read_body(request).await? {
                 if let Some(status) = too_large(request) {
-                    return Ok(Err(status));
+                    return Err(Ended::Refused(status));
                 }
                 sent += push_part(request, stream, bytes);
                 if stream.backlog() > BACKLOG_MAX && stream.drained(BACKLOG_MAX).await.is_err() {
@@ -230,21 +432,14 @@ async fn send(
     }
     note(request, |attempt, _| attempt.bytes_sent = sent);
     stream.start_send();
-    if stream.backlog() > BACKLOG_MAX {
-        match stream.drained(BACKLOG_MAX).await {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let status = failed(
-                    request,
-                    &error,
-                    "send()",
-                    "while sending request to upstream",
-                );
-                return Ok(Err(status));
-            }
-            _ => {}
-        }
+    if stream.backlog() > BACKLOG_MAX
+        && let Err(error) = stream.drained(BACKLOG_MAX).await
+        && error.kind() == io::ErrorKind::TimedOut
+    {
+        let doing = "while sending request to upstream";
+        return Err(Ended::Failed(failed(request, &error, "send()", doing)));
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// One part of a streamed body, framed as the client framed it.
@@ -301,27 +496,24 @@ fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>
     }
 }
 
-/// Logs a failure of the upstream's connection in nginx's words; the status to answer with.
-fn failed(request: &mut Request, error: &io::Error, call: &str, doing: &str) -> u16 {
-    note(request, |attempt, elapsed| attempt.response_time = elapsed);
-    let status = if error.kind() == io::ErrorKind::TimedOut {
-        log::error!(
-            request,
-            Error,
-            "upstream timed out (110: Connection timed out) {doing}"
-        );
-        504
-    } else {
-        log::error!(
-            request,
-            Error,
-            "{call} failed {} {doing}",
-            log::Errno(error)
-        );
-        502
+/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
+/// its failure has been counted.
+fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str) -> Failure {
+    let timed_out = error.kind() == io::ErrorKind::TimedOut;
+    if !timed_out {
+        let error = log::Errno(error);
+        log::error!(request, Error, "{call} failed {error} {doing}");
+    }
+    let (cause, status) = match timed_out {
+        true => (Causes::TIMEOUT, 504),
+        false => (Causes::ERROR, 502),
     };
-    note(request, |attempt, _| attempt.status = status);
-    status
+    Failure {
+        cause,
+        status,
+        doing,
+        sent: true,
+    }
 }
 
 /// The client closed its connection while the upstream was being asked.

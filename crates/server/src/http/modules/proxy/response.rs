@@ -9,9 +9,10 @@ use proto::h1::Version;
 use proto::h1::response::{ResponseHead, parse};
 use proto::header::Known;
 
-use super::settings::{Redirect, Settings, Target};
-use super::{Peer, Proxy, client_left, failed, note};
-use crate::http::exchange::{Abort, Exchange};
+use super::settings::{Causes, Redirect, Settings};
+use super::target::Target;
+use super::{Ended, Failure, Peer, Proxy, client_left, failed, note};
+use crate::http::exchange::Exchange;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
 use crate::log;
@@ -31,14 +32,16 @@ pub(super) enum Applied {
     Step(Step),
 }
 
-/// Reads the head of the answer. The inner error is a status to answer with.
+/// What is done then, as log lines say it.
+pub(super) const READING: &str = "while reading response header from upstream";
+
+/// Reads the head of the answer.
 pub(super) async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
     peer: &Peer,
-) -> Result<Result<Answer, u16>, Abort> {
-    const READING: &str = "while reading response header from upstream";
+) -> Result<Answer, Ended> {
     let mut answer = Answer {
         head: ResponseHead::default(),
         bytes: Vec::new(),
@@ -52,7 +55,7 @@ pub(super) async fn read(
         } else {
             match either(receiving, exchange.client_gone()).await {
                 Either::First(received) => received,
-                Either::Second(abort) => return Err(client_left(request, abort)),
+                Either::Second(abort) => return Err(client_left(request, abort).into()),
             }
         };
         let buffer = match received {
@@ -62,10 +65,13 @@ pub(super) async fn read(
                     Error,
                     "upstream prematurely closed connection {READING}"
                 );
-                return Ok(Err(bad(request, 502)));
+                return Err(bad(Causes::ERROR));
             }
             Ok(buffer) => buffer,
-            Err(error) => return Ok(Err(failed(request, &error, "recv()", READING))),
+            Err(error) => {
+                let failure = failed(request, &error, "recv()", READING);
+                return Err(Ended::Failed(failure));
+            }
         };
         note(request, |attempt, _| {
             attempt.bytes_received += buffer.len() as u64
@@ -99,29 +105,31 @@ pub(super) async fn read(
                         attempt.header_time = elapsed;
                         attempt.status = status;
                     });
-                    return Ok(Ok(answer));
+                    return Ok(answer);
                 }
                 Ok(None) => break,
                 Err(error) => {
                     let text = error.log_text(&answer.bytes);
                     log::error!(request, Error, "{} {READING}", log::Printable(&text));
-                    return Ok(Err(bad(request, 502)));
+                    return Err(bad(Causes::INVALID_HEADER));
                 }
             }
         }
         if answer.bytes.len() > settings.buffer_size {
             log::error!(request, Error, "upstream sent too big header {READING}");
-            return Ok(Err(bad(request, 502)));
+            return Err(bad(Causes::INVALID_HEADER));
         }
     }
 }
 
-fn bad(request: &mut Request, status: u16) -> u16 {
-    note(request, |attempt, elapsed| {
-        attempt.status = status;
-        attempt.response_time = elapsed;
-    });
-    status
+/// An answer that is none.
+fn bad(cause: Causes) -> Ended {
+    Ended::Failed(Failure {
+        cause,
+        status: 502,
+        doing: READING,
+        sent: true,
+    })
 }
 
 /// Turns the answer's head into the response, or into another step.

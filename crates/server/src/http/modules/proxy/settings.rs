@@ -1,6 +1,6 @@
 //! The directives of `proxy_*` and what they amount to in a location.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +9,10 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word,
     parse,
 };
-use engine::net::Address;
 
+use super::target::{self, Target};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
-use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
 
@@ -22,7 +21,7 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 static PROXY_PASS: Setting<Word> = Setting::new("proxy_pass", &["URL"], |setter| setter.word().cloned())
     .contexts(Contexts::LOCATION.or(Contexts::LOCATION_IF).or(Contexts::LIMIT_EXCEPT))
     .inherit(Inherit::Handler)
-    .manual("Passes requests on to an HTTP server: http://HOST[:PORT][URI] or http://unix:PATH:[URI]. Where a URI is written it replaces the location's part of the request's. A name's addresses are tried in order.");
+    .manual("Passes requests on to an HTTP server: http://HOST[:PORT][URI] or http://unix:PATH:[URI]. Where a URI is written it replaces the location's part of the request's. HOST may be the name of an upstream block; the addresses of any other name share the requests.");
 
 static SET_HEADER: Setting<Vec<(Word, Word)>> = Setting::new("proxy_set_header", &["field value"], pairs)
     .contexts(HSL)
@@ -74,6 +73,16 @@ static BIND: Setting<Word> = Setting::new("proxy_bind", &["address | off"], |set
 .contexts(HSL)
 .manual("The local address that connections to the upstream come from.");
 
+static NEXT_UPSTREAM: Setting<Causes> = Setting::new(
+    "proxy_next_upstream",
+    &["error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ..."],
+    causes,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.default("error timeout")
+.manual("When the next server of a group is tried. Requests that change something (POST, LOCK, PATCH) are only sent again with non_idempotent.");
+
 macro_rules! settings {
     ($($name:ident: $kind:ty = $directive:literal, $syntax:literal, $parse:expr, $default:literal, $manual:literal;)*) => {
         $(static $name: Setting<$kind> = Setting::new($directive, &[$syntax], $parse)
@@ -102,6 +111,10 @@ settings! {
         "Lets error_page take answers with a status of 300 or more.";
     IGNORE_CLIENT_ABORT: bool = "proxy_ignore_client_abort", "on | off", parse::flag, "off",
         "Goes on with the upstream's request when the client has gone.";
+    NEXT_UPSTREAM_TRIES: u64 = "proxy_next_upstream_tries", "number", parse::number, "0",
+        "The most servers that a request is passed to; 0 is all of the group.";
+    NEXT_UPSTREAM_TIMEOUT: Duration = "proxy_next_upstream_timeout", "time", parse::milliseconds, "0",
+        "How long after the first try a next one may begin; 0 is always.";
     BUFFER_SIZE: u64 = "proxy_buffer_size", "size", parse::size, "4k",
         "The longest head of an answer.";
 }
@@ -153,6 +166,9 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &PASS_REQUEST_BODY,
     &INTERCEPT_ERRORS,
     &IGNORE_CLIENT_ABORT,
+    &NEXT_UPSTREAM,
+    &NEXT_UPSTREAM_TRIES,
+    &NEXT_UPSTREAM_TIMEOUT,
     &BUFFER_SIZE,
     &BUFFERS,
     &BUSY_BUFFERS_SIZE,
@@ -165,11 +181,90 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 
 /// The version of the upstream's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HttpVersion {
+pub(super) enum HttpVersion {
     /// `HTTP/1.0`.
     Http10,
     /// `HTTP/1.1`.
     Http11,
+}
+
+/// Why a try failed, or a set of such causes: what `proxy_next_upstream` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Causes(u16);
+
+impl Causes {
+    const NONE: Causes = Causes(0);
+    pub(super) const ERROR: Causes = Causes(1);
+    pub(super) const TIMEOUT: Causes = Causes(1 << 1);
+    pub(super) const INVALID_HEADER: Causes = Causes(1 << 2);
+    /// The request may have changed something, which a second one would do again.
+    pub(super) const NON_IDEMPOTENT: Causes = Causes(1 << 3);
+    /// No peer was left to try. No directive names it.
+    pub(super) const NO_LIVE: Causes = Causes(1 << 4);
+    const OFF: Causes = Causes(1 << 5);
+    const HTTP_500: Causes = Causes(1 << 6);
+    const HTTP_502: Causes = Causes(1 << 7);
+    const HTTP_503: Causes = Causes(1 << 8);
+    const HTTP_504: Causes = Causes(1 << 9);
+    const HTTP_403: Causes = Causes(1 << 10);
+    const HTTP_404: Causes = Causes(1 << 11);
+    const HTTP_429: Causes = Causes(1 << 12);
+
+    /// The cause that an answer with this status may be.
+    pub(super) fn of_status(status: u16) -> Option<Causes> {
+        Some(match status {
+            500 => Causes::HTTP_500,
+            502 => Causes::HTTP_502,
+            503 => Causes::HTTP_503,
+            504 => Causes::HTTP_504,
+            403 => Causes::HTTP_403,
+            404 => Causes::HTTP_404,
+            429 => Causes::HTTP_429,
+            _ => return None,
+        })
+    }
+
+    /// Whether the peer is not to blame: what it lacks, another may have.
+    pub(super) fn is_harmless(self) -> bool {
+        matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
+    }
+
+    pub(super) fn with(self, other: Causes) -> Causes {
+        Causes(self.0 | other.0)
+    }
+
+    pub(super) fn contains(self, other: Causes) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    let mut causes = Causes::NONE;
+    for word in setter.args() {
+        let cause = match &*word.bytes {
+            b"error" => Causes::ERROR,
+            b"timeout" => Causes::TIMEOUT,
+            b"invalid_header" => Causes::INVALID_HEADER,
+            b"non_idempotent" => Causes::NON_IDEMPOTENT,
+            b"http_500" => Causes::HTTP_500,
+            b"http_502" => Causes::HTTP_502,
+            b"http_503" => Causes::HTTP_503,
+            b"http_504" => Causes::HTTP_504,
+            b"http_403" => Causes::HTTP_403,
+            b"http_404" => Causes::HTTP_404,
+            b"http_429" => Causes::HTTP_429,
+            b"off" => Causes::OFF,
+            _ => return Err(Fault::invalid_value(word)),
+        };
+        if causes.contains(cause) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        }
+        causes = causes.with(cause);
+    }
+    Ok(match causes.contains(Causes::OFF) {
+        true => Causes::NONE,
+        false => causes,
+    })
 }
 
 /// One `proxy_redirect` as written.
@@ -198,6 +293,11 @@ pub struct Settings {
     pub(super) pass_request_body: bool,
     pub(super) intercept_errors: bool,
     pub(super) ignore_client_abort: bool,
+    pub(super) next_upstream: Causes,
+    /// 0 is no limit.
+    pub(super) next_upstream_tries: usize,
+    /// Zero is no limit.
+    pub(super) next_upstream_timeout: Duration,
     pub(super) buffer_size: usize,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
@@ -245,6 +345,9 @@ impl Feature for Settings {
         &PASS_REQUEST_BODY,
         &INTERCEPT_ERRORS,
         &IGNORE_CLIENT_ABORT,
+        &NEXT_UPSTREAM,
+        &NEXT_UPSTREAM_TRIES,
+        &NEXT_UPSTREAM_TIMEOUT,
         &BUFFER_SIZE,
     ];
 
@@ -286,6 +389,10 @@ impl Feature for Settings {
             pass_request_body: scope.get(&PASS_REQUEST_BODY)?,
             intercept_errors: scope.get(&INTERCEPT_ERRORS)?,
             ignore_client_abort: scope.get(&IGNORE_CLIENT_ABORT)?,
+            next_upstream: scope.get(&NEXT_UPSTREAM)?,
+            next_upstream_tries: usize::try_from(scope.get(&NEXT_UPSTREAM_TRIES)?)
+                .unwrap_or(usize::MAX),
+            next_upstream_timeout: scope.get(&NEXT_UPSTREAM_TIMEOUT)?,
             buffer_size: scope.get(&BUFFER_SIZE)? as usize,
             version: scope.get(&HTTP_VERSION)?,
             method: scope
@@ -297,19 +404,6 @@ impl Feature for Settings {
             ignored: lower(scope.written(&IGNORE_HEADERS)?),
         })
     }
-}
-
-/// Where requests go.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// Addresses in the order of trying.
-    pub addresses: Arc<[Address]>,
-    /// Host and port as `Host` says them.
-    pub host: Bytes,
-    /// `$proxy_port`.
-    pub port: Bytes,
-    /// The URI of `proxy_pass`; `None` where it has none.
-    pub uri: Option<Bytes>,
 }
 
 /// `proxy_pass` of a location, `if` or `limit_except`.
@@ -346,7 +440,7 @@ impl Proxy {
         let destination = if with_variables {
             Destination::Text(compiler.text(&template))
         } else {
-            let target = target(&word.bytes).map_err(|text| Fault::at(&word, text))?;
+            let target = target::of_configuration(compiler, &word)?;
             if target.uri.is_some() && location.is_none() {
                 return Err(Fault::at(
                     &word,
@@ -374,32 +468,12 @@ impl Proxy {
 
     /// Where this request goes, or the status to answer with.
     pub fn target(&self, request: &mut Request) -> Result<Target, u16> {
-        let text = match &self.destination {
-            Destination::Fixed(target) => return Ok(target.clone()),
-            Destination::Text(text) => text.evaluate(request),
-        };
-        match url(&text) {
-            Err(_) => {
-                log::error!(
-                    request,
-                    Error,
-                    "invalid URL prefix in \"{}\"",
-                    log::Printable(&text)
-                );
-                Err(500)
+        match &self.destination {
+            Destination::Fixed(target) => Ok(target.clone()),
+            Destination::Text(text) => {
+                let url = text.evaluate(request);
+                target::of_request(request, &url)
             }
-            Ok(url) => match url.literal() {
-                Some(address) => Ok(url.target(vec![address])),
-                None => {
-                    log::error!(
-                        request,
-                        Error,
-                        "no resolver defined to resolve {}",
-                        log::Printable(url.name)
-                    );
-                    Err(502)
-                }
-            },
         }
     }
 }
@@ -414,141 +488,6 @@ fn location_of(scope: ScopeRef<'_>) -> Option<Bytes> {
         LocationName::Exact(name) | LocationName::Prefix { name, .. } => Some(name),
         _ => None,
     }
-}
-
-/// The parts of a `proxy_pass` URL.
-struct Url<'a> {
-    /// Host and port as written.
-    authority: &'a [u8],
-    name: &'a [u8],
-    port: u16,
-    unix: bool,
-    uri: Option<&'a [u8]>,
-}
-
-fn url(text: &[u8]) -> Result<Url<'_>, &'static str> {
-    let Some(rest) = text
-        .get(..7)
-        .filter(|s| s.eq_ignore_ascii_case(b"http://"))
-        .and(text.get(7..))
-    else {
-        return Err(
-            if text.len() >= 8 && text[..8].eq_ignore_ascii_case(b"https://") {
-                "https protocol requires TLS, which this version does not have yet"
-            } else {
-                "invalid URL prefix"
-            },
-        );
-    };
-    if let Some(path) = rest.strip_prefix(b"unix:") {
-        let (path, uri) = match memchr::memchr(b':', path) {
-            Some(colon) => (
-                &path[..colon],
-                Some(&path[colon + 1..]).filter(|uri| !uri.is_empty()),
-            ),
-            None => (path, None),
-        };
-        if path.is_empty() {
-            return Err("no path in the unix domain socket");
-        }
-        return Ok(Url {
-            authority: b"localhost",
-            name: path,
-            port: 0,
-            unix: true,
-            uri,
-        });
-    }
-    let end = memchr::memchr3(b'/', b'?', b'#', rest).unwrap_or(rest.len());
-    let (authority, uri) = rest.split_at(end);
-    let uri = Some(uri).filter(|uri| !uri.is_empty());
-    let (name, port) = match authority.strip_prefix(b"[") {
-        Some(literal) => {
-            let close = memchr::memchr(b']', literal).ok_or("invalid host")?;
-            (&literal[..close], literal[close + 1..].strip_prefix(b":"))
-        }
-        None => match memchr::memrchr(b':', authority) {
-            Some(colon) => (&authority[..colon], Some(&authority[colon + 1..])),
-            None => (authority, None),
-        },
-    };
-    if name.is_empty() {
-        return Err("no host");
-    }
-    let port = match port {
-        None => 80,
-        Some(digits) => std::str::from_utf8(digits)
-            .ok()
-            .and_then(|digits| digits.parse().ok())
-            .filter(|port| *port > 0)
-            .ok_or("invalid port")?,
-    };
-    Ok(Url {
-        authority,
-        name,
-        port,
-        unix: false,
-        uri,
-    })
-}
-
-impl Url<'_> {
-    /// The address, where it is written as one.
-    fn literal(&self) -> Option<Address> {
-        let text = std::str::from_utf8(self.name).ok()?;
-        if self.unix {
-            return Some(Address::Unix(text.into()));
-        }
-        let ip: IpAddr = text.parse().ok()?;
-        Some(Address::Inet(SocketAddr::from((ip, self.port))))
-    }
-
-    fn target(&self, addresses: Vec<Address>) -> Target {
-        let port = if self.unix {
-            Bytes::new()
-        } else {
-            self.port.to_string().into()
-        };
-        Target {
-            addresses: addresses.into(),
-            host: Bytes::copy_from_slice(self.authority),
-            port,
-            uri: self.uri.map(|uri| {
-                if uri.first() == Some(&b'/') {
-                    Bytes::copy_from_slice(uri)
-                } else {
-                    [b"/", uri].concat().into()
-                }
-            }),
-        }
-    }
-}
-
-/// A target without variables: names are resolved once, when the configuration is compiled.
-fn target(text: &[u8]) -> Result<Target, String> {
-    let shown = String::from_utf8_lossy(text);
-    let url = url(text).map_err(|error| match error {
-        "no host" | "invalid port" | "invalid host" => {
-            format!("{error} in upstream \"{}\"", &shown[7.min(shown.len())..])
-        }
-        error => error.to_owned(),
-    })?;
-    if let Some(address) = url.literal() {
-        return Ok(url.target(vec![address]));
-    }
-    let name = String::from_utf8_lossy(url.name);
-    let found = (&*name, url.port).to_socket_addrs();
-    let mut addresses: Vec<Address> = Vec::new();
-    for address in found.into_iter().flatten().map(Address::Inet) {
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    if addresses.is_empty() {
-        let authority = String::from_utf8_lossy(url.authority);
-        return Err(format!("host not found in upstream \"{authority}\""));
-    }
-    Ok(url.target(addresses))
 }
 
 /// `proxy_redirect` as this scope sees it; without any, `default`.

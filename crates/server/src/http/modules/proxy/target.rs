@@ -1,0 +1,236 @@
+//! Where a request goes: the URL of `proxy_pass`, taken apart.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Fault, Word};
+
+use crate::compile::Compiler;
+use crate::http::modules::upstream::Group;
+use crate::http::modules::upstream::address::{self, Written};
+use crate::http::request::Request;
+use crate::log;
+
+const DEFAULT_PORT: u16 = 80;
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The servers that may answer.
+    pub group: Arc<Group>,
+    /// Host and port as `Host` says them.
+    pub host: Bytes,
+    /// `$proxy_port`.
+    pub port: Bytes,
+    /// The URI of `proxy_pass`; `None` where it has none.
+    pub uri: Option<Bytes>,
+}
+
+/// The target of a URL without variables: a group that is declared anywhere, an address, or a
+/// name, which is resolved now.
+pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<Target, Fault> {
+    let fault = |text: String| Fault::at(word, text);
+    let url = Url::parse(&word.bytes).map_err(|error| {
+        fault(match error {
+            UrlError::Prefix | UrlError::Tls => error.text().to_owned(),
+            UrlError::Address(_) => {
+                let shown = String::from_utf8_lossy(word.bytes.get(7..).unwrap_or_default());
+                format!("{} in upstream \"{shown}\"", error.text())
+            }
+        })
+    })?;
+    let name = String::from_utf8_lossy(url.server.name);
+    let mut groups = compiler.upstreams.borrow_mut();
+    if let Some(group) = groups
+        .declared(url.server.name)
+        .filter(|_| !url.server.unix)
+    {
+        return match url.server.port {
+            Some(port) => Err(fault(format!(
+                "upstream \"{name}\" may not have port {port}"
+            ))),
+            None => Ok(url.target(Arc::clone(group))),
+        };
+    }
+    match url.literal() {
+        Some(group) => Ok(url.target(group)),
+        None => match groups.host(&url.server) {
+            Some(group) => Ok(url.target(group)),
+            None => Err(fault(format!("host not found in upstream \"{name}\""))),
+        },
+    }
+}
+
+/// The target of a URL that was made for this request, or the status to answer with.
+pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u16> {
+    let url = match Url::parse(text) {
+        Ok(url) => url,
+        Err(UrlError::Address(error)) => {
+            let shown = log::Printable(text.get(7..).unwrap_or_default());
+            log::error!(request, Error, "{error} in upstream \"{shown}\"");
+            return Err(500);
+        }
+        Err(error) => {
+            let (text, shown) = (error.text(), log::Printable(text));
+            log::error!(request, Error, "{text} in \"{shown}\"");
+            return Err(500);
+        }
+    };
+    let groups = &request.local.generation.http.upstreams;
+    let known = groups.named(url.server.name, url.server.port);
+    match known
+        .filter(|_| !url.server.unix)
+        .cloned()
+        .or_else(|| url.literal())
+    {
+        Some(group) => Ok(url.target(group)),
+        None => {
+            let name = log::Printable(url.server.name);
+            log::error!(request, Error, "no resolver defined to resolve {name}");
+            Err(502)
+        }
+    }
+}
+
+/// The parts of a URL.
+#[derive(Debug)]
+struct Url<'a> {
+    /// Host and port as written.
+    authority: &'a [u8],
+    server: Written<'a>,
+    uri: Option<&'a [u8]>,
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UrlError {
+    /// It does not begin with `http://`.
+    Prefix,
+    /// It begins with `https://`.
+    Tls,
+    /// Its address is none, for the reason that nginx gives.
+    Address(&'static str),
+}
+
+impl UrlError {
+    fn text(self) -> &'static str {
+        match self {
+            UrlError::Prefix => "invalid URL prefix",
+            UrlError::Tls => "https protocol requires TLS, which this version does not have yet",
+            UrlError::Address(text) => text,
+        }
+    }
+}
+
+impl Url<'_> {
+    fn parse(text: &[u8]) -> Result<Url<'_>, UrlError> {
+        let rest = strip_scheme(text, b"http://").ok_or_else(|| {
+            match strip_scheme(text, b"https://") {
+                Some(_) => UrlError::Tls,
+                None => UrlError::Prefix,
+            }
+        })?;
+        let (authority, uri) = match rest.strip_prefix(b"unix:") {
+            // The path ends at a colon, and the URI follows it.
+            Some(path) => {
+                let path_length = memchr::memchr(b':', path).unwrap_or(path.len());
+                let (address, uri) = rest.split_at(path_length + b"unix:".len());
+                (address, uri.get(1..).unwrap_or_default())
+            }
+            None => {
+                let end = memchr::memchr3(b'/', b'?', b'#', rest).unwrap_or(rest.len());
+                rest.split_at(end)
+            }
+        };
+        let server = address::parse(authority).map_err(UrlError::Address)?;
+        Ok(Url {
+            authority: if server.unix { b"localhost" } else { authority },
+            server,
+            uri: Some(uri).filter(|uri| !uri.is_empty()),
+        })
+    }
+
+    /// A group of the address alone, where one is written.
+    fn literal(&self) -> Option<Arc<Group>> {
+        let address = self.server.literal(DEFAULT_PORT)?;
+        Some(Group::of_one(
+            Bytes::copy_from_slice(self.authority),
+            address,
+        ))
+    }
+
+    fn target(&self, group: Arc<Group>) -> Target {
+        let port = match self.server.unix {
+            true => Bytes::new(),
+            false => self.server.port.unwrap_or(DEFAULT_PORT).to_string().into(),
+        };
+        // The default port does not show in `Host`.
+        let host = match self.server.port {
+            Some(DEFAULT_PORT) => memchr::memrchr(b':', self.authority)
+                .and_then(|colon| self.authority.get(..colon))
+                .unwrap_or(self.authority),
+            _ => self.authority,
+        };
+        Target {
+            group,
+            host: Bytes::copy_from_slice(host),
+            port,
+            uri: self.uri.map(|uri| match uri.first() {
+                Some(b'/') => Bytes::copy_from_slice(uri),
+                _ => [b"/", uri].concat().into(),
+            }),
+        }
+    }
+}
+
+/// What follows a scheme, its name in any case.
+fn strip_scheme<'a>(text: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
+    let (front, rest) = text.split_at_checked(scheme.len())?;
+    front.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_urls() {
+        let target = |text: &'static str| {
+            let url = Url::parse(text.as_bytes()).unwrap();
+            let target = url.target(url.literal().unwrap());
+            let uri = target
+                .uri
+                .map(|uri| String::from_utf8(uri.to_vec()).unwrap());
+            let [host, port] =
+                [target.host, target.port].map(|text| String::from_utf8(text.to_vec()).unwrap());
+            (host, port, uri)
+        };
+        let of = |host: &str, port: &str, uri: Option<&str>| {
+            (host.to_owned(), port.to_owned(), uri.map(str::to_owned))
+        };
+        assert_eq!(target("http://10.0.0.1"), of("10.0.0.1", "80", None));
+        assert_eq!(
+            target("http://10.0.0.1:80/"),
+            of("10.0.0.1", "80", Some("/"))
+        );
+        assert_eq!(
+            target("HTTP://10.0.0.1:81/a?b"),
+            of("10.0.0.1:81", "81", Some("/a?b"))
+        );
+        assert_eq!(target("http://[::1]?b"), of("[::1]", "80", Some("/?b")));
+        assert_eq!(
+            target("http://unix:/run/a:/b:c"),
+            of("localhost", "", Some("/b:c"))
+        );
+        assert_eq!(target("http://unix:/run/a"), of("localhost", "", None));
+    }
+
+    #[test]
+    fn urls_that_are_none() {
+        let error = |text: &str| Url::parse(text.as_bytes()).unwrap_err();
+        assert_eq!(error("10.0.0.1"), UrlError::Prefix);
+        assert_eq!(error("https://a"), UrlError::Tls);
+        assert_eq!(error("http://"), UrlError::Address("no host"));
+        assert_eq!(error("http://a:b/c"), UrlError::Address("invalid port"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Addresses of upstreams as a configuration or a URL writes them, and what they resolve to.
+//!
+//! Names are resolved by the system, once, when the configuration is compiled.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use engine::net::Address;
+
+/// An address as written: `host`, `host:port`, `[ipv6]:port`, `unix:path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written<'a> {
+    /// The host without brackets and port, or the path of the socket.
+    pub name: &'a [u8],
+    /// The port, where one is written.
+    pub port: Option<u16>,
+    /// Whether it is a Unix socket.
+    pub unix: bool,
+}
+
+/// Reads an address. The error is nginx's text, to be followed by `in upstream "…"`.
+pub fn parse(text: &[u8]) -> Result<Written<'_>, &'static str> {
+    if let Some(path) = text.strip_prefix(b"unix:") {
+        if path.is_empty() {
+            return Err("no path in the unix domain socket");
+        }
+        return Ok(Written {
+            name: path,
+            port: None,
+            unix: true,
+        });
+    }
+    let (name, port) = match text.strip_prefix(b"[") {
+        Some(literal) => ipv6(literal)?,
+        None => match memchr::memchr(b':', text).and_then(|colon| text.split_at_checked(colon)) {
+            Some((name, port)) => (name, port.get(1..)),
+            None => (text, None),
+        },
+    };
+    let port = match port {
+        Some(digits) => Some(port_of(digits).ok_or("invalid port")?),
+        None => None,
+    };
+    if name.is_empty() {
+        return Err("no host");
+    }
+    if name.contains(&b'/') {
+        return Err("invalid host");
+    }
+    Ok(Written {
+        name,
+        port,
+        unix: false,
+    })
+}
+
+/// What follows a `[`: the address and the port's digits.
+fn ipv6(text: &[u8]) -> Result<(&[u8], Option<&[u8]>), &'static str> {
+    let close = memchr::memchr(b']', text).ok_or("invalid host")?;
+    let (name, rest) = text.split_at_checked(close).ok_or("invalid host")?;
+    let valid = std::str::from_utf8(name).is_ok_and(|name| name.parse::<Ipv6Addr>().is_ok());
+    if !valid {
+        return Err("invalid IPv6 address");
+    }
+    match rest {
+        [b']'] => Ok((name, None)),
+        [b']', b':', port @ ..] => Ok((name, Some(port))),
+        _ => Err("invalid host"),
+    }
+}
+
+fn port_of(digits: &[u8]) -> Option<u16> {
+    let port = conf::parse::number_of(digits)?;
+    u16::try_from(port).ok().filter(|port| *port > 0)
+}
+
+impl Written<'_> {
+    /// The address itself, where no name is to be resolved.
+    pub fn literal(&self, default_port: u16) -> Option<Address> {
+        let name = std::str::from_utf8(self.name).ok()?;
+        if self.unix {
+            return Some(Address::Unix(name.into()));
+        }
+        let ip: IpAddr = name.parse().ok()?;
+        let port = self.port.unwrap_or(default_port);
+        Some(Address::Inet(SocketAddr::from((ip, port))))
+    }
+
+    /// Every address of the name, each once; `None` where there is none.
+    pub fn resolve(&self, default_port: u16) -> Option<Vec<Address>> {
+        if let Some(address) = self.literal(default_port) {
+            return Some(vec![address]);
+        }
+        let name = std::str::from_utf8(self.name).ok()?;
+        let port = self.port.unwrap_or(default_port);
+        let mut addresses: Vec<Address> = Vec::new();
+        for address in (name, port).to_socket_addrs().ok()?.map(Address::Inet) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        (!addresses.is_empty()).then_some(addresses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_addresses() {
+        let shown = |text: &str| {
+            let written = parse(text.as_bytes()).unwrap();
+            (
+                String::from_utf8(written.name.to_vec()).unwrap(),
+                written.port,
+                written.unix,
+            )
+        };
+        assert_eq!(shown("backend"), ("backend".into(), None, false));
+        assert_eq!(shown("10.0.0.1:81"), ("10.0.0.1".into(), Some(81), false));
+        assert_eq!(shown("[::1]"), ("::1".into(), None, false));
+        assert_eq!(shown("[::1]:81"), ("::1".into(), Some(81), false));
+        assert_eq!(shown("unix:/a:b"), ("/a:b".into(), None, true));
+    }
+
+    /// Texts of `ngx_parse_url`.
+    #[test]
+    fn faults_in_nginx_words() {
+        for (text, fault) in [
+            ("", "no host"),
+            (":80", "no host"),
+            ("a:", "invalid port"),
+            ("a:0", "invalid port"),
+            ("a:65536", "invalid port"),
+            ("a:1:2", "invalid port"),
+            ("a/b", "invalid host"),
+            ("[::1", "invalid host"),
+            ("[::1]x", "invalid host"),
+            ("[1.2.3.4]", "invalid IPv6 address"),
+            ("unix:", "no path in the unix domain socket"),
+        ] {
+            assert_eq!(parse(text.as_bytes()), Err(fault), "{text}");
+        }
+    }
+
+    #[test]
+    fn literals_need_no_resolving() {
+        let literal = |text: &'static str| parse(text.as_bytes()).unwrap().literal(80);
+        assert_eq!(literal("127.0.0.1").unwrap().to_string(), "127.0.0.1:80");
+        assert_eq!(literal("[::1]:8080").unwrap().to_string(), "[::1]:8080");
+        assert_eq!(literal("unix:/run/a").unwrap().to_string(), "unix:/run/a");
+        assert_eq!(literal("localhost"), None);
+    }
+}
