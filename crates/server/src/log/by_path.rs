@@ -174,42 +174,30 @@ impl Cache {
         let limits = self.limits;
         self.clock += 1;
         let clock = self.clock;
-        if !self.files.contains_key(path) {
-            self.make_room();
-            let entry = Entry {
-                file: None,
-                uses: 0,
-                used: now,
-                used_at_clock: clock,
-                checked: now,
-            };
-            self.files.insert(path.into(), entry);
-        }
-        let Some(entry) = self.files.get_mut(path) else {
-            return LogFile::opened(path).map(Arc::new);
-        };
-        if now.duration_since(entry.used) > limits.inactive {
-            entry.uses = 0;
-            entry.file = None;
-        }
-        entry.uses += 1;
-        entry.used = now;
-        entry.used_at_clock = clock;
-        if let Some(file) = &entry.file {
-            if now.duration_since(entry.checked) <= limits.valid {
-                return Ok(Arc::clone(file));
+        let mut uses = 1;
+        if let Some(entry) = self.files.get_mut(path)
+            && now.duration_since(entry.used) <= limits.inactive
+        {
+            entry.uses += 1;
+            entry.used = now;
+            entry.used_at_clock = clock;
+            if let Some(file) = entry.in_force(path, limits.valid, now) {
+                return Ok(file);
             }
-            entry.checked = now;
-            if leads_to(path, file) {
-                return Ok(Arc::clone(file));
-            }
+            uses = entry.uses;
         }
-        entry.file = None;
+        // A path that cannot be opened takes no place.
         let file = Arc::new(LogFile::opened(path)?);
-        if entry.uses >= limits.uses_min {
-            entry.file = Some(Arc::clone(&file));
-            entry.checked = now;
-        }
+        self.files.remove(path);
+        self.make_room();
+        let entry = Entry {
+            file: (uses >= limits.uses_min).then(|| Arc::clone(&file)),
+            uses,
+            used: now,
+            used_at_clock: clock,
+            checked: now,
+        };
+        self.files.insert(path.into(), entry);
         Ok(file)
     }
 
@@ -231,6 +219,20 @@ impl Cache {
         let inactive = self.limits.inactive;
         self.files
             .retain(|_, entry| now.duration_since(entry.used) <= inactive);
+    }
+}
+
+impl Entry {
+    /// The open file, if the path still leads to it.
+    fn in_force(&mut self, path: &Path, valid: Duration, now: Instant) -> Option<Arc<LogFile>> {
+        let file = self.file.as_ref()?;
+        if now.duration_since(self.checked) > valid {
+            if !leads_to(path, file) {
+                return None;
+            }
+            self.checked = now;
+        }
+        Some(Arc::clone(file))
     }
 }
 
@@ -279,6 +281,12 @@ mod tests {
         }
         assert!(!Arc::ptr_eq(&open("lru"), &lru[2]), "second took its place");
         assert!(!Arc::ptr_eq(&open("once"), &once));
+        let second = open("second");
+        assert!(cache.open(&folder.join("no/such/folder"), now).is_err());
+        assert!(Arc::ptr_eq(
+            &cache.open(&folder.join("second"), now).unwrap(),
+            &second
+        ));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
