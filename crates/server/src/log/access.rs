@@ -358,7 +358,7 @@ fn file_of(
         let (root, error) = (Printable(&root), Errno(&error));
         error!(
             request,
-            Error, "testing \"{root}\" existence failed {error}"
+            Error, "testing \"{root}\" existence failed {error} while logging request"
         );
         return None;
     }
@@ -368,7 +368,10 @@ fn file_of(
         Ok(file) => Some(file),
         Err(error) => {
             let (name, error) = (Printable(&name), Errno(&error));
-            error!(request, Crit, "open() \"{name}\" failed {error}");
+            error!(
+                request,
+                Crit, "open() \"{name}\" failed {error} while logging request"
+            );
             None
         }
     }
