@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/ngx_core_module.html#events>
 
-use conf::{Contexts, Declared, Fault, Reload, ScopeRef, Setter, Setting, parse};
+use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, parse};
 use engine::EngineKind;
 
 use crate::compile::{Compiler, Feature};
@@ -10,10 +10,11 @@ use crate::compile::{Compiler, Feature};
 static EVENTS: Setting<()> = Setting::new("events", &["{ ... }"], |_| Ok(()))
     .contexts(Contexts::MAIN)
     .block()
+    .inherit(Inherit::Never)
     .manual("The block of what concerns connections in general.");
 
 static WORKER_CONNECTIONS: Setting<u64> =
-    Setting::new("worker_connections", &["number"], parse::number)
+    Setting::new("worker_connections", &["number"], connections)
         .contexts(Contexts::EVENTS)
         .default("512")
         .reload(Reload::NewProcess)
@@ -42,6 +43,12 @@ static ACCEPT_MUTEX_DELAY: Setting<std::time::Duration> =
         .default("500ms")
         .no_effect("there is no accept mutex")
         .manual("How long nginx's workers wait for their turn in accepting.");
+
+fn connections(setter: &Setter<'_>) -> Result<u64, Fault> {
+    let word = setter.word()?;
+    let invalid = || Fault::at(word, format!("invalid number \"{}\"", word.text()));
+    parse::number_of(&word.bytes).ok_or_else(invalid)
+}
 
 fn engine_kind(setter: &Setter<'_>) -> Result<Option<EngineKind>, Fault> {
     let word = setter.word()?;

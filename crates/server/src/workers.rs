@@ -342,10 +342,9 @@ impl Worker {
     /// How long the first byte of a new connection may take.
     pub fn first_byte_timeout(&self, connection: &Connection) -> Duration {
         let local = self.current();
-        let servers = connection.servers(&local);
-        servers.map_or(Duration::from_secs(60), |s| {
-            s.default.core.client_header_timeout
-        })
+        let timeout =
+            connection.with_servers(&local, |servers| servers.default.core.client_header_timeout);
+        timeout.unwrap_or(Duration::from_secs(60))
     }
 
     fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Vec<(ListenerId, OwnedFd)>) {

@@ -5,12 +5,13 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting};
+use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 use engine::file::File;
 use proto::h1::BodyLength;
 
@@ -26,6 +27,37 @@ static CLIENT_BODY_TEMP_PATH: Setting<PathBuf> =
         .default("client_body_temp")
         .manual("Where request bodies go that are longer than client_body_buffer_size. The levels of subdirectories are accepted; files lie in the directory itself for the moment that they have a name.");
 
+static CLIENT_BODY_IN_FILE_ONLY: Setting<InFileOnly> =
+    Setting::new("client_body_in_file_only", &["on | clean | off"], |setter| {
+        let values = [
+            ("off", InFileOnly::Off),
+            ("on", InFileOnly::Kept),
+            ("clean", InFileOnly::Removed),
+        ];
+        parse::enumeration(setter, &values)
+    })
+    .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+    .default("off")
+    .manual("Writes every request body to a file, however short: for debugging, or for a handler that takes files. With clean the file is removed when the request ends; with on it stays.");
+
+static CLIENT_BODY_IN_SINGLE_BUFFER: Setting<bool> =
+    Setting::new("client_body_in_single_buffer", &["on | off"], parse::flag)
+        .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+        .default("off")
+        .no_effect("a body in memory is joined where it is needed in one piece")
+        .manual("See nginx's manual.");
+
+/// Whether request bodies always lie in a file, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFileOnly {
+    /// Short bodies stay in memory; a file has no name.
+    Off,
+    /// Files stay where they are.
+    Kept,
+    /// Files are removed when their request ends.
+    Removed,
+}
+
 fn path(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
     let word = setter.word()?;
     for level in setter.args().iter().skip(1) {
@@ -39,18 +71,25 @@ fn path(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&word.bytes)))
 }
 
-/// `client_body_temp_path`.
+/// Where request bodies go.
 pub struct BodySettings {
-    /// The directory, absolute.
+    /// `client_body_temp_path`: the directory, absolute.
     pub directory: PathBuf,
+    /// `client_body_in_file_only`.
+    pub in_file_only: InFileOnly,
 }
 
 impl Feature for BodySettings {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[&CLIENT_BODY_TEMP_PATH];
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &CLIENT_BODY_TEMP_PATH,
+        &CLIENT_BODY_IN_FILE_ONLY,
+        &CLIENT_BODY_IN_SINGLE_BUFFER,
+    ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         Ok(BodySettings {
             directory: compiler.directory(&scope.get(&CLIENT_BODY_TEMP_PATH)?),
+            in_file_only: scope.get(&CLIENT_BODY_IN_FILE_ONLY)?,
         })
     }
 }
@@ -63,8 +102,25 @@ enum Stored {
     Nowhere,
     /// In memory, as it came.
     Memory(Vec<Bytes>),
-    /// In a temporary file without a name any more.
-    File { file: File, path: PathBuf },
+    /// In a temporary file.
+    File(TemporaryFile),
+}
+
+/// A file that holds a body.
+struct TemporaryFile {
+    file: File,
+    /// The name that it has or, without `client_body_in_file_only`, had.
+    path: PathBuf,
+    in_file_only: InFileOnly,
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if self.in_file_only == InFileOnly::Removed {
+            // Somebody else may have removed or moved it: that is what it is there for.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// What is known of a request's body.
@@ -169,15 +225,15 @@ impl RequestBody {
     /// The temporary file, where it lies in one.
     pub fn file(&self) -> Option<&File> {
         match &self.stored {
-            Stored::File { file, .. } => Some(file),
+            Stored::File(temporary) => Some(&temporary.file),
             _ => None,
         }
     }
 
-    /// The name that the temporary file had (`$request_body_file`).
+    /// The name that the temporary file has or had (`$request_body_file`).
     pub fn file_name(&self) -> Option<&Path> {
         match &self.stored {
-            Stored::File { path, .. } => Some(path),
+            Stored::File(temporary) => Some(&temporary.path),
             _ => None,
         }
     }
@@ -194,7 +250,11 @@ pub async fn read(
     let core = Arc::clone(&request.plan.core);
     let mut parts: Vec<Bytes> = Vec::new();
     let mut held = 0;
-    let mut stored: Option<(File, PathBuf, u64)> = None;
+    let in_file = request.plan.body.in_file_only != InFileOnly::Off && request.body.is_announced();
+    let mut stored = match in_file {
+        true => Some((create(request).await.map_err(Ok)?, 0)),
+        false => None,
+    };
     while let Some(bytes) = exchange.read_body(request).await.map_err(Err)? {
         if core.client_max_body_size > 0 && request.body.received() > core.client_max_body_size {
             log::error!(
@@ -210,11 +270,12 @@ pub async fn read(
         parts.push(bytes);
         if held > core.client_body_buffer_size {
             if stored.is_none() {
-                let (file, path) = create(request).await.map_err(Ok)?;
-                stored = Some((file, path, 0));
+                stored = Some((create(request).await.map_err(Ok)?, 0));
             }
-            if let Some((file, _, offset)) = &mut stored {
-                write(request, file, offset, &mut parts).await.map_err(Ok)?;
+            if let Some((temporary, offset)) = &mut stored {
+                write(request, &temporary.file, offset, &mut parts)
+                    .await
+                    .map_err(Ok)?;
                 held = 0;
             }
         }
@@ -222,11 +283,11 @@ pub async fn read(
     request.body.note_end();
     request.body.stored = match stored {
         None => Stored::Memory(parts),
-        Some((file, path, mut offset)) => {
-            write(request, &file, &mut offset, &mut parts)
+        Some((temporary, mut offset)) => {
+            write(request, &temporary.file, &mut offset, &mut parts)
                 .await
                 .map_err(Ok)?;
-            Stored::File { file, path }
+            Stored::File(temporary)
         }
     };
     Ok(())
@@ -256,47 +317,92 @@ async fn write(
 
 static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
 
-/// Makes a temporary file and takes its name away, so that no crash leaves it behind.
-async fn create(request: &mut Request) -> Result<(File, PathBuf), u16> {
+/// How far names jump where one is taken, so that files that an earlier process left are soon
+/// passed (nginx's `ngx_random_number`).
+const NAME_JUMP: u64 = 123_456;
+
+/// Makes a temporary file. Unless its name is asked for it is taken away at once, so that no
+/// crash leaves the file behind.
+async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let directory = request.plan.body.directory.clone();
-    let name = format!("{:010}", NEXT_NAME.fetch_add(1, Ordering::Relaxed));
-    let path = directory.join(name);
-    let target = path.clone();
-    let made = engine::blocking(move || -> io::Result<std::fs::File> {
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600);
-        let file = loop {
-            match options.open(&target) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    std::fs::remove_file(&target)?;
-                }
-                made => break made?,
-            }
-        };
-        std::fs::remove_file(&target)?;
-        Ok(file)
-    })
-    .await;
+    let in_file_only = request.plan.body.in_file_only;
+    let (path, made) = engine::blocking(move || create_in(&directory, in_file_only)).await;
+    let shown = path.display();
     match made {
         Ok(file) => {
-            log::error!(
-                request,
-                Warn,
-                "a client request body is buffered to a temporary file {}",
-                path.display()
-            );
-            Ok((File::from(file), path))
+            const TEXT: &str = "a client request body is buffered to a temporary file";
+            if in_file_only == InFileOnly::Off {
+                log::error!(request, Warn, "{TEXT} {shown}");
+            } else {
+                log::error!(request, Notice, "{TEXT} {shown}");
+            }
+            Ok(TemporaryFile {
+                file: File::from(file),
+                path,
+                in_file_only,
+            })
         }
         Err(error) => {
-            log::error!(
-                request,
-                Crit,
-                "open() \"{}\" failed {}",
-                path.display(),
-                log::Errno(&error)
-            );
+            let error = log::Errno(&error);
+            log::error!(request, Crit, "open() \"{shown}\" failed {error}");
             Err(500)
         }
+    }
+}
+
+fn create_in(directory: &Path, in_file_only: InFileOnly) -> (PathBuf, io::Result<std::fs::File>) {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    let mut step = 1;
+    loop {
+        let number = NEXT_NAME.fetch_add(step, Ordering::Relaxed) % 10_000_000_000;
+        let path = directory.join(format!("{number:010}"));
+        let made = options.open(&path).and_then(|file| {
+            if in_file_only == InFileOnly::Off {
+                std::fs::remove_file(&path)?;
+            }
+            Ok(file)
+        });
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => step = NAME_JUMP,
+            made => return (path, made),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_keep_their_name_only_where_it_is_asked_for() {
+        let directory = std::env::temp_dir().join(format!("tidegate-body-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let make = |in_file_only| {
+            let (path, file) = create_in(&directory, in_file_only);
+            TemporaryFile {
+                file: File::from(file.unwrap()),
+                path,
+                in_file_only,
+            }
+        };
+        assert!(!make(InFileOnly::Off).path.exists());
+        let removed = make(InFileOnly::Removed);
+        let path = removed.path.clone();
+        assert!(path.exists());
+        drop(removed);
+        assert!(!path.exists());
+        let kept = make(InFileOnly::Kept);
+        let path = kept.path.clone();
+        drop(kept);
+        assert!(path.exists());
+
+        // A name that is taken is left alone.
+        let number = NEXT_NAME.load(Ordering::Relaxed);
+        let taken = directory.join(format!("{number:010}"));
+        std::fs::write(&taken, "theirs").unwrap();
+        assert_ne!(make(InFileOnly::Off).path, taken);
+        assert_eq!(std::fs::read(&taken).unwrap(), b"theirs");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -19,11 +19,13 @@ use crate::http::modules::{geo, map, proxy, rewrite, split_clients, static_file,
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
 use crate::listen::{self, Binding, Gathered, LISTEN, ListenerId};
+use crate::log;
 use crate::regex::Regex;
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
     .contexts(Contexts::MAIN)
     .block()
+    .inherit(Inherit::Never)
     .manual("The block of everything HTTP.");
 
 static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], nothing)
@@ -172,7 +174,8 @@ impl LocationName {
                     no_regex: false,
                 },
             }),
-            _ => Err(Fault::new(
+            _ => Err(Fault::at(
+                &line.name,
                 "invalid number of arguments in \"location\" directive",
             )),
         }
@@ -213,6 +216,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         geo::compile(compiler, scope);
         split_clients::compile(compiler, scope);
         upstream::compile(compiler, scope);
+        whole &= log::check(compiler, scope).is_ok();
         for server in scope.children("server") {
             whole &= builder.server(server, &mut gathered).is_some();
         }
@@ -258,35 +262,33 @@ struct Kind {
 impl Builder<'_, '_> {
     /// A server with its addresses.
     fn server(&mut self, scope: ScopeRef<'_>, gathered: &mut Vec<Gathered>) -> Option<()> {
+        // Every part is looked at, whatever the others come to: all errors show in one run.
         let mut named = Map::default();
-        let locations = self.locations(scope, None, &mut named)?;
-        let plan = self.plan(
-            scope,
-            Kind {
-                locations,
-                ..Kind::default()
-            },
-        )?;
-        let core = self.compiler.feature_or_report::<ServerCore>(scope)?;
-        let names = self.names(scope)?;
-        let primary = names
-            .first()
-            .map(|(text, _)| text.clone())
-            .unwrap_or_default();
-        let server = Arc::new(Server {
-            name: primary,
-            plan,
-            named,
-            core,
-        });
+        let locations = self.locations(scope, None, &mut named);
+        let core = self.compiler.feature_or_report::<ServerCore>(scope);
         let listens = match scope.own(&LISTEN) {
-            Ok(Some(listens)) => listens,
-            Ok(None) => vec![listen::default_listen(self.compiler.privileged)],
+            Ok(Some(listens)) => Some(listens),
+            Ok(None) => Some(vec![listen::default_listen(self.compiler.privileged)]),
             Err(fault) => {
                 self.compiler.report(fault);
-                return None;
+                None
             }
         };
+        let first = listens.as_ref().and_then(|listens| listens.first());
+        let names = self.names(scope, first.map(|listen| &listen.options.address));
+        let kind = Kind {
+            locations: locations?,
+            ..Kind::default()
+        };
+        let plan = self.plan(scope, kind)?;
+        let names = names?;
+        let server = Arc::new(Server {
+            name: names.first().map(|(text, _)| text.clone()).unwrap_or_default(),
+            plan,
+            named,
+            core: core?,
+        });
+        let listens = listens?;
         for listen in listens {
             self.gather(&listen, &server, &names, gathered)?;
         }
@@ -351,8 +353,12 @@ impl Builder<'_, '_> {
         Some(())
     }
 
-    /// `server_name`: each with the text that `$server_name` shows.
-    fn names(&self, scope: ScopeRef<'_>) -> Option<Vec<(Bytes, Written)>> {
+    /// `server_name`: each with the text that `$server_name` shows. Faults name the address.
+    fn names(
+        &self,
+        scope: ScopeRef<'_>,
+        address: Option<&Address>,
+    ) -> Option<Vec<(Bytes, Written)>> {
         let words = match scope.get(&SERVER_NAME) {
             Ok(words) => words,
             Err(fault) => {
@@ -362,7 +368,7 @@ impl Builder<'_, '_> {
         };
         let mut names = Vec::with_capacity(words.len());
         for word in &words {
-            match self.name(word) {
+            match self.name(word, address) {
                 Ok(name) => names.push(name),
                 Err(fault) => {
                     self.compiler.report(fault);
@@ -373,8 +379,15 @@ impl Builder<'_, '_> {
         Some(names)
     }
 
-    fn name(&self, word: &Word) -> Result<(Bytes, Written), Fault> {
+    fn name(&self, word: &Word, address: Option<&Address>) -> Result<(Bytes, Written), Fault> {
         let invalid = || Fault::at(word, format!("server name \"{}\" is invalid", word.text()));
+        // nginx finds these when it builds the tables of an address, and then names no line.
+        let misplaced = || {
+            let name = word.text();
+            let on = address.map(|address| format!(" on {address}")).unwrap_or_default();
+            Fault::new(format!("invalid server name or wildcard \"{name}\"{on}"))
+                .with_hint(format!("it stands in {}", word.position))
+        };
         if &*word.bytes == b"$hostname" {
             let name = crate::variables::core::hostname()
                 .to_ascii_lowercase()
@@ -409,15 +422,17 @@ impl Builder<'_, '_> {
                 [b'.', tail @ ..] if !tail.is_empty() && !tail.contains(&b'*') => {
                     Written::Suffix(rest.to_vec())
                 }
+                [b'.', _, ..] => return Err(misplaced()),
                 _ => return Err(invalid()),
             },
             [head @ .., b'*'] => match head {
                 [front @ .., b'.'] if !front.is_empty() && !front.contains(&b'*') => {
                     Written::Prefix(head.to_vec())
                 }
-                _ => return Err(invalid()),
+                _ => return Err(misplaced()),
             },
-            name if name.contains(&b'*') || name == b"." => return Err(invalid()),
+            b"." => return Err(invalid()),
+            name if name.contains(&b'*') => return Err(misplaced()),
             name => Written::Exact(name.to_vec()),
         };
         Ok((text, written))

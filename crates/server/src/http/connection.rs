@@ -95,23 +95,27 @@ impl Connection {
             .unwrap_or(&self.listener.0)
     }
 
-    /// The virtual servers of the address it came by, in this generation. `None` when a reload
-    /// took the address away: the connection then ends.
-    pub fn servers(&self, local: &Local) -> Option<Arc<AddressServers>> {
+    /// Looks at the virtual servers of the address it came by, in this generation. `None` when
+    /// a reload took the address away: the connection then ends.
+    pub fn with_servers<R>(&self, local: &Local, look: impl FnOnce(&AddressServers) -> R) -> Option<R> {
         let number = local.generation.number;
-        if let Some((cached, servers)) = &*self.servers.borrow()
-            && *cached == number
         {
-            return Some(Arc::clone(servers));
+            let cached = self.servers.borrow();
+            if let Some((known, servers)) = &*cached
+                && *known == number
+            {
+                return Some(look(servers));
+            }
         }
-        let binding = local.generation.http.binding(&self.listener)?;
-        let servers = if binding.specific.is_empty() {
-            Arc::clone(&binding.servers)
+        let bound = local.generation.http.binding(&self.listener)?;
+        let servers = if bound.specific.is_empty() {
+            Arc::clone(&bound.servers)
         } else {
-            binding.servers_for(self.local())
+            bound.servers_for(self.local())
         };
-        *self.servers.borrow_mut() = Some((number, Arc::clone(&servers)));
-        Some(servers)
+        let looked = look(&servers);
+        *self.servers.borrow_mut() = Some((number, servers));
+        Some(looked)
     }
 }
 
@@ -181,10 +185,10 @@ pub async fn serve(connection: Rc<Connection>) {
             }
         }
         let local = connection.worker.current();
-        let Some(servers) = connection.servers(&local) else {
-            break;
-        };
-        let mut request = pool::take(&local, &connection, &servers.default);
+        let taken = connection.with_servers(&local, |servers| {
+            pool::take(&local, &connection, &servers.default)
+        });
+        let Some(mut request) = taken else { break };
         request.pipelined = pipelined;
         let head = match parse(&mut request, &input) {
             Ok(Some(length)) => {

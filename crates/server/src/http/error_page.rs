@@ -292,6 +292,13 @@ async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Opt
     output::respond(request, exchange, body).await
 }
 
+/// Whether `msie_padding` applies to this client.
+pub fn is_padded(request: &Request) -> bool {
+    request.plan.core.msie_padding
+        && request.client.head.version() >= proto::h1::Version::Http10
+        && request.header(Known::UserAgent).is_some_and(is_padded_browser)
+}
+
 fn is_padded_browser(agent: &[u8]) -> bool {
     let has = |name: &[u8]| memchr::memmem::find(agent, name).is_some();
     let opera = has(b"Opera");

@@ -166,13 +166,13 @@ impl Request {
         if named.has_capitals {
             host.make_ascii_lowercase();
         }
-        let local = Rc::clone(&self.local);
-        if let Some(servers) = self.connection.servers(&local)
-            && !servers.names.is_empty()
-        {
-            let host = std::mem::take(&mut self.client_mut().host);
-            let server = server_for(&servers, &host, self);
-            self.client_mut().host = host;
+        let host = std::mem::take(&mut self.client_mut().host);
+        let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
+        let chosen = connection.with_servers(&local, |servers| {
+            (!servers.names.is_empty()).then(|| server_for(servers, &host, self))
+        });
+        self.client_mut().host = host;
+        if let Some(server) = chosen.flatten() {
             self.choose_server(&server);
         }
     }

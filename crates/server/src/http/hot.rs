@@ -1,4 +1,5 @@
-//! Complete responses kept in memory for small files: the shortest way through the server.
+//! Complete responses kept in memory for small files, and for files that are not there: the
+//! shortest way through the server.
 //!
 //! A response is kept per plan and path when nothing in its head depends on the request. It
 //! never outlives a change of the file: without `open_file_cache` one `statx` of the full path
@@ -12,17 +13,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use base::hash::Map;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use engine::file::{File, Metadata, stat_now};
 use engine::net::Segment;
 use proto::h1::{BodyLength, Version, body_length};
-use proto::header::Known;
+use proto::header;
 use proto::method::Method;
 
 use crate::http::connection::After;
 use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
 use crate::http::filters::{gzip, not_modified};
-use crate::http::location;
+use crate::http::{error_page, location, status_page};
 use crate::http::modules::{access, static_file};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
@@ -38,19 +39,32 @@ pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
 /// large site does not push out what is hot.
 const USES_BEFORE_KEPT: u32 = 2;
 
-/// A file's complete response.
+/// Paths whose uses are counted before they are kept.
+const USES_COUNTED_MAX: usize = 4096;
+
+/// The complete response for one path.
 struct Entry {
     path: PathBuf,
-    /// What the file was when its bytes were read.
-    identity: Identity,
+    /// What is known of the path.
+    known: Known,
     /// When it was last confirmed.
     confirmed: Instant,
     /// The response as it is sent on a connection that is kept alive, and on one that is not.
     responses: [Option<Dated>; 2],
     body: Bytes,
-    last_modified: i64,
     content_type: Bytes,
-    etag: Option<Bytes>,
+}
+
+/// What a kept response says of its path.
+enum Known {
+    /// There is a file.
+    File {
+        /// What it was when its bytes were read.
+        identity: Identity,
+        etag: Option<Bytes>,
+    },
+    /// There is none: the response is the short page for 404.
+    Nothing,
 }
 
 /// A response with the second that its Date field names.
@@ -149,7 +163,7 @@ pub fn suits(plan: &Plan) -> bool {
 pub fn respond(request: &mut Request) -> Option<After> {
     let head = &request.client.head;
     let get = matches!(head.method(), Method::Get);
-    if !get || head.version() < Version::Http10 || head.has(Known::Range) || head.has(Known::Expect)
+    if !get || head.version() < Version::Http10 || head.has(header::Known::Range) || head.has(header::Known::Expect)
     {
         return None;
     }
@@ -195,50 +209,71 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     if request.plan.access.is_some() && !access::allows(request) {
         return None;
     }
-    let keep_alive =
-        request.client.head.keeps_alive() && may_keep_alive(&request.connection, request);
-    let response = &mut request.response;
-    response.status = 200;
-    response.last_modified = Some(entry.last_modified);
-    response.content_length = Some(entry.body.len() as u64);
-    if not_modified::is_conditional(request) {
-        return conditional(request, entry, keep_alive);
+    let keep_alive = request.client.head.keeps_alive() && may_keep_alive(&request.connection, request);
+    match &entry.known {
+        Known::Nothing => {
+            if error_page::is_padded(request) {
+                return None;
+            }
+            request.response.status = 404;
+            static_file::log_missing(request, &entry.path);
+        }
+        Known::File { identity, etag } => {
+            request.response.status = 200;
+            if not_modified::is_conditional(request) {
+                let last_modified = identity.mtime.0;
+                return conditional(request, &entry.content_type, etag.as_ref(), last_modified, keep_alive);
+            }
+        }
     }
     let second = engine::wall().as_secs();
     let slot = &mut entry.responses[usize::from(keep_alive)];
     let dated = match slot {
         Some(dated) if dated.second == second => dated,
-        _ => {
-            fill_head(request, &entry.content_type, entry.etag.as_ref());
-            let mut bytes = BytesMut::with_capacity(512 + entry.body.len());
-            let mut head = Vec::with_capacity(512);
-            write_head(
-                request,
-                Framing {
-                    chunked: false,
-                    keep_alive,
-                },
-                &mut head,
-            );
-            bytes.extend_from_slice(&head);
-            bytes.extend_from_slice(&entry.body);
-            slot.insert(Dated {
-                second,
-                head_length: head.len(),
-                bytes: bytes.freeze(),
-            })
-        }
+        _ => slot.insert(write(request, &entry.known, &entry.content_type, &entry.body, second, keep_alive)),
     };
-    let stream = &request.connection.stream;
-    stream.push(Segment::Bytes(dated.bytes.clone()));
+    request.connection.stream.push(Segment::Bytes(dated.bytes.clone()));
     request.bytes_sent = dated.bytes.len() as u64;
     request.body_bytes_sent = request.bytes_sent - dated.head_length as u64;
     Some(leave(request, keep_alive))
 }
 
+/// Writes a response out, head and body contiguous.
+fn write(
+    request: &mut Request,
+    known: &Known,
+    content_type: &Bytes,
+    body: &Bytes,
+    second: u64,
+    keep_alive: bool,
+) -> Dated {
+    request.response.content_length = Some(body.len() as u64);
+    match known {
+        Known::File { identity, etag } => {
+            fill_head(request, content_type, etag.as_ref(), identity.mtime.0);
+        }
+        Known::Nothing => {
+            request.response.content_type = content_type.clone();
+            let plan = Arc::clone(&request.plan);
+            plan.charset.apply_constant(&mut request.response);
+        }
+    }
+    let mut bytes = Vec::with_capacity(512 + body.len());
+    write_head(request, Framing { chunked: false, keep_alive }, &mut bytes);
+    let head_length = bytes.len();
+    bytes.extend_from_slice(body);
+    Dated { second, head_length, bytes: bytes.into() }
+}
+
 /// Answers If-None-Match and If-Modified-Since: 304, or the whole file by the long way.
-fn conditional(request: &mut Request, entry: &Entry, keep_alive: bool) -> Option<After> {
-    fill_head(request, &entry.content_type, entry.etag.as_ref());
+fn conditional(
+    request: &mut Request,
+    content_type: &Bytes,
+    etag: Option<&Bytes>,
+    last_modified: i64,
+    keep_alive: bool,
+) -> Option<After> {
+    fill_head(request, content_type, etag, last_modified);
     if !not_modified::is_unmodified(request) {
         request.response.clear();
         return None;
@@ -249,21 +284,15 @@ fn conditional(request: &mut Request, entry: &Entry, keep_alive: bool) -> Option
     request.response.allow_ranges = false;
     request.response.remove(b"Accept-Ranges");
     let mut head = Vec::with_capacity(320);
-    write_head(
-        request,
-        Framing {
-            chunked: false,
-            keep_alive,
-        },
-        &mut head,
-    );
+    write_head(request, Framing { chunked: false, keep_alive }, &mut head);
     request.bytes_sent = head.len() as u64;
     request.connection.stream.push(Segment::Bytes(head.into()));
     Some(leave(request, keep_alive))
 }
 
 /// The head's fields as the static handler and the constant filters give them.
-fn fill_head(request: &mut Request, content_type: &Bytes, etag: Option<&Bytes>) {
+fn fill_head(request: &mut Request, content_type: &Bytes, etag: Option<&Bytes>, last_modified: i64) {
+    request.response.last_modified = Some(last_modified);
     request.response.content_type = content_type.clone();
     if let Some(etag) = etag {
         request.response.add("ETag", etag.clone());
@@ -292,60 +321,89 @@ fn leave(request: &mut Request, keep_alive: bool) -> After {
     After::KeepAlive
 }
 
-/// Whether the file is still the one whose bytes we have.
+/// Whether the path still holds what the response says.
 fn confirm(entry: &mut Entry, plan: &Plan) -> bool {
     let now = engine::now();
-    if let Some(valid) = plan.open_file_cache.valid()
-        && now.duration_since(entry.confirmed) < valid
-    {
-        return true;
+    match &entry.known {
+        Known::File { identity, .. } => {
+            if let Some(valid) = plan.open_file_cache.valid()
+                && now.duration_since(entry.confirmed) < valid
+            {
+                return true;
+            }
+            entry.confirmed = now;
+            stat_now(&entry.path).is_ok_and(|metadata| Identity::from(&metadata) == *identity)
+        }
+        Known::Nothing => stat_now(&entry.path).is_err_and(|error| is_missing(&error)),
     }
-    let same =
-        stat_now(&entry.path).is_ok_and(|metadata| Identity::from(&metadata) == entry.identity);
-    entry.confirmed = now;
-    same
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOENT)
 }
 
 /// Called by the static handler when it has opened a file for a plain request: keeps the
 /// response for the next one if the file is small and asked for often enough.
 pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
-    let plan = &request.plan;
-    if !plan.hot || request.internal || request.depth > 0 || metadata.size > FILE_SIZE_MAX {
+    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
         return;
     }
     // A file changed within the last two seconds may change again without another time stamp.
     let age = engine::wall().as_secs() as i64 - metadata.mtime;
-    if age < 2 {
+    if age < 2 || !is_used_often(request) {
         return;
     }
-    let key = (plan.id, request.uri.clone());
-    {
-        let mut cache = request.local.hot.borrow_mut();
-        if cache.uses.len() > 4096 {
-            cache.uses.clear();
-        }
-        let uses = cache.uses.entry(key.clone()).or_insert(0);
-        *uses += 1;
-        if *uses < USES_BEFORE_KEPT {
-            return;
-        }
-        cache.uses.remove(&key);
-    }
-    let Ok(body) = file.read_at(0, metadata.size as usize).await else {
-        return;
-    };
+    let Ok(body) = file.read_at(0, metadata.size as usize).await else { return };
     if body.len() as u64 != metadata.size {
         return;
     }
+    let etag = static_file::etag_of(&request.plan.core, metadata);
+    keep(request, path, Known::File { identity: Identity::from(metadata), etag }, body, None);
+}
+
+/// Called by the static handler when there is no such file: keeps the page that says so.
+pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
+    let plan = &request.plan;
+    let plain = is_wanted(request) && plan.error_pages.is_empty() && plan.headers.is_empty();
+    if !plain || !is_missing(error) || !is_used_often(request) {
+        return;
+    }
+    if let Some(page) = status_page::page(404, &plan.core.server_tokens, false) {
+        let content_type = Bytes::from_static(b"text/html");
+        keep(request, path, Known::Nothing, page, Some(content_type));
+    }
+}
+
+/// Whether a response of this request may be kept at all.
+fn is_wanted(request: &Request) -> bool {
+    request.plan.hot && !request.internal && request.depth == 0 && request.method == Method::Get
+}
+
+/// Counts a use of the path; true from the one on that makes it worth keeping.
+fn is_used_often(request: &Request) -> bool {
+    let key = (request.plan.id, request.uri.clone());
+    let mut cache = request.local.hot.borrow_mut();
+    if cache.uses.len() >= USES_COUNTED_MAX {
+        cache.uses.clear();
+    }
+    let uses = cache.uses.entry(key.clone()).or_insert(0);
+    *uses += 1;
+    let often = *uses >= USES_BEFORE_KEPT;
+    if often {
+        cache.uses.remove(&key);
+    }
+    often
+}
+
+fn keep(request: &Request, path: &[u8], known: Known, body: Bytes, content_type: Option<Bytes>) {
     let entry = Entry {
         path: Request::path_of(path),
-        identity: Identity::from(metadata),
+        known,
         confirmed: engine::now(),
         responses: [None, None],
         body: Bytes::copy_from_slice(&body),
-        last_modified: metadata.mtime,
-        content_type: request.response.content_type.clone(),
-        etag: static_file::etag_of(&plan.core, metadata),
+        content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
     };
+    let key = (request.plan.id, request.uri.clone());
     request.local.hot.borrow_mut().insert(key, entry);
 }

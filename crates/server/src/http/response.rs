@@ -131,16 +131,37 @@ impl Response {
         }
     }
 
-    /// Empties it for another try (`error_page`), keeping the capacity.
+    /// Empties it for another request, keeping the capacity.
     pub fn clear(&mut self) {
+        if self.is_untouched() {
+            self.status = 0;
+            return;
+        }
         let mut fields = std::mem::take(&mut self.fields);
         let mut trailers = std::mem::take(&mut self.trailers);
         fields.clear();
         trailers.clear();
-        *self = Response {
-            fields,
-            trailers,
-            ..Response::default()
-        };
+        *self = Response { fields, trailers, ..Response::default() };
+    }
+
+    /// Whether nothing but the status has been set: a kept response was sent.
+    fn is_untouched(&self) -> bool {
+        self.content_type.is_empty()
+            && self.content_length.is_none()
+            && self.last_modified.is_none()
+            && self.fields.is_empty()
+            && self.trailers.is_empty()
+            && self.status_text.is_none()
+            && self.location.is_none()
+            && self.server.is_none()
+            && self.date.is_none()
+            && self.charset.is_empty()
+            && self.content_type_parameters.is_empty()
+            && !self.header_only
+            && !self.skip_filters
+            && !self.allow_ranges
+            && !self.single_range
+            && !self.expect_trailers
+            && !self.vary_accept_encoding
     }
 }

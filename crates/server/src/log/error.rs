@@ -77,13 +77,13 @@ pub(super) fn write_connection(
     subject: Subject<'_>,
     message: Arguments<'_>,
 ) {
-    let Some(servers) = connection.servers(&connection.worker.current()) else {
-        return;
-    };
-    let log = &servers.default.plan.error_log;
-    if log.admits(level, Subsystem::Http) {
-        log.write(level, Subsystem::Http, subject, message);
-    }
+    let local = connection.worker.current();
+    connection.with_servers(&local, |servers| {
+        let log = &servers.default.plan.error_log;
+        if log.admits(level, Subsystem::Http) {
+            log.write(level, Subsystem::Http, subject, message);
+        }
+    });
 }
 
 /// Where a log goes.
@@ -335,12 +335,21 @@ pub(super) fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
     LINE.set(line);
 }
 
+/// Process and thread, asked once a thread. A process that forked has a thread of its own.
+fn ids() -> (u32, i32) {
+    thread_local! {
+        static IDS: (u32, i32) =
+            (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
+    }
+    IDS.with(|ids| *ids)
+}
+
 fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: Arguments<'_>) {
     time::with_now(|now| line.extend_from_slice(&now.error_log));
     let mut out = Bounded::new(line, LINE_MAX - 1);
-    let thread = rustix::thread::gettid();
+    let (process, thread) = ids();
     // Bounded never fails.
-    let _ = write!(out, " [{}] {}#{thread}: ", level.name(), std::process::id());
+    let _ = write!(out, " [{}] {process}#{thread}: ", level.name());
     let _ = match subject {
         Subject::Server => out.write_fmt(message),
         Subject::Connection(connection) | Subject::KeptAlive(connection) => {

@@ -237,9 +237,8 @@ impl Feature for Gzip {
 fn level(setter: &Setter<'_>) -> Result<u64, Fault> {
     let level = parse::number(setter)?;
     match level {
-        0 => Err(Fault::new("value must be equal to or greater than 1")),
         1..=9 => Ok(level),
-        _ => Err(Fault::new("value must be equal to or less than 9")),
+        _ => Err(Fault::new("value must be between 1 and 9")),
     }
 }
 
@@ -785,11 +784,11 @@ mod tests {
 
         assert_eq!(
             error("gzip_comp_level 10;"),
-            "value must be equal to or less than 9"
+            "value must be between 1 and 9"
         );
         assert_eq!(
             error("gzip_comp_level 0;"),
-            "value must be equal to or greater than 1"
+            "value must be between 1 and 9"
         );
         assert_eq!(
             error("gzip_window 3k;"),

@@ -5,6 +5,9 @@
 //! look for a file: precompressed files, indexes and listings come before it. Whether the client has the
 //! file already, and which part of it is asked for, are the filters' questions.
 
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use base::hash::Map;
@@ -201,7 +204,10 @@ pub async fn serve(request: &mut Request) -> Step {
     let path = request.filename();
     let looked = match open_file_cache::lookup(request, &path).await {
         Ok(looked) => looked,
-        Err(error) => return Step::Finish(refused(request, &path, &error)),
+        Err(error) => {
+            hot::offer_missing(request, &path, &error.error);
+            return Step::Finish(refused(request, &path, &error));
+        }
     };
     if looked.metadata.is_dir() {
         request.response.location = Some(with_slash(request));
@@ -278,6 +284,15 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u1
             log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
             500
         }
+    }
+}
+
+/// The line for a file that is still not there, as [`refused`] writes it.
+pub fn log_missing(request: &Request, path: &Path) {
+    if request.plan.core.log_not_found {
+        let reason = io::Error::from_raw_os_error(libc::ENOENT);
+        let path = log::Printable(path.as_os_str().as_bytes());
+        log::error!(request, Error, "open() \"{path}\" failed {}", log::Errno(&reason));
     }
 }
 
