@@ -1,6 +1,6 @@
 //! The least that an HTTP server can do, to measure the engine alone: one fixed answer for each request head seen.
 //!
-//! `responder epoll|uring ADDRESS [BODY_BYTES]`. Nothing is parsed: a head ends with an empty line, and that is all. Heads
+//! `responder epoll|uring ADDRESS [BODY_BYTES [close]]`. Nothing is parsed: a head ends with an empty line, and that is all. Heads
 //! that came together are answered in one send.
 
 use std::net::SocketAddr;
@@ -22,8 +22,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .unwrap_or("127.0.0.1:8081")
         .parse()?;
     let body: usize = arguments.next().as_deref().unwrap_or("1024").parse()?;
+    // With a fourth argument each connection ends after its first answers.
+    let close = arguments.next().is_some();
     let response = Bytes::from(format!(
-        "HTTP/1.1 200 OK\r\nServer: responder\r\nContent-Length: {body}\r\nConnection: keep-alive\r\n\r\n{}",
+        "HTTP/1.1 200 OK\r\nServer: responder\r\nContent-Length: {body}\r\nConnection: {}\r\n\r\n{}",
+        if close { "close" } else { "keep-alive" },
         "x".repeat(body)
     ));
 
@@ -41,14 +44,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let listener = Listener::new(socket)?;
         loop {
             match listener.accept().await {
-                Ok(stream) => engine::spawn(serve(stream, response.clone())),
+                Ok(stream) => engine::spawn(serve(stream, response.clone(), close)),
                 Err(_) => engine::sleep(Duration::from_millis(100)).await,
             }
         }
     })
 }
 
-async fn serve(stream: Stream, response: Bytes) {
+async fn serve(stream: Stream, response: Bytes, close: bool) {
     let mut matched = 0;
     loop {
         let deadline = engine::now() + Duration::from_secs(75);
@@ -69,8 +72,7 @@ async fn serve(stream: Stream, response: Bytes) {
                 _ => 0,
             };
         }
-        // A client that closes after one answer: what nginx does for `Connection: close`.
-        if buffer.windows(17).any(|part| part == b"Connection: close") {
+        if close {
             return stream.finish();
         }
         drop(buffer);

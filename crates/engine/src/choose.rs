@@ -38,9 +38,23 @@ pub fn choose(wanted: Option<EngineKind>) -> (EngineKind, String) {
         None => match uring::probe() {
             Ok(()) => (
                 EngineKind::Epoll,
-                "the default; io_uring would work too".to_owned(),
+                "the default; io_uring works here too".to_owned(),
             ),
             Err(reason) => (EngineKind::Epoll, format!("the default; {reason}")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_taken_where_it_works() {
+        assert_eq!(choose(Some(EngineKind::Epoll)).0, EngineKind::Epoll);
+        assert_eq!(choose(Some(EngineKind::Sim)).0, EngineKind::Sim);
+        let (kind, reason) = choose(Some(EngineKind::Uring));
+        assert_eq!(kind == EngineKind::Uring, reason == "as configured");
+        assert_ne!(choose(None).0, EngineKind::Sim);
     }
 }

@@ -120,12 +120,15 @@ fn user_data(kind: u64, key: Key) -> u64 {
 
 /// Whether this engine can work here; if not, why, in words for the log.
 pub(crate) fn probe() -> Result<(), String> {
-    let ring = build(8).map_err(|error| match error.raw_os_error() {
+    let ring = build(SUBMISSIONS).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has no io_uring".to_owned(),
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is forbidden (kernel.io_uring_disabled or a seccomp filter)".to_owned()
         }
         Some(libc::EINVAL) => "io_uring of this kernel is older than Linux 6.1".to_owned(),
+        Some(libc::ENOMEM) => {
+            "the limit of locked memory (ulimit -l) has no room for io_uring".to_owned()
+        }
         _ => format!("io_uring cannot be set up: {error}"),
     })?;
     let mut probe = io_uring::Probe::new();

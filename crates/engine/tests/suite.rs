@@ -50,6 +50,7 @@ suite!(
     posting_from_other_threads,
     reset_is_seen,
     short_file_fails_the_stream,
+    shutting_down_ends_a_waiting_receive,
     sleeping_in_order,
     stop_hands_out_what_was_accepted,
     turn_end_runs,
@@ -422,6 +423,29 @@ async fn reset_is_seen(kind: EngineKind) {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     let again = client.recv(soon()).await.unwrap_err();
     assert_eq!(again.kind(), io::ErrorKind::ConnectionReset);
+}
+
+async fn shutting_down_ends_a_waiting_receive(kind: EngineKind) {
+    for abort in [false, true] {
+        let (client, server) = pair(kind).await;
+        let stopping = async {
+            sleep(Duration::from_millis(5)).await;
+            if abort {
+                server.abort()
+            } else {
+                server.shutdown_read()
+            }
+        };
+        let (received, ()) = both(server.recv_idle(soon()), stopping).await;
+        assert!(received.is_ok_and(|buffer| buffer.is_empty()));
+        drop(server);
+        let mut end = client.recv(soon()).await;
+        if end.as_ref().is_ok_and(|buffer| buffer.is_empty()) {
+            // An aborted stream may end in order before it is reset.
+            end = client.recv(Some(now() + Duration::from_millis(20))).await;
+        }
+        assert!(end.is_err() || end.is_ok_and(|buffer| buffer.is_empty()));
+    }
 }
 
 async fn writing_to_a_closed_peer_fails(kind: EngineKind) {

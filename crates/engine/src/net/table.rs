@@ -203,7 +203,8 @@ impl StreamState {
         if self.backlog == 0 {
             return NEVER;
         }
-        self.progress_ms + u64::from(self.send_timeout_ms)
+        // The moment of progress is rounded down to a millisecond; nothing may fire early.
+        self.progress_ms + 1 + u64::from(self.send_timeout_ms)
     }
 
     fn in_flight(&self) -> bool {
