@@ -15,6 +15,7 @@ use bytes::Bytes;
 use engine::file::File;
 use engine::net::{Address, ListenOptions, Listener, Segment, Stream, connect, listen};
 use engine::select::{Either, either};
+use engine::sim::Faults;
 use engine::{Buffer, EngineKind, Runtime, Settings, now, sleep, spawn};
 
 macro_rules! suite {
@@ -67,14 +68,23 @@ fn run<F: Future<Output = ()>>(kind: EngineKind, test: Test<F>) {
         eprintln!("skipped: {}", engine::choose(Some(kind)).1);
         return;
     }
-    let mut runtime = Runtime::new(kind, Settings::default()).unwrap();
-    let limited = async {
-        match either(pin!(test(kind)), sleep(Duration::from_secs(60))).await {
+    if kind != EngineKind::Sim {
+        drive(Runtime::new(kind, Settings::default()).unwrap(), test(kind));
+        return;
+    }
+    for seed in 0..4 {
+        let runtime = engine::sim::runtime(seed, Faults::default(), Settings::default());
+        drive(runtime.unwrap(), test(kind));
+    }
+}
+
+fn drive(mut runtime: Runtime, test: impl Future<Output = ()>) {
+    runtime.block_on(async {
+        match either(test, sleep(Duration::from_secs(60))).await {
             Either::First(()) => {}
             Either::Second(()) => panic!("the test takes too long"),
         }
-    };
-    runtime.block_on(limited);
+    });
 }
 
 /// A listener on a free local address.
