@@ -3,6 +3,7 @@
 //! Everything that a terminal sees of Tidegate's start is decided here, with nginx's texts, order
 //! and exit codes.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -71,12 +72,10 @@ pub(crate) fn examine(
         Err(found) => (None, found),
     };
     let mut diagnostics = loaded.diagnostics;
-    for diagnostic in found {
-        // A value that cannot be read is found when it is parsed and again when it is used.
-        if !diagnostics.contains(&diagnostic) {
-            diagnostics.push(diagnostic);
-        }
-    }
+    // A value that cannot be read is found when it is parsed and again when it is used.
+    let known: HashSet<String> = diagnostics.iter().map(Diagnostic::to_string).collect();
+    let is_new = |diagnostic: &Diagnostic| !known.contains(&diagnostic.to_string());
+    diagnostics.extend(found.into_iter().filter(is_new));
     let has_errors = diagnostics
         .iter()
         .any(|found| found.level == conf::Level::Emerg);

@@ -48,12 +48,28 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     crate::accepted::DIRECTIVES,
 ];
 
+/// What `load_module` may name without a warning: modules whose directives are all here.
+const MODULES: &[&str] = &[
+    "ngx_http_access_module",
+    "ngx_http_addition_filter_module",
+    "ngx_http_auth_request_module",
+    "ngx_http_autoindex_module",
+    "ngx_http_charset_filter_module",
+    "ngx_http_empty_gif_module",
+    "ngx_http_geo_module",
+    "ngx_http_gzip_filter_module",
+    "ngx_http_gzip_static_module",
+    "ngx_http_map_module",
+    "ngx_http_rewrite_module",
+    "ngx_http_split_clients_module",
+];
+
 /// The directives of this crate with those that the caller brings (the process's own).
 pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
         let tables: Vec<&'static [&'static dyn Declared]> =
             TABLES.iter().chain(others).copied().collect();
-        Registry::new(&tables)
+        Registry::new(&tables).with_modules(MODULES)
     })
 }
