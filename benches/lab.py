@@ -1,0 +1,210 @@
+"""What the benches share: a server in a folder of its own, its CPU time, its memory, and the machine's limits."""
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TIDEGATE = os.environ.get("TIDEGATE_BINARY", f"{ROOT}/target/release/tidegate")
+NGINX = os.environ.get("NGINX_BINARY", "/usr/sbin/nginx")
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def version(binary):
+    return subprocess.run([binary, "-v"], capture_output=True, text=True).stderr.strip()
+
+
+def is_nginx(binary):
+    return "tidegate" not in version(binary)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def raise_descriptor_limit():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def need(*programs):
+    """Ends the program if one of these cannot be run."""
+    for program in programs:
+        if not shutil.which(program):
+            sys.exit(f"{program} is missing")
+
+
+def family(pid):
+    """The process and all its descendants."""
+    parents = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as stat:
+                parents[int(entry)] = int(stat.read().rsplit(")", 1)[1].split()[1])
+        except (OSError, ValueError):
+            pass  # it has ended meanwhile
+    pids = {pid}
+    while True:
+        more = {child for child, parent in parents.items() if parent in pids} - pids
+        if not more:
+            return pids
+        pids |= more
+
+
+def pss(pid):
+    """Proportional set size of the process and its descendants, in bytes."""
+    total = 0
+    for member in family(pid):
+        with open(f"/proc/{member}/smaps_rollup") as rollup:
+            total += int(re.search(r"^Pss:\s+(\d+) kB", rollup.read(), re.M)[1]) * 1024
+    return total
+
+
+class Account:
+    """The CPU time of one server and its children, in seconds: from a cgroup where there is one."""
+
+    def __init__(self, name):
+        self.folder, self.file, self.unit, self.pid = None, None, 1, None
+        for parent, file, unit in (("/sys/fs/cgroup/cpuacct", "cpuacct.usage", 1e-9), ("/sys/fs/cgroup", "cpu.stat", 1e-6)):
+            if file == "cpu.stat" and not os.path.exists(f"{parent}/cgroup.controllers"):
+                continue
+            try:
+                folder = f"{parent}/tidegate-bench-{os.getpid()}-{name}"
+                os.mkdir(folder)
+                self.folder, self.file, self.unit = folder, file, unit
+                break
+            except OSError:
+                continue
+
+    def enter(self):
+        """Called in the child before exec."""
+        if self.folder:
+            with open(f"{self.folder}/cgroup.procs", "w") as procs:
+                procs.write(str(os.getpid()))
+
+    def seconds(self):
+        if not self.folder:
+            return sum(self.of_process(pid) for pid in family(self.pid))
+        with open(f"{self.folder}/{self.file}") as usage:
+            text = usage.read()
+        value = re.search(r"usage_usec (\d+)", text)[1] if self.file == "cpu.stat" else text
+        return int(value) * self.unit
+
+    @staticmethod
+    def of_process(pid):
+        total = 0
+        try:
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/schedstat") as schedstat:
+                    total += int(schedstat.read().split()[0])
+        except OSError:
+            pass
+        return total * 1e-9
+
+    def remove(self):
+        if self.folder:
+            try:
+                os.rmdir(self.folder)
+            except OSError:
+                pass
+
+
+class Server:
+    """One running server with its own prefix, port and account.
+
+    `http` is the text of the http block without its braces; @PORT@ in it becomes the port. `prepare` runs in the
+    child before exec.
+    """
+
+    def __init__(self, name, binary, http, folder, engine="", core=None, prepare=None):
+        self.name, self.binary, self.port = name, binary, free_port()
+        self.prefix = f"{folder}/{name}"
+        for part in ("logs", "temp"):
+            os.makedirs(f"{self.prefix}/{part}")
+        os.chmod(self.prefix, 0o755)
+        os.chmod(f"{self.prefix}/logs", 0o777)
+        with open(f"{self.prefix}/nginx.conf", "w") as conf:
+            conf.write(self.configuration(http.replace("@PORT@", str(self.port)), engine))
+        self.account = Account(name)
+
+        def before():
+            if core is not None:
+                os.sched_setaffinity(0, {core})
+            self.account.enter()
+            if prepare:
+                prepare()
+
+        command = [binary, "-p", self.prefix + "/", "-c", f"{self.prefix}/nginx.conf", "-e", "logs/error.log"]
+        with open(f"{self.prefix}/output", "w") as output:
+            self.process = subprocess.Popen(command, preexec_fn=before, stdout=subprocess.DEVNULL, stderr=output)
+        self.account.pid = self.process.pid
+        self.wait()
+
+    def configuration(self, http, engine):
+        # Folders of modules that Tidegate does not have yet.
+        temporary = "fastcgi_temp_path temp/f; uwsgi_temp_path temp/u; scgi_temp_path temp/s;" if is_nginx(self.binary) else ""
+        user = "user nobody nogroup;" if os.geteuid() == 0 else ""
+        log = "" if "access_log" in http else "access_log off;"
+        return f"""daemon off;
+{user}
+worker_processes 1;
+worker_rlimit_nofile 20000;
+pid logs/nginx.pid;
+error_log logs/error.log crit;
+events {{ worker_connections 19000; {f'use {engine};' if engine else ''} }}
+http {{
+types {{ image/jpeg jpg; }}
+default_type application/octet-stream;
+sendfile on;
+tcp_nopush on;
+keepalive_timeout 600s;
+keepalive_requests 1000000000;
+client_body_temp_path temp/b;
+proxy_temp_path temp/p;
+{temporary}
+{log}
+{http}
+}}
+"""
+
+    def wait(self):
+        end = time.time() + 10
+        while time.time() < end and self.process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        with open(f"{self.prefix}/output") as output:
+            sys.exit(f"{self.name} does not start:\n{output.read()}")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        time.sleep(0.05)
+        self.account.remove()
+
+    def forget_logs(self):
+        path = f"{self.prefix}/logs/access.log"
+        if os.path.exists(path):
+            os.truncate(path, 0)
+
+
+def contenders(binary, engines):
+    """What the benches about one server at a time run: name, binary, engine."""
+    return [(f"tidegate-{engine}", binary, engine) for engine in engines.split(",") if engine] + [("nginx", NGINX, "")]

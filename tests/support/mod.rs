@@ -1,0 +1,268 @@
+//! A server for tests that need one of their own: its folder, its port, signals, and a client that reads
+//! one response after the other.
+//!
+//! TIDEGATE_BINARY puts another program in Tidegate's place, nginx for instance, to check the test itself.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take that is not being timed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running server in a folder that ends with it.
+pub(crate) struct Server {
+    /// The prefix; the site is in `www`, logs are in `logs`.
+    pub(crate) prefix: PathBuf,
+    /// Where it listens on 127.0.0.1.
+    pub(crate) port: u16,
+    configuration: Box<dyn Fn(&str) -> String>,
+    child: Child,
+}
+
+impl Server {
+    /// Starts a server with these lines in its `events` and its only `server` block.
+    pub(crate) fn start(events: &str, lines: &str) -> Server {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let prefix =
+            std::env::temp_dir().join(format!("tidegate-server-{}-{number}", std::process::id()));
+        let _ = fs::remove_dir_all(&prefix);
+        for folder in ["www", "logs", "temp"] {
+            fs::create_dir_all(prefix.join(folder)).unwrap();
+        }
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let configuration = Box::new(configuration(&prefix, port, events));
+        fs::write(prefix.join("nginx.conf"), configuration(lines)).unwrap();
+        let output = fs::File::create(prefix.join("output")).unwrap();
+        let child = Command::new(binary())
+            .arg("-p")
+            .arg(format!("{}/", prefix.display()))
+            .args(["-c", "nginx.conf", "-e", "logs/error.log"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        let mut server = Server {
+            prefix,
+            port,
+            configuration,
+            child,
+        };
+        server.wait_until_up();
+        server
+    }
+
+    /// Writes a file of the site.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.prefix.join("www").join(name), bytes).unwrap();
+    }
+
+    /// Puts other lines into the `server` block and asks for a reload.
+    pub(crate) fn reload(&self, lines: &str) {
+        fs::write(self.prefix.join("nginx.conf"), (self.configuration)(lines)).unwrap();
+        self.signal("HUP");
+    }
+
+    /// Sends a signal to the master process.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    /// The processes that the master has started.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        let parent_of = |pid: u32| -> Option<u32> {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit(')')
+                .next()?
+                .split_whitespace()
+                .nth(1)?
+                .parse()
+                .ok()
+        };
+        let pids = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| parent_of(*pid) == Some(self.child.id()))
+            .collect()
+    }
+
+    /// The error log so far.
+    pub(crate) fn error_log(&self) -> String {
+        fs::read_to_string(self.prefix.join("logs/error.log")).unwrap_or_default()
+    }
+
+    /// A new connection.
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::open(self.port).expect("connect")
+    }
+
+    fn wait_until_up(&mut self) {
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self.child.try_wait().unwrap();
+            let output = fs::read_to_string(self.prefix.join("output")).unwrap_or_default();
+            assert!(
+                ended.is_none() && start.elapsed() < PATIENCE,
+                "the server does not start: {output}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal("TERM");
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.prefix);
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success(), "kill -{name} {pid}");
+}
+
+/// Whether the program under test is nginx itself.
+pub(crate) fn is_nginx() -> bool {
+    let output = Command::new(binary()).arg("-v").output().unwrap();
+    !String::from_utf8_lossy(&output.stderr).contains("tidegate")
+}
+
+fn binary() -> PathBuf {
+    std::env::var_os("TIDEGATE_BINARY")
+        .map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from)
+}
+
+fn configuration(prefix: &Path, port: u16, events: &str) -> impl Fn(&str) -> String + use<> {
+    let root = prefix.join("www").display().to_string();
+    let user = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    let user = if user { "user nobody nogroup;\n" } else { "" };
+    let events = events.to_string();
+    move |lines| {
+        format!(
+            "daemon off;\n{user}worker_processes 1;\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
+             events {{ worker_connections 1024; {events} }}\n\
+             http {{\naccess_log off;\nclient_body_temp_path temp/body;\nproxy_temp_path temp/proxy;\n\
+             keepalive_requests 1000000;\n\
+             server {{\nlisten 127.0.0.1:{port};\nroot {root};\n{lines}\n}}\n}}\n"
+        )
+    }
+}
+
+/// A client's connection.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+/// One response.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn open(port: u16) -> std::io::Result<Connection> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Connection {
+            stream,
+            unread: Vec::new(),
+        })
+    }
+
+    /// Sends a GET with these further header lines.
+    pub(crate) fn send(&mut self, path: &str, headers: &str) -> Result<(), String> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+        self.stream
+            .write_all(request.as_bytes())
+            .map_err(|error| format!("send: {error}"))
+    }
+
+    /// Reads one response with a Content-Length, `pause` before each read.
+    pub(crate) fn receive(&mut self, pause: Duration) -> Result<Response, String> {
+        let head_end = loop {
+            if let Some(at) = self
+                .unread
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n")
+            {
+                break at + 4;
+            }
+            self.more()?;
+        };
+        let head = String::from_utf8_lossy(&self.unread[..head_end]).into_owned();
+        self.unread.drain(..head_end);
+        let lower = head.to_ascii_lowercase();
+        let length = lower
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        let length: usize = length.ok_or(format!("no length: {head}"))?;
+        while self.unread.len() < length {
+            std::thread::sleep(pause);
+            self.more()?;
+        }
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|text| text.parse().ok())
+            .ok_or(format!("no status: {head}"))?;
+        Ok(Response {
+            status,
+            head,
+            body: self.unread.drain(..length).collect(),
+        })
+    }
+
+    /// One request and its response.
+    pub(crate) fn get(&mut self, path: &str) -> Result<Response, String> {
+        self.send(path, "")?;
+        self.receive(Duration::ZERO)
+    }
+
+    fn more(&mut self) -> Result<(), String> {
+        let mut buffer = [0; 16 * 1024];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Err("the server closed the connection".to_string()),
+            Ok(count) => {
+                self.unread.extend(&buffer[..count]);
+                Ok(())
+            }
+            Err(error) => Err(format!("receive: {error}")),
+        }
+    }
+}
+
+impl Response {
+    /// Whether the server says that this is the connection's last response.
+    pub(crate) fn closes(&self) -> bool {
+        self.head.to_ascii_lowercase().contains("connection: close")
+    }
+}
