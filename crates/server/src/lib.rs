@@ -9,6 +9,7 @@ pub mod compile;
 pub mod events;
 pub mod generation;
 pub mod http;
+pub mod json;
 pub mod listen;
 pub mod log;
 pub mod regex;

@@ -9,6 +9,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
+use crate::json;
 use crate::variables::{Evaluate, Source, Variable, core};
 
 /// The format that exists without being written.
@@ -229,7 +230,9 @@ fn escape_from(start: usize, escape: Escape, line: &mut Vec<u8>) {
     match escape {
         Escape::Nothing => {}
         Escape::Default if any(value, needs_hex) => replace_from(start, line, hex),
-        Escape::Json if any(value, needs_json) => replace_from(start, line, json),
+        Escape::Json if any(value, json::needs_escape) => {
+            replace_from(start, line, json::escape_byte)
+        }
         Escape::Default | Escape::Json => {}
     }
 }
@@ -250,11 +253,6 @@ fn needs_hex(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\') | (byte > 0x7e)
 }
 
-#[inline]
-fn needs_json(byte: u8) -> bool {
-    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
-}
-
 #[cold]
 fn replace_from(start: usize, line: &mut Vec<u8>, replace: fn(u8, &mut Vec<u8>)) {
     let value = line.split_off(start);
@@ -268,22 +266,6 @@ fn hex(byte: u8, out: &mut Vec<u8>) {
         out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
     } else {
         out.push(byte);
-    }
-}
-
-fn json(byte: u8, out: &mut Vec<u8>) {
-    match byte {
-        b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-        b'\n' => out.extend_from_slice(b"\\n"),
-        b'\r' => out.extend_from_slice(b"\\r"),
-        b'\t' => out.extend_from_slice(b"\\t"),
-        0x08 => out.extend_from_slice(b"\\b"),
-        0x0c => out.extend_from_slice(b"\\f"),
-        0..0x20 => {
-            out.extend_from_slice(b"\\u00");
-            out.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-        }
-        _ => out.push(byte),
     }
 }
 
