@@ -50,6 +50,7 @@ impl Application for Tidegate {
             generation,
             bindings,
             logs,
+            directories,
             diagnostics,
             ..
         } = compiled;
@@ -74,6 +75,7 @@ impl Application for Tidegate {
                 error_logs: error_logs.collect(),
             },
             descriptors,
+            directories,
             diagnostics,
             new_process_lines: new_process_lines(&loaded.tree),
         })

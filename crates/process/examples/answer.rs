@@ -131,6 +131,7 @@ impl Application for Answer {
             .iter()
             .filter(|line| fixed.contains(&line.name.as_str()));
         Ok(Needs {
+            directories: Vec::new(),
             master: MasterSettings {
                 daemon: is_on("daemon"),
                 master_process: is_on("master_process"),

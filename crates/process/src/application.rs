@@ -75,6 +75,8 @@ pub struct Needs {
     pub master: MasterSettings,
     /// Descriptors that the master opens and passes on.
     pub descriptors: Vec<Need>,
+    /// Directories that must exist before workers start, owned by the user they run as.
+    pub directories: Vec<PathBuf>,
     /// Warnings and notices found on the way.
     pub diagnostics: Vec<Diagnostic>,
     /// The lines that a running worker process cannot follow when they change.

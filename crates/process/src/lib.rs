@@ -14,6 +14,7 @@ pub mod bundle;
 mod control;
 mod daemon;
 mod descriptors;
+mod directories;
 pub mod identity;
 pub mod log;
 mod master;

@@ -12,6 +12,7 @@ use conf::{Diagnostic, Disk, Recorder, Recording, SourceFile};
 use crate::application::{Application, Needs};
 use crate::daemon;
 use crate::descriptors::{self, Descriptors, START_ATTEMPTS};
+use crate::directories;
 use crate::identity;
 use crate::log::{Level, Log, print};
 use crate::master::{Master, Startup};
@@ -206,6 +207,14 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     if let Err(text) = identity::raise_open_files(None) {
         startup_log.write(Level::Alert, text);
     }
+    directories::make(&examined.needs.directories, settings.identity.as_ref()).map_err(
+        |texts| {
+            for text in texts {
+                startup_log.write(Level::Emerg, text);
+            }
+            Refused
+        },
+    )?;
     let none = Descriptors::default();
     let descriptors = Descriptors::open(
         &examined.needs.descriptors,

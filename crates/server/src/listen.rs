@@ -129,10 +129,13 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
             specific.push((one.listen.options.address, servers));
             continue;
         }
-        let id = ListenerId(format!("listen {}", one.listen.options.address).into());
+        let mut options = one.listen.options;
+        // Accepted connections inherit it, so that none needs a call of its own.
+        options.nodelay = servers.default.plan.core.tcp_nodelay;
+        let id = ListenerId(format!("listen {}", options.address).into());
         bindings.push(Binding {
             id,
-            options: one.listen.options,
+            options,
             servers,
             specific: Vec::new(),
         });

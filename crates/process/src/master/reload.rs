@@ -19,6 +19,7 @@ use crate::application::Needs;
 use crate::bundle::{self, Contents, ProcessSettings};
 use crate::control::Command;
 use crate::descriptors::Descriptors;
+use crate::directories;
 use crate::log::Level;
 use crate::options::Options;
 use crate::pid_file::{self, PidFile};
@@ -171,6 +172,13 @@ impl Master {
         if pid != self.pid_file.path() {
             pid_file::check(pid).map_err(|text| self.refuse(&text))?;
         }
+        let identity = examined.needs.master.identity.as_ref();
+        directories::make(&examined.needs.directories, identity).map_err(|texts| {
+            texts
+                .iter()
+                .flat_map(|text| self.refuse(text))
+                .collect::<Vec<_>>()
+        })?;
         let (needs, held) = (&examined.needs.descriptors, &self.generation.descriptors);
         let descriptors = Descriptors::open(needs, held, 1, &self.log).map_err(|errors| {
             errors

@@ -13,6 +13,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::{self, Filters};
 use crate::http::modules::proxy::UpstreamBody;
 use crate::http::request::{self, Request, Step};
+use crate::log;
 
 /// How much of a file is read at once where its bytes must pass a filter.
 pub const READ_SIZE: u64 = 32 * 1024;
@@ -87,6 +88,14 @@ pub async fn respond(
     }
     if request.head_only {
         return Ok(None);
+    }
+    if request.depth == 0
+        && !request.body.is_read()
+        && request.error_status != 400
+        && let Err(Abort::BadBody(text)) = exchange.drop_body_at_hand(request)
+    {
+        log::error!(request, Info, "{text} while discarding client request body");
+        return Ok(Some(Step::Finish(400)));
     }
     let mut filters = match Filters::for_response(request, exchange) {
         Ok(filters) => filters,

@@ -229,6 +229,12 @@ impl H1 {
         bytes
     }
 
+    /// See `Exchange::drop_body_at_hand`.
+    pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+        while self.decode(request)?.is_some() {}
+        Ok(())
+    }
+
     /// See `Exchange::client_gone`. Bytes that come meanwhile (a pipelined request) are kept.
     pub async fn client_gone(&mut self) -> Abort {
         if !self.input.is_empty() || !matches!(self.incoming, Incoming::Nothing) {

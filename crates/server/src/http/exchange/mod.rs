@@ -105,6 +105,15 @@ impl Exchange {
         }
     }
 
+    /// Drops what has been received of a body that nobody reads: a response that does not look
+    /// at it is about to be sent.
+    pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.drop_body_at_hand(request),
+            Protocol::Test(_) => Ok(()),
+        }
+    }
+
     /// Resolves when the client has closed its side while a response is being prepared.
     pub async fn client_gone(&mut self) -> Abort {
         match &mut self.protocol {

@@ -142,6 +142,14 @@ pub(super) fn apply(
     let settings = Arc::clone(&proxy.settings);
     remember(request, answer);
     let status = answer.head.status();
+    if let Some(rate) = answer.head.value(Known::XAccelLimitRate, &answer.bytes)
+        && !ignores(&settings, b"x-accel-limit-rate")
+        && let Some(rate) = std::str::from_utf8(rate)
+            .ok()
+            .and_then(|text| text.parse().ok())
+    {
+        request.limit_rate = Some(rate);
+    }
     if let Some(step) = accel_redirect(request, &settings, answer) {
         return Applied::Step(step);
     }
@@ -167,14 +175,6 @@ pub(super) fn apply(
     for field in answer.head.fields() {
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         copy_field(request, proxy, &settings, target, field.known, name, value);
-    }
-    if let Some(rate) = answer.head.value(Known::XAccelLimitRate, &answer.bytes)
-        && !ignores(&settings, b"x-accel-limit-rate")
-        && let Some(rate) = std::str::from_utf8(rate)
-            .ok()
-            .and_then(|text| text.parse().ok())
-    {
-        request.limit_rate = Some(rate);
     }
     if let Some(charset) = answer.head.value(Known::XAccelCharset, &answer.bytes)
         && !ignores(&settings, b"x-accel-charset")
@@ -239,6 +239,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
             if request.method != proto::method::Method::Head {
                 request.method = proto::method::Method::Get;
             }
+            keep_over_redirect(request, answer);
             Some(Step::Redirect {
                 uri: path,
                 args: args.unwrap_or_default().to_vec(),
@@ -252,6 +253,20 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
                 log::Printable(value)
             );
             Some(Step::Finish(404))
+        }
+    }
+}
+
+/// Fields of the answer that the client gets from wherever it was sent to.
+fn keep_over_redirect(request: &mut Request, answer: &Answer) {
+    const KEPT: [&[u8]; 5] =
+        [b"Set-Cookie", b"Content-Disposition", b"Cache-Control", b"Expires", b"Accept-Ranges"];
+    for field in answer.head.fields() {
+        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        if field.known == Known::ContentType {
+            set_content_type(request, value);
+        } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+            request.response.add(Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
         }
     }
 }

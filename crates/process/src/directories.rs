@@ -1,0 +1,69 @@
+//! Directories that workers write temporary files into: made by the master, which may, for the
+//! user that the workers run as. What lies in them is the workers' business.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::identity::Identity;
+use crate::log;
+
+/// Makes every directory that is missing, for its owner alone, and gives those of another owner to
+/// the workers' user. The errors are nginx's words, one a directory.
+pub(crate) fn make(paths: &[PathBuf], identity: Option<&Identity>) -> Result<(), Vec<String>> {
+    let failed: Vec<String> = paths
+        .iter()
+        .filter_map(|path| make_one(path, identity).err())
+        .collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed)
+    }
+}
+
+fn make_one(path: &Path, identity: Option<&Identity>) -> Result<(), String> {
+    let failure = |call: &str, error: io::Error| {
+        log::failure(&format!("{call} \"{}\" failed", path.display()), &error)
+    };
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failure("mkdir()", error));
+        }
+        _ => {}
+    }
+    let Some(identity) = identity else {
+        return Ok(());
+    };
+    let owner = std::fs::metadata(path)
+        .map_err(|error| failure("stat()", error))?
+        .uid();
+    if owner != identity.user {
+        std::os::unix::fs::chown(path, Some(identity.user), None)
+            .map_err(|error| failure("chown()", error))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn makes_what_is_missing_and_keeps_what_is_there() {
+        let base =
+            std::env::temp_dir().join(format!("tidegate-directories-{}", std::process::id()));
+        std::fs::create_dir_all(&base).expect("a temporary directory");
+        let wanted = [base.join("one"), base.join("two")];
+        make(&wanted, None).expect("made");
+        std::fs::write(wanted[0].join("file"), "kept").expect("written");
+        make(&wanted, None).expect("there already");
+        assert!(wanted[0].join("file").exists() && wanted[1].is_dir());
+        let errors = make(&[base.join("none/below")], None).expect_err("no parent");
+        assert!(
+            errors[0].starts_with("mkdir() \"") && errors[0].contains("(2: "),
+            "{errors:?}"
+        );
+        std::fs::remove_dir_all(&base).expect("removed");
+    }
+}
