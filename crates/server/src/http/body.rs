@@ -255,7 +255,7 @@ pub async fn read(
         true => Some((create(request).await.map_err(Ok)?, 0)),
         false => None,
     };
-    while let Some(bytes) = exchange.read_body(request).await.map_err(Err)? {
+    while let Some(bytes) = next(request, exchange).await? {
         if core.client_max_body_size > 0 && request.body.received() > core.client_max_body_size {
             log::error!(
                 request,
@@ -291,6 +291,21 @@ pub async fn read(
         }
     };
     Ok(())
+}
+
+/// The next bytes; a body that breaks framing is answered with 400.
+async fn next(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Bytes>, Result<u16, Abort>> {
+    match exchange.read_body(request).await {
+        Ok(bytes) => Ok(bytes),
+        Err(Abort::BadBody(text)) => {
+            log::error!(request, Info, "{text} while reading client request body");
+            Err(Ok(400))
+        }
+        Err(abort) => Err(Err(abort)),
+    }
 }
 
 async fn write(
