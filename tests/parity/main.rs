@@ -349,16 +349,14 @@ fn observe_all(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Tran
 
 /// The case with the placeholders in its requests filled in.
 fn filled(case: &Case, server: &Server) -> Case {
-    let steps = case.steps.iter().map(|step| match step {
-        case::Step::Send(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => case::Step::Send(server.fill(text).into_bytes()),
-            Err(_) => step.clone(),
-        },
-        _ => step.clone(),
-    });
+    let steps = case
+        .steps
+        .iter()
+        .map(|step| server::filled(step, &server.prefix, &server.ports))
+        .collect();
     Case {
         name: case.name.clone(),
-        steps: steps.collect(),
+        steps,
         ignore_digits: case.ignore_digits,
         timed: case.timed,
         fewer_than: case.fewer_than,

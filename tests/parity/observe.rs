@@ -78,7 +78,10 @@ fn settled_log_lines(
         lines.extend(server.new_log_lines());
     }
     // What the master process says of its workers belongs to no case.
-    lines.retain(|(_, line)| !line.contains("[notice]") || !line.contains("worker process"));
+    let of_master = |line: &str| {
+        line.contains("[notice]") && (line.contains("worker process") || line.contains(": signal "))
+    };
+    lines.retain(|(_, line)| !of_master(line));
     lines.sort_by(|a, b| a.0.cmp(&b.0)); // stable: the order within a log stays
     Ok(lines)
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::backend;
-use crate::case::{CaseFile, EntryKind};
+use crate::case::{CaseFile, EntryKind, Step};
 use crate::client;
 
 /// Modification time of every fixture: Thu, 04 Mar 2021 05:06:07 GMT.
@@ -92,7 +92,16 @@ impl Server {
             .collect();
         let (backend_port, listener) = free_port();
         ports.insert("BACKEND", backend_port);
-        backend::start(listener, file.backend.clone());
+        let scripts = file.backend.iter().map(|(path, steps)| {
+            (
+                path.clone(),
+                steps
+                    .iter()
+                    .map(|step| filled(step, prefix, &ports))
+                    .collect(),
+            )
+        });
+        backend::start(listener, scripts.collect());
         if file.http.contains("@FULL@") {
             let (port, listener) = free_port();
             ports.insert("FULL", port);
@@ -265,6 +274,17 @@ fn free_port() -> (u16, TcpListener) {
         {
             return (port, listener);
         }
+    }
+}
+
+/// The step with the placeholders in what it sends filled in.
+pub(crate) fn filled(step: &Step, prefix: &Path, ports: &BTreeMap<&'static str, u16>) -> Step {
+    match step {
+        Step::Send(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => Step::Send(fill(text, prefix, ports).into_bytes()),
+            Err(_) => step.clone(),
+        },
+        _ => step.clone(),
     }
 }
 
