@@ -11,7 +11,7 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
-    access, auth_request, autoindex, geo, gzip_static, index, map, open_file_cache, proxy, rewrite,
+    access, auth_request, autoindex, geo, gzip_static, index, map, open_file_cache, post_action, proxy, rewrite,
     split_clients, static_file, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -43,6 +43,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     charset::Charset::DIRECTIVES,
     headers::Headers::DIRECTIVES,
     addition::Addition::DIRECTIVES,
+    post_action::PostAction::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream::DIRECTIVES,
     crate::accepted::DIRECTIVES,

@@ -204,6 +204,14 @@ impl RequestBody {
         self.dropped = true;
     }
 
+    /// Forgets what of it was not read: for those who look at it later there is none.
+    pub fn end_unread(&mut self) {
+        if !self.is_read() {
+            self.announced = None;
+            self.chunked = false;
+        }
+    }
+
     /// Whether it has been given up.
     pub fn is_dropped(&self) -> bool {
         self.dropped

@@ -147,6 +147,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.script.is_empty()
         && plan.limit_except.is_none()
         && plan.auth_request.is_none()
+        && plan.post_action.is_none()
         && plan.try_files.is_none()
         && plan.gzip_static.is_off()
         && plan.addition.is_off()

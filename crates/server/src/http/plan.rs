@@ -15,7 +15,7 @@ use crate::http::filters::{addition::Addition, charset::Charset, gzip::Gzip, hea
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_request::AuthRequest, autoindex::AutoIndex, gzip_static::GzipStatic,
-    index::Index, open_file_cache::OpenFileCache, proxy::Proxy, rewrite::Script,
+    index::Index, open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
     static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -86,6 +86,8 @@ pub struct Plan {
     pub headers: Arc<Headers>,
     /// `add_before_body`, `add_after_body`.
     pub addition: Arc<Addition>,
+    /// `post_action`; `None` where there is none.
+    pub post_action: Option<Arc<PostAction>>,
     /// `access_log`.
     pub access_log: Arc<AccessLogs>,
     /// `error_log`.

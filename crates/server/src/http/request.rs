@@ -17,7 +17,8 @@ use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{
-    access, auth_request, autoindex, gzip_static, index, proxy, rewrite, static_file, try_files,
+    access, auth_request, autoindex, gzip_static, index, post_action, proxy, rewrite, static_file,
+    try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -152,8 +153,14 @@ enum Phase {
 /// `Err` means that the connection cannot go on (the client left, a time limit passed); the
 /// caller logs the request all the same.
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
-    let step = phases(request, exchange, Phase::ServerRewrite).await?;
-    resume(request, exchange, step).await
+    let outcome = match phases(request, exchange, Phase::ServerRewrite).await {
+        Ok(step) => resume(request, exchange, step).await,
+        Err(abort) => Err(abort),
+    };
+    if request.depth == 0 {
+        post_action::run(request, &outcome).await;
+    }
+    outcome
 }
 
 /// Goes on from a step until a response has been sent.

@@ -8,6 +8,7 @@ pub mod gzip_static;
 pub mod index;
 pub mod map;
 pub mod open_file_cache;
+pub mod post_action;
 pub mod proxy;
 pub mod rewrite;
 pub mod split_clients;

@@ -1,0 +1,84 @@
+//! `post_action`: what is still done for a request when its response has been sent.
+//!
+//! nginx has it without describing it. The request itself goes on, as after a redirect within
+//! the server; what that answers is dropped, and the next request of the connection waits until
+//! it is done. The access log's line is written after it and shows its URI and status.
+
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+
+use crate::compile::{Compiler, Feature};
+use crate::http::exchange::test::Recorder;
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::request::{self, Request, Step};
+
+static POST_ACTION: Setting<Bytes> = Setting::new("post_action", &["uri"], parse::bytes)
+    .contexts(
+        Contexts::HTTP
+            .or(Contexts::SERVER)
+            .or(Contexts::LOCATION)
+            .or(Contexts::LOCATION_IF),
+    )
+    .default("\"\"")
+    .manual(
+        "A path, or a named location, that a request goes to when its response has been sent. \
+         Its answer is dropped. An empty text turns it off.",
+    );
+
+/// `post_action`.
+#[derive(Debug)]
+pub struct PostAction {
+    target: Bytes,
+}
+
+impl Feature for PostAction {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&POST_ACTION];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<PostAction, Fault> {
+        Ok(PostAction {
+            target: scope.get(&POST_ACTION)?,
+        })
+    }
+}
+
+impl PostAction {
+    /// Whether nothing is done.
+    pub fn is_off(&self) -> bool {
+        self.target.is_empty()
+    }
+
+    fn step(&self) -> Step {
+        match self.target.first() {
+            Some(b'/') => Step::Redirect {
+                uri: self.target.to_vec(),
+                args: Vec::new(),
+            },
+            _ => Step::Named(self.target.clone()),
+        }
+    }
+}
+
+/// Does what is to be done for a main request that ended with `outcome`. The place that the
+/// request comes to may have a `post_action` too: they end with the changes of its URI.
+pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
+    if matches!(outcome, Err(Abort::Silently)) || request.plan.post_action.is_none() {
+        return;
+    }
+    if let Some(connection) = request.connection.shared() {
+        connection.stream.start_send();
+    }
+    let header_only = request.response.header_only;
+    request.head_only = true;
+    request.body.end_unread();
+    // Nobody listens, and nobody's leaving ends it.
+    let mut nobody = Exchange::test(Recorder::default());
+    while let Some(action) = request.plan.post_action.clone() {
+        let last = request.changes_left == 0;
+        // Whatever comes of it: it has been logged.
+        let _ = Box::pin(request::resume(request, &mut nobody, action.step())).await;
+        if last {
+            break;
+        }
+    }
+    request.response.header_only = header_only;
+}
