@@ -129,12 +129,14 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
         failures.extend(outcome.failures);
         outcome.notes.iter().for_each(|note| println!("{note}"));
     }
-    if mode == Mode::Check {
+    if mode == Mode::Check || (mode == Mode::Compare && filters.is_empty()) {
         let transcripts = files.into_iter().map(|file| {
             let path = here.join("transcripts").join(format!("{}.txt", file.area));
             (file, Transcript::load(&path))
         });
         failures.extend(coverage::findings(&transcripts.collect::<Vec<_>>()));
+    }
+    if mode == Mode::Check {
         println!("not visible from outside, and so not covered:");
         coverage::invisible().for_each(|line| println!("    {line}"));
     }
