@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::Buffer;
+use engine::select::{Either, either};
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
-use super::{Peer, Settings, note};
+use super::{Peer, Settings, client_left, note};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::Piece;
 use crate::http::request::Request;
@@ -28,6 +29,7 @@ pub struct UpstreamBody {
     remaining: Remaining,
     received: Buffer,
     read_timeout: Duration,
+    ignore_client_abort: bool,
     /// Every part leaves at once (`proxy_buffering off`).
     flush: bool,
     flush_next: bool,
@@ -56,6 +58,7 @@ impl UpstreamBody {
             },
             received: rest,
             read_timeout: settings.read_timeout,
+            ignore_client_abort: settings.ignore_client_abort,
             flush: !settings.buffering,
             flush_next: false,
         }
@@ -65,7 +68,7 @@ impl UpstreamBody {
     pub async fn next(
         &mut self,
         request: &mut Request,
-        _exchange: &mut Exchange,
+        exchange: &mut Exchange,
     ) -> Result<Option<Piece>, Abort> {
         if std::mem::take(&mut self.flush_next) {
             return Ok(Some(Piece::Flush));
@@ -87,7 +90,16 @@ impl UpstreamBody {
                 connection.stream.start_send();
             }
             let deadline = engine::now() + self.read_timeout;
-            match self.peer.stream.recv(Some(deadline)).await {
+            let receiving = self.peer.stream.recv(Some(deadline));
+            let received = if self.ignore_client_abort {
+                receiving.await
+            } else {
+                match either(receiving, exchange.client_gone()).await {
+                    Either::First(received) => received,
+                    Either::Second(abort) => return Err(client_left(request, abort)),
+                }
+            };
+            match received {
                 Ok(buffer) if buffer.is_empty() => return self.closed(request),
                 Ok(buffer) => {
                     note(request, |attempt, _| {

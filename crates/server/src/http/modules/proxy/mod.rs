@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::Buffer;
 use engine::net::{Address, Segment, Stream};
 use engine::select::{Either, either};
 use proto::method::Method;
@@ -97,6 +98,8 @@ impl Seen {
 /// A connection to a peer.
 pub(super) struct Peer {
     stream: Stream,
+    /// What it sent, or how it ended, while the request was still being sent.
+    early: Option<io::Result<Buffer>>,
 }
 
 /// Why a try came to nothing.
@@ -285,9 +288,9 @@ async fn attempt(
     began: Instant,
 ) -> Result<(Peer, Answer), Ended> {
     let address = choose(request, selection, &outgoing.uri)?;
-    let peer = connect(request, exchange, settings, &address).await?;
-    send(request, exchange, settings, &peer, outgoing).await?;
-    let answer = response::read(request, exchange, settings, &peer).await?;
+    let mut peer = connect(request, exchange, settings, &address).await?;
+    send(request, exchange, settings, &mut peer, outgoing).await?;
+    let answer = response::read(request, exchange, settings, &mut peer).await?;
     let status = answer.head.status();
     // An answer that is as bad as none counts as none while there is another peer to try.
     if let Some(cause) = Causes::of_status(status)
@@ -362,7 +365,10 @@ async fn connect(
                 stream.set_nodelay(true);
             }
             note(request, |attempt, elapsed| attempt.connect_time = elapsed);
-            Ok(Peer { stream })
+            Ok(Peer {
+                stream,
+                early: None,
+            })
         }
         Err(error) => Err(Ended::Failed(Failure {
             sent: false,
@@ -399,47 +405,91 @@ fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Fai
     }
 }
 
-/// Sends head and body. A peer that closes while the body is being sent may have answered
-/// already, so only a failure without an answer counts; that shows when the answer is read.
+/// Sends head and body. A peer that answers or closes meanwhile gets no more of the body; what it
+/// has said shows when the answer is read.
 async fn send(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &Peer,
+    peer: &mut Peer,
     outgoing: &Outgoing,
 ) -> Result<(), Ended> {
-    let stream = &peer.stream;
     let mut sent = outgoing.head.len() as u64;
-    stream.push(Segment::Bytes(outgoing.head.clone()));
+    peer.stream.push(Segment::Bytes(outgoing.head.clone()));
     if settings.pass_request_body {
-        if outgoing.buffered {
-            sent += push_stored_body(request, stream);
-        } else {
-            while let Some(bytes) = exchange.read_body(request).await? {
-                if let Some(status) = too_large(request) {
-                    return Err(Ended::Refused(status));
-                }
-                sent += push_part(request, stream, bytes);
-                if stream.backlog() > BACKLOG_MAX && stream.drained(BACKLOG_MAX).await.is_err() {
-                    break;
-                }
-                stream.start_send();
-            }
-            if request.body.chunked() {
-                stream.push(Segment::Bytes(Bytes::from_static(b"0\r\n\r\n")));
-            }
-        }
+        sent += match outgoing.buffered {
+            true => push_stored_body(request, &peer.stream),
+            false => stream_body(request, exchange, settings, peer).await?,
+        };
     }
     note(request, |attempt, _| attempt.bytes_sent = sent);
-    stream.start_send();
-    if stream.backlog() > BACKLOG_MAX
-        && let Err(error) = stream.drained(BACKLOG_MAX).await
-        && error.kind() == io::ErrorKind::TimedOut
-    {
-        let doing = "while sending request to upstream";
-        return Err(Ended::Failed(failed(request, &error, "send()", doing)));
+    peer.stream.start_send();
+    wait_for_peer(request, exchange, settings, peer).await
+}
+
+/// Passes the client's body on as it comes; the number of bytes sent.
+async fn stream_body(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+) -> Result<u64, Ended> {
+    let mut sent = 0;
+    loop {
+        peer.stream.start_send();
+        let read = match either(exchange.read_body(request), peer.stream.recv(None)).await {
+            Either::First(read) => read?,
+            Either::Second(early) => {
+                peer.early = Some(early);
+                return Ok(sent);
+            }
+        };
+        let Some(bytes) = read else { break };
+        if let Some(status) = too_large(request) {
+            return Err(Ended::Refused(status));
+        }
+        sent += push_part(request, &peer.stream, bytes);
+        wait_for_peer(request, exchange, settings, peer).await?;
+        if peer.early.is_some() {
+            return Ok(sent);
+        }
     }
-    Ok(())
+    if request.body.chunked() {
+        peer.stream.push(Segment::Bytes(Bytes::from_static(b"0\r\n\r\n")));
+    }
+    Ok(sent)
+}
+
+/// Waits while the peer has too much to take already, and has not answered.
+async fn wait_for_peer(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+) -> Result<(), Ended> {
+    if peer.stream.backlog() <= BACKLOG_MAX || peer.early.is_some() {
+        return Ok(());
+    }
+    let taken = either(peer.stream.drained(BACKLOG_MAX), peer.stream.recv(None));
+    let taken = if settings.ignore_client_abort {
+        taken.await
+    } else {
+        match either(taken, exchange.client_gone()).await {
+            Either::First(taken) => taken,
+            Either::Second(abort) => return Err(client_left(request, abort).into()),
+        }
+    };
+    match taken {
+        Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+            let doing = "while sending request to upstream";
+            Err(Ended::Failed(failed(request, &error, "send()", doing)))
+        }
+        Either::First(_) => Ok(()),
+        Either::Second(early) => {
+            peer.early = Some(early);
+            Ok(())
+        }
+    }
 }
 
 /// One part of a streamed body, framed as the client framed it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::select::{Either, either};
-use proto::h1::Version;
+use proto::h1::{self, Version};
 use proto::h1::response::{ResponseHead, parse};
 use proto::header::Known;
 
@@ -40,7 +40,7 @@ pub(super) async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &Peer,
+    peer: &mut Peer,
 ) -> Result<Answer, Ended> {
     let mut answer = Answer {
         head: ResponseHead::default(),
@@ -49,8 +49,11 @@ pub(super) async fn read(
     };
     loop {
         let deadline = Some(engine::now() + settings.read_timeout);
+        let early = peer.early.take();
         let receiving = peer.stream.recv(deadline);
-        let received = if settings.ignore_client_abort {
+        let received = if let Some(early) = early {
+            early
+        } else if settings.ignore_client_abort {
             receiving.await
         } else {
             match either(receiving, exchange.client_gone()).await {
@@ -76,13 +79,11 @@ pub(super) async fn read(
         note(request, |attempt, _| {
             attempt.bytes_received += buffer.len() as u64
         });
-        let before = answer.bytes.len();
         answer.bytes.extend_from_slice(&buffer);
         answer.rest = buffer;
         loop {
             match parse(&answer.bytes, &mut answer.head) {
                 Ok(Some(length)) => {
-                    answer.rest.advance(length.saturating_sub(before));
                     let informational = matches!(answer.head.status(), 100 | 102..=199);
                     if informational && answer.head.version() > Version::Http09 {
                         answer.bytes.drain(..length);
@@ -99,6 +100,10 @@ pub(super) async fn read(
                             "upstream sent no valid HTTP/1.0 header {READING}"
                         );
                     }
+                    // What follows the head lies at the end of what came last.
+                    let unread = answer.bytes.len().saturating_sub(length);
+                    let read = answer.rest.len().saturating_sub(unread);
+                    answer.rest.advance(read);
                     answer.bytes.truncate(length);
                     let status = answer.head.status();
                     note(request, |attempt, elapsed| {
@@ -173,6 +178,12 @@ pub(super) fn apply(
     response.status_text = (!text.is_empty()).then(|| Bytes::copy_from_slice(text));
     response.content_length = answer.head.content_length();
     for field in answer.head.fields() {
+        if comes_once(field.known)
+            && let Some(first) = answer.head.find(field.known).filter(|first| first != field)
+        {
+            warn_of_duplicate(request, answer, *field, first);
+            continue;
+        }
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         copy_field(request, proxy, &settings, target, field.known, name, value);
     }
@@ -182,6 +193,36 @@ pub(super) fn apply(
         request.response.charset = Bytes::copy_from_slice(charset);
     }
     Applied::Pass
+}
+
+/// Fields of which an answer has one: nginx passes on the first and ignores others.
+fn comes_once(known: Known) -> bool {
+    matches!(
+        known,
+        Known::ContentType
+            | Known::Date
+            | Known::ETag
+            | Known::Expires
+            | Known::LastModified
+            | Known::Location
+            | Known::Refresh
+            | Known::Server
+    )
+}
+
+fn warn_of_duplicate(request: &Request, answer: &Answer, field: h1::Field, first: h1::Field) {
+    let text = |field: h1::Field| {
+        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        [name, b": ", value].concat()
+    };
+    let (second, first) = (text(field), text(first));
+    log::error!(
+        request,
+        Warn,
+        "upstream sent duplicate header line: \"{}\", previous value: \"{}\", ignored {READING}",
+        log::Printable(&second),
+        log::Printable(&first)
+    );
 }
 
 /// The head of a 101, as the client gets it.
@@ -309,8 +350,11 @@ fn copy_field(
             request.response.fields.push(field(owned));
         }
         Known::Location => {
-            let location = rewrite_location(request, proxy, target, &owned).unwrap_or(owned);
-            request.response.add_location(location);
+            // Only what `proxy_redirect` has changed is made absolute, as in nginx.
+            match rewrite_location(request, proxy, target, &owned) {
+                Some(rewritten) => request.response.add_location(rewritten),
+                None => request.response.fields.push(field(owned)),
+            }
         }
         _ if name.eq_ignore_ascii_case(b"Refresh") => {
             let rewritten = rewrite_refresh(request, proxy, target, value);

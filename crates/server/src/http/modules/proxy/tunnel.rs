@@ -1,8 +1,9 @@
 //! Upgraded connections (WebSocket and others): bytes both ways until one side ends.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use engine::net::{Segment, Stream};
 use engine::select::{Either, either};
 
@@ -31,41 +32,32 @@ pub(super) async fn run(
     if request.plan.core.tcp_nodelay {
         client.set_nodelay(true);
     }
+    let passed = Cell::new(answer.rest.len() as u64);
     client.push(Segment::Bytes(answer.rest.into_bytes()));
     client.start_send();
     upstream.push(Segment::Bytes(tunnel.received.into_bytes()));
     upstream.start_send();
-    loop {
-        let deadline = Some(engine::now() + settings.read_timeout);
-        let (from_client, received) =
-            match either(client.recv(deadline), upstream.recv(deadline)).await {
-                Either::First(received) => (true, received),
-                Either::Second(received) => (false, received),
-            };
-        let bytes = match received {
-            Ok(buffer) if buffer.is_empty() => break,
-            Ok(buffer) => buffer.into_bytes(),
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                log::error!(
-                    request,
-                    Error,
-                    "upstream timed out (110: Connection timed out) while proxying upgraded connection"
-                );
-                break;
-            }
-            Err(_) => break,
-        };
-        let length = bytes.len() as u64;
-        if !from_client {
-            request.bytes_sent += length;
-            request.body_bytes_sent += length;
-        }
-        if pass(if from_client { upstream } else { client }, bytes)
-            .await
-            .is_err()
-        {
-            break;
-        }
+    let active = Cell::new(engine::now());
+    let ended = either(
+        carry(upstream, client, settings.read_timeout, &active, &passed),
+        carry(
+            client,
+            upstream,
+            settings.read_timeout,
+            &active,
+            &Cell::new(0),
+        ),
+    )
+    .await;
+    request.bytes_sent += passed.get();
+    request.body_bytes_sent += passed.get();
+    let (Either::First(ended) | Either::Second(ended)) = ended;
+    if ended.is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut) {
+        log::error!(
+            request,
+            Error,
+            "upstream timed out (110: Connection timed out) while proxying upgraded connection"
+        );
     }
     // What one side sent before it ended still reaches the other.
     let _ = client.drained(0).await;
@@ -74,12 +66,37 @@ pub(super) async fn run(
     Err(Abort::Ended)
 }
 
-async fn pass(to: &Stream, bytes: Bytes) -> std::io::Result<()> {
-    to.push(Segment::Bytes(bytes));
-    to.start_send();
-    if to.backlog() > BACKLOG_MAX {
-        to.drained(BACKLOG_MAX).await
-    } else {
-        Ok(())
+/// Carries bytes one way until the sender ends or the receiver takes no more. Each way waits for its own receiver only, so
+/// that one which does not read holds nothing else up. Silence in both ways for `timeout` ends it.
+async fn carry(
+    from: &Stream,
+    to: &Stream,
+    timeout: Duration,
+    active: &Cell<Instant>,
+    passed: &Cell<u64>,
+) -> std::io::Result<()> {
+    loop {
+        let buffer = match from.recv(Some(active.get() + timeout)).await {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::TimedOut
+                    && engine::now() < active.get() + timeout =>
+            {
+                continue; // the other way was active meanwhile
+            }
+            received => received?,
+        };
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        active.set(engine::now());
+        passed.set(passed.get() + buffer.len() as u64);
+        to.push(Segment::Bytes(buffer.into_bytes()));
+        to.start_send();
+        if to.backlog() > BACKLOG_MAX {
+            if to.drained(BACKLOG_MAX).await.is_err() {
+                return Ok(());
+            }
+            active.set(engine::now());
+        }
     }
 }
