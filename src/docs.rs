@@ -56,6 +56,8 @@ fn write_pages(directory: &Path, registry: &Registry) -> Result<(), String> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use conf::Effect;
+
     use super::*;
     use crate::application::registry;
 
@@ -74,6 +76,24 @@ mod tests {
             .map(|spec| spec.name)
             .collect();
         assert_eq!(bare, [""; 0]);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_listed() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/differences.md");
+        let text = std::fs::read_to_string(page).unwrap();
+        let is_listed = |name: &str, reason: &str| {
+            let row = format!(" {reason} |");
+            let mut rows = text.lines().filter(|line| line.ends_with(&row));
+            rows.any(|line| line.contains(&format!("`{name}`")))
+        };
+        let mut missing = Vec::new();
+        for spec in registry().iter().map(|declared| declared.spec()) {
+            if let Effect::NoEffect(reason) = spec.effect {
+                missing.extend(spec.names().filter(|name| !is_listed(name, reason)));
+            }
+        }
+        assert_eq!(missing, [""; 0], "docs/differences.md lists no such row");
     }
 
     #[test]

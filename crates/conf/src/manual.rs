@@ -7,8 +7,11 @@ use crate::contexts::Contexts;
 use crate::registry::Registry;
 use crate::spec::{BlockKind, Effect, Reload, Spec};
 
-/// Every page, by file name (`gzip.md`): one for each group, under its first name. Directives that
-/// share a name share a page.
+/// The file name of the page that lists all others.
+const INDEX: &str = "README.md";
+
+/// Every page, by file name (`gzip.md`): one for each group, under its first name, and a list of
+/// them. Directives that share a name share a page.
 #[must_use]
 pub fn pages(registry: &Registry) -> BTreeMap<String, String> {
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
@@ -20,7 +23,29 @@ pub fn pages(registry: &Registry) -> BTreeMap<String, String> {
         }
         page.push_str(&directive_page(spec));
     }
+    pages.insert(INDEX.to_owned(), index(registry));
     pages
+}
+
+/// The list of all directives by name, with where they may stand.
+fn index(registry: &Registry) -> String {
+    let mut rows = BTreeMap::new();
+    for spec in registry.iter().map(|declared| declared.spec()) {
+        for name in spec.names() {
+            let effect = match spec.effect {
+                Effect::Works => "",
+                Effect::NoEffect(_) => "no effect here",
+            };
+            let place = contexts_of(spec.contexts_of(name));
+            let row = format!("| [{name}]({}.md) | {place} | {effect} |\n", spec.name);
+            rows.insert((name, place), row);
+        }
+    }
+    let rows: String = rows.into_values().collect();
+    format!(
+        "# Directives\n\nMade by `make docs` from the table of directives; not edited by hand.\n\n\
+         | directive | context | |\n|---|---|---|\n{rows}"
+    )
 }
 
 /// The page of a directive in Markdown.
@@ -123,16 +148,19 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn contexts(spec: &Spec) -> String {
-    let show = |contexts: Contexts| match contexts {
+fn contexts_of(contexts: Contexts) -> String {
+    match contexts {
         Contexts::ALL => "any".to_owned(),
         contexts => contexts.to_string(),
-    };
-    let mut text = show(spec.contexts);
+    }
+}
+
+fn contexts(spec: &Spec) -> String {
+    let mut text = contexts_of(spec.contexts);
     for name in spec.names() {
         let own = spec.contexts_of(name);
         if own != spec.contexts {
-            let _ = write!(text, "; `{name}`: {}", show(own));
+            let _ = write!(text, "; `{name}`: {}", contexts_of(own));
         }
     }
     text
