@@ -192,7 +192,7 @@ fn run(case: &Case, program: &Program) -> Result<(), String> {
         let messages = messages.join("\n");
         return Err(format!("expected\n{expected}\nbut -t printed\n{messages}"));
     }
-    if succeeded != !case.messages.iter().any(|line| is_error(line)) {
+    if succeeded == case.messages.iter().any(|line| is_error(line)) {
         return Err(format!("-t succeeded: {succeeded}"));
     }
     if case.requests.is_empty() {
@@ -363,7 +363,7 @@ impl Prefix {
         let request = self.filled(request);
         let mut parts = split(&request);
         let mut text = format!("{} HTTP/1.0\r\n", parts.next()?);
-        parts.for_each(|field| text.push_str(&format!("{field}\r\n")));
+        parts.for_each(|field| text.extend([field, "\r\n"]));
         if !text.to_ascii_lowercase().contains("\r\nhost:") {
             text.push_str("Host: localhost\r\n");
         }
