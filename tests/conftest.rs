@@ -337,7 +337,7 @@ impl Prefix {
         };
         let text = fs::read_to_string(self.folder.join(name)).unwrap();
         let mut lines: Vec<&str> = text.lines().collect();
-        let emptied = lines.iter_mut().nth(number - 1);
+        let emptied = lines.get_mut(number - 1);
         let emptied = emptied.is_some_and(|line| !std::mem::take(line).is_empty());
         fs::write(self.folder.join(name), lines.join("\n")).unwrap();
         emptied
