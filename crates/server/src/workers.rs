@@ -25,6 +25,9 @@ use crate::log;
 /// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
+/// How many idle connections are closed at once to make room for new ones (nginx's 32).
+const REUSED_MAX: usize = 32;
+
 /// What threads are started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -341,7 +344,7 @@ impl Worker {
 
     /// How long the first byte of a new connection may take.
     pub fn first_byte_timeout(&self, connection: &Connection) -> Duration {
-        let local = self.current();
+        let local = connection.generation();
         let timeout =
             connection.with_servers(&local, |servers| servers.default.core.client_header_timeout);
         timeout.unwrap_or(Duration::from_secs(60))
@@ -370,10 +373,23 @@ impl Worker {
             .filter(|(id, _)| !kept.contains_key(id))
             .collect();
         *self.accepting.borrow_mut() = kept;
+        if !gone.is_empty() {
+            self.leave_over(&old);
+        }
         for event in gone.into_values().flatten() {
             event.set();
         }
         self.listen(fresh);
+    }
+
+    /// Connections whose listener is not in the new generation stay with the old one.
+    fn leave_over(&self, old: &Rc<Local>) {
+        let current = self.current();
+        for connection in self.open_connections() {
+            if current.generation.http.binding(&connection.listener).is_none() {
+                connection.stay_with(old);
+            }
+        }
     }
 
     /// Starts accepting from these sockets.
@@ -407,12 +423,7 @@ impl Worker {
         {
             event.set();
         }
-        // As with nginx, a connection whose first request is still on its way is not idle.
-        for connection in self.open_connections() {
-            if connection.idle.get() && connection.requests.get() > 0 {
-                connection.stream.shutdown_read();
-            }
-        }
+        engine::spawn(close_idle(Rc::clone(self)));
         self.end_if_idle();
     }
 
@@ -445,7 +456,8 @@ impl Worker {
         }
     }
 
-    /// Closes some idle connections to make room, the way nginx reuses keep-alive ones.
+    /// Closes the connections that have been idle for longest to make room, as nginx does: those
+    /// that are kept alive, and those that have never sent anything.
     fn make_room(&self) {
         let now = engine::now();
         if self
@@ -460,14 +472,29 @@ impl Worker {
                 self.connections_max
             );
         }
-        let idle = self
+        let mut idle: Vec<(Instant, Rc<Connection>)> = self
             .open_connections()
             .into_iter()
-            .filter(|c| c.idle.get() && c.requests.get() > 0);
-        for connection in idle.take(32) {
+            .filter_map(|connection| Some((connection.idle_since.get()?, connection)))
+            .collect();
+        idle.sort_unstable_by_key(|(since, _)| *since);
+        let count = (idle.len() / 8).clamp(1, REUSED_MAX);
+        for (_, connection) in idle.iter().take(count) {
             connection.stream.shutdown_read();
         }
     }
+}
+
+/// Closes what is idle, once every request has been seen that came before the order to quit. As
+/// with nginx, a connection whose first request is still on its way is not idle.
+async fn close_idle(worker: Rc<Worker>) {
+    engine::yield_now().await;
+    for connection in worker.open_connections() {
+        if connection.idle_since.get().is_some() && connection.requests.get() > 0 {
+            connection.stream.shutdown_read();
+        }
+    }
+    worker.end_if_idle();
 }
 
 /// Accepts from one socket until told to stop; what was accepted by then is served.

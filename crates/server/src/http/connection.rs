@@ -41,14 +41,16 @@ pub struct Connection {
     pub started: Instant,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
-    /// Waiting for the next request: may be closed at any time without loss.
-    pub idle: Cell<bool>,
+    /// Since when it waits for the next request, if it does: it may then be closed without loss.
+    pub idle_since: Cell<Option<Instant>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
     /// How long it may be idle, by the plan of its last request.
     pub keepalive_timeout: Cell<Duration>,
     peer: OnceCell<Address>,
     local: OnceCell<Address>,
+    /// The generation it stays with, once a reload has taken its listener away.
+    kept: OnceCell<Rc<Local>>,
     /// Virtual servers of its address in the generation used last.
     servers: RefCell<Option<(u64, Arc<AddressServers>)>>,
 }
@@ -68,11 +70,12 @@ impl Connection {
             requests: Cell::new(0),
             started: engine::now(),
             worker,
-            idle: Cell::new(false),
+            idle_since: Cell::new(None),
             nodelay: Cell::new(false),
             keepalive_timeout: Cell::new(Duration::ZERO),
             peer: OnceCell::new(),
             local: OnceCell::new(),
+            kept: OnceCell::new(),
             servers: RefCell::new(None),
         }
     }
@@ -95,8 +98,24 @@ impl Connection {
             .unwrap_or(&self.listener.0)
     }
 
-    /// Looks at the virtual servers of the address it came by, in this generation. `None` when
-    /// a reload took the address away: the connection then ends.
+    /// The generation that serves its next request.
+    pub fn generation(&self) -> Rc<Local> {
+        let kept = self.kept.get().map(Rc::clone);
+        kept.unwrap_or_else(|| self.worker.current())
+    }
+
+    /// Lets it stay with a generation, since the next one does not know its listener. It ends
+    /// with its next response.
+    pub fn stay_with(&self, local: &Rc<Local>) {
+        let _ = self.kept.set(Rc::clone(local)); // it stays with the first
+    }
+
+    /// Whether a reload has taken its listener away.
+    pub fn is_left_over(&self) -> bool {
+        self.kept.get().is_some()
+    }
+
+    /// Looks at the virtual servers of the address it came by, in its generation.
     pub fn with_servers<R>(&self, local: &Local, look: impl FnOnce(&AddressServers) -> R) -> Option<R> {
         let number = local.generation.number;
         {
@@ -184,7 +203,7 @@ pub async fn serve(connection: Rc<Connection>) {
                 None => break,
             }
         }
-        let local = connection.worker.current();
+        let local = connection.generation();
         let taken = connection.with_servers(&local, |servers| {
             pool::take(&local, &connection, &servers.default)
         });
@@ -250,12 +269,10 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
         true => connection.worker.first_byte_timeout(connection),
         false => connection.keepalive_timeout.get(),
     };
-    connection.idle.set(true);
-    let received = connection
-        .stream
-        .recv_idle(Some(engine::now() + wait))
-        .await;
-    connection.idle.set(false);
+    let now = engine::now();
+    connection.idle_since.set(Some(now));
+    let received = connection.stream.recv_idle(Some(now + wait)).await;
+    connection.idle_since.set(None);
     match received {
         Ok(buffer) if !buffer.is_empty() => Some(buffer),
         Ok(_) => {

@@ -201,9 +201,6 @@ pub async fn refuse(
     status: u16,
 ) -> Result<(), Abort> {
     exchange.forbid_keepalive();
-    request.changes_left = request
-        .changes_left
-        .min(crate::http::request::URI_CHANGES_MAX);
     match finish(request, exchange, status).await? {
         None => Ok(()),
         Some(step) => Box::pin(crate::http::request::resume(request, exchange, step)).await,

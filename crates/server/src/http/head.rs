@@ -45,7 +45,7 @@ impl Request {
             internal: false,
             depth: 0,
             head_only: false,
-            changes_left: URI_CHANGES_MAX,
+            changes_left: URI_CHANGES_MAX + 1,
             error_page_taken: false,
             error_status: 0,
             response: Response::default(),
@@ -86,7 +86,7 @@ impl Request {
         self.internal = false;
         self.depth = 0;
         self.head_only = false;
-        self.changes_left = URI_CHANGES_MAX;
+        self.changes_left = URI_CHANGES_MAX + 1;
         self.error_page_taken = false;
         self.error_status = 0;
         self.captures.clear();

@@ -10,29 +10,30 @@ use crate::http::request::{Request, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX};
 use crate::log;
 
 impl Request {
-    /// Uses up one of the changes that a request may make to its URI; 500 when none is left.
+    /// Uses up one of the changes that a request may make to its URI; 500 when that was the last,
+    /// which is never made.
     pub fn count_change(&mut self) -> Result<(), u16> {
-        match self.changes_left.checked_sub(1) {
-            Some(left) => {
-                self.changes_left = left;
-                Ok(())
-            }
-            None => {
-                log::error!(
-                    self,
-                    Error,
-                    "rewrite or internal redirection cycle while processing \"{}\"",
-                    String::from_utf8_lossy(&self.uri)
-                );
-                Err(500)
-            }
+        if self.may_change() {
+            return Ok(());
         }
+        log::error!(
+            self,
+            Error,
+            "rewrite or internal redirection cycle while processing \"{}\"",
+            String::from_utf8_lossy(&self.uri)
+        );
+        Err(500)
+    }
+
+    fn may_change(&mut self) -> bool {
+        self.changes_left = self.changes_left.saturating_sub(1);
+        self.changes_left > 0
     }
 
     /// Takes another URI and starts again at the server's rewrite phase (nginx's
     /// `ngx_http_internal_redirect`).
     pub fn redirect(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Result<(), u16> {
-        if self.changes_left == 0 {
+        if !self.may_change() {
             log::error!(
                 self,
                 Error,
@@ -41,7 +42,6 @@ impl Request {
             );
             return Err(500);
         }
-        self.changes_left -= 1;
         self.uri = uri;
         self.args = args;
         self.start_over();
@@ -50,7 +50,7 @@ impl Request {
 
     /// Enters a named location with the URI as it stands (nginx's `ngx_http_named_location`).
     pub fn enter_named(&mut self, name: &Bytes) -> Result<(), u16> {
-        if self.changes_left == 0 {
+        if !self.may_change() {
             log::error!(
                 self,
                 Error,
@@ -59,7 +59,6 @@ impl Request {
             );
             return Err(500);
         }
-        self.changes_left -= 1;
         if self.uri.is_empty() {
             log::error!(
                 self,
@@ -134,7 +133,7 @@ impl Request {
         child.internal = true;
         child.depth = self.depth + 1;
         child.head_only = head_only;
-        child.changes_left = URI_CHANGES_MAX;
+        child.changes_left = URI_CHANGES_MAX + 1;
         child.prepared = true;
         child.main_charset = if self.depth == 0 {
             self.response.charset.clone()

@@ -109,7 +109,7 @@ pub struct Request {
     pub depth: u8,
     /// A subrequest whose body nobody wants (`auth_request`).
     pub head_only: bool,
-    /// How many URI changes are left.
+    /// How many URI changes are left; none can be made of the last, which marks a cycle.
     pub changes_left: u8,
     /// Whether an `error_page` has been taken and none may follow.
     pub error_page_taken: bool,

@@ -549,6 +549,7 @@ pub fn may_keep_alive(connection: &Connection, request: &Request) -> bool {
         && connection.requests.get() < core.keepalive_requests
         && engine::now().saturating_duration_since(connection.started) <= core.keepalive_time
         && !connection.worker.quitting()
+        && !connection.is_left_over()
         && core.keepalive_disable.allows(request)
 }
 

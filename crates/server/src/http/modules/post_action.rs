@@ -72,13 +72,11 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     request.body.end_unread();
     // Nobody listens, and nobody's leaving ends it.
     let mut nobody = Exchange::test(Recorder::default());
-    while let Some(action) = request.plan.post_action.clone() {
-        let last = request.changes_left == 0;
+    while request.changes_left > 0
+        && let Some(action) = request.plan.post_action.clone()
+    {
         // Whatever comes of it: it has been logged.
         let _ = Box::pin(request::resume(request, &mut nobody, action.step())).await;
-        if last {
-            break;
-        }
     }
     request.response.header_only = header_only;
 }
