@@ -11,7 +11,7 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
-    access, auth_request, autoindex, geo, gzip_static, index, map, open_file_cache, post_action, proxy, rewrite,
+    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, open_file_cache, post_action, proxy, rewrite,
     split_clients, static_file, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -31,6 +31,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     index::Index::DIRECTIVES,
     autoindex::AutoIndex::DIRECTIVES,
     open_file_cache::OpenFileCache::DIRECTIVES,
+    disable_symlinks::DisableSymlinks::DIRECTIVES,
     try_files::DIRECTIVES,
     access::Access::DIRECTIVES,
     auth_request::AuthRequest::DIRECTIVES,

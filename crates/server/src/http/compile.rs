@@ -127,11 +127,19 @@ pub enum LocationName {
     /// `= /path`.
     Exact(Bytes),
     /// `/path`; `no_regex` for `^~`.
-    Prefix { name: Bytes, no_regex: bool },
+    Prefix {
+        /// The prefix.
+        name: Bytes,
+        /// Written with `^~`.
+        no_regex: bool,
+    },
     /// `~ pattern` and `~* pattern`.
     Regex {
+        /// The pattern.
         pattern: String,
+        /// Written with `~*`.
         caseless: bool,
+        /// Where it stands, for errors.
         word: Word,
     },
     /// `@name`.
@@ -619,6 +627,7 @@ impl Builder<'_, '_> {
             index: compiler.feature_or_report(scope)?,
             autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,
+            disable_symlinks: compiler.feature_or_report(scope)?,
             gzip_static: compiler.feature_or_report(scope)?,
             gzip: compiler.feature_or_report(scope)?,
             charset: compiler.feature_or_report(scope)?,

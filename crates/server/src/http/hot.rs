@@ -150,6 +150,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.post_action.is_none()
         && plan.try_files.is_none()
         && plan.gzip_static.is_off()
+        && plan.disable_symlinks.is_off()
         && plan.addition.is_off()
         && plan.charset.is_constant()
         && plan.headers.is_constant()
@@ -190,6 +191,22 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if gzip::may_apply(request) {
         return None;
     }
+    let after = look_up(request)?;
+    let captured = !request.captures.is_empty() || !request.values.is_empty();
+    if !captured {
+        request.repeatable = Some(request.connection.listener.clone());
+    }
+    Some(after)
+}
+
+/// Answers a request whose head is that of one answered here before: what was found of it then
+/// holds, but for the file, the client's address and the state of the connection.
+pub fn respond_again(request: &mut Request) -> Option<After> {
+    look_up(request)
+}
+
+/// Looks for the response of the request's plan and path, and sends it.
+fn look_up(request: &mut Request) -> Option<After> {
     let local = Rc::clone(&request.local);
     let mut cache = local.hot.borrow_mut();
     let mut path = std::mem::take(&mut cache.scratch);

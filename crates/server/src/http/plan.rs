@@ -14,7 +14,7 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition::Addition, charset::Charset, gzip::Gzip, headers::Headers};
 use crate::http::location::Locations;
 use crate::http::modules::{
-    access::Access, auth_request::AuthRequest, autoindex::AutoIndex, gzip_static::GzipStatic,
+    access::Access, auth_request::AuthRequest, autoindex::AutoIndex, disable_symlinks::DisableSymlinks, gzip_static::GzipStatic,
     index::Index, open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
     static_file::Types, try_files::TryFiles,
 };
@@ -76,6 +76,8 @@ pub struct Plan {
     pub autoindex: Arc<AutoIndex>,
     /// `open_file_cache` and its family.
     pub open_file_cache: Arc<OpenFileCache>,
+    /// `disable_symlinks`.
+    pub disable_symlinks: Arc<DisableSymlinks>,
     /// `gzip_static`.
     pub gzip_static: Arc<GzipStatic>,
     /// `gzip` and its family.

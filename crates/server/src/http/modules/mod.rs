@@ -3,6 +3,7 @@
 pub mod access;
 pub mod auth_request;
 pub mod autoindex;
+pub mod disable_symlinks;
 pub mod geo;
 pub mod gzip_static;
 pub mod index;

@@ -20,6 +20,7 @@ use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting,
 use engine::file::{self, File, Metadata};
 
 use crate::compile::{Compiler, Feature};
+use crate::http::modules::disable_symlinks::Links;
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -178,7 +179,7 @@ pub struct Looked {
 pub struct LookupError {
     /// The system's answer.
     pub error: io::Error,
-    /// The call that failed, as nginx names it in its log: `open()` or `stat()`.
+    /// The call that failed, as nginx names it in its log: `open()`, `stat()`, `openat()`.
     pub call: &'static str,
 }
 
@@ -191,46 +192,53 @@ impl LookupError {
 
 /// Opens the file at a path, or finds it open in the cache that is in force for the request.
 pub async fn lookup(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+    let links = Links::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
-        through_cache(request, path).await
+        through_cache(request, path, links).await
     } else {
-        open(path).await
+        open(path, links).await
     }
 }
 
 /// What is at a path, without opening it if there is no cache to keep the descriptor.
 pub async fn test(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+    let links = Links::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
-        through_cache(request, path).await
+        through_cache(request, path, links).await
     } else {
         Ok(Looked {
             file: None,
-            metadata: stat(path).await?,
+            metadata: stat(path, links).await?,
         })
     }
 }
 
-async fn through_cache(request: &Request, path: &[u8]) -> Result<Looked, LookupError> {
+async fn through_cache(
+    request: &Request,
+    path: &[u8],
+    links: Links,
+) -> Result<Looked, LookupError> {
     let settings = &*request.plan.open_file_cache;
+    let key = Key { path, links };
     let now = engine::now();
-    let known = request.local.files.borrow_mut().find(settings, path, now);
+    let known = request.local.files.borrow_mut().find(settings, key, now);
     let outcome = match known {
         Known::Fresh(answer) => return answer.into_result(),
-        Known::Stale(looked) => revalidate(path, looked).await,
-        Known::Nothing => open(path).await,
+        Known::Stale(looked) => revalidate(key, looked).await,
+        Known::Nothing => open(path, links).await,
     };
     // The borrow ended above: other requests of this thread used the cache while this one waited.
     request
         .local
         .files
         .borrow_mut()
-        .keep(settings, path, &outcome, now);
+        .keep(settings, key, &outcome, now);
     outcome
 }
 
 /// The same file under the path keeps its descriptor; anything else is opened anew.
-async fn revalidate(path: &[u8], old: Looked) -> Result<Looked, LookupError> {
-    let metadata = stat(path).await?;
+async fn revalidate(key: Key<'_>, old: Looked) -> Result<Looked, LookupError> {
+    let metadata = stat(key.path, key.links).await?;
     let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
     if same && metadata.is_dir() == old.metadata.is_dir() {
         return Ok(Looked {
@@ -244,29 +252,58 @@ async fn revalidate(path: &[u8], old: Looked) -> Result<Looked, LookupError> {
             metadata,
         });
     }
-    open(path).await
+    open(key.path, key.links).await
 }
 
-async fn open(path: &[u8]) -> Result<Looked, LookupError> {
-    match file::open(Path::new(OsStr::from_bytes(path))).await {
+async fn open(path: &[u8], links: Links) -> Result<Looked, LookupError> {
+    let (call, opened) = if links.are_followed() {
+        let opened = file::open(Path::new(OsStr::from_bytes(path))).await;
+        ("open()", opened)
+    } else {
+        ("openat()", open_looking_at_links(path, links).await)
+    };
+    match opened {
         Ok((file, metadata)) => {
             let file = (!metadata.is_dir()).then_some(file);
             Ok(Looked { file, metadata })
         }
-        Err(error) => Err(LookupError {
-            error,
-            call: "open()",
-        }),
+        Err(error) => Err(LookupError { error, call }),
     }
 }
 
-async fn stat(path: &[u8]) -> Result<Metadata, LookupError> {
+async fn stat(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
+    if !links.are_followed() {
+        return match open_looking_at_links(path, links).await {
+            Ok((_, metadata)) => Ok(metadata),
+            Err(error) => Err(LookupError {
+                error,
+                call: "openat()",
+            }),
+        };
+    }
     file::stat(Path::new(OsStr::from_bytes(path)))
         .await
         .map_err(|error| LookupError {
             error,
             call: "stat()",
         })
+}
+
+async fn open_looking_at_links(path: &[u8], links: Links) -> io::Result<(File, Metadata)> {
+    let path = path.to_vec();
+    engine::blocking(move || {
+        let file = File::from(links.open(&path)?);
+        let metadata = file.metadata()?;
+        Ok((file, metadata))
+    })
+    .await
+}
+
+/// What is asked for: the same path may be allowed in one place and refused in another.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    path: &'a [u8],
+    links: Links,
 }
 
 /// The caches of one thread for one generation, by the scope that declares each.
@@ -282,9 +319,9 @@ impl FileCache {
         self.caches.clear();
     }
 
-    fn find(&mut self, settings: &OpenFileCache, path: &[u8], now: Instant) -> Known {
+    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Known {
         match self.cache(settings) {
-            Some(cache) => cache.find(settings, path, now),
+            Some(cache) => cache.find(settings, key, now),
             None => Known::Nothing,
         }
     }
@@ -292,7 +329,7 @@ impl FileCache {
     fn keep(
         &mut self,
         settings: &OpenFileCache,
-        path: &[u8],
+        key: Key<'_>,
         outcome: &Result<Looked, LookupError>,
         now: Instant,
     ) {
@@ -305,9 +342,9 @@ impl FileCache {
                 errno: error.errno(),
                 call: error.call,
             },
-            Err(_) => return cache.forget(path),
+            Err(_) => return cache.forget(key.path),
         };
-        cache.keep(settings, path, answer, now);
+        cache.keep(settings, key, answer, now);
     }
 
     fn cache(&mut self, settings: &OpenFileCache) -> Option<&mut Cache> {
@@ -367,6 +404,8 @@ struct Cache {
 
 struct Entry {
     path: Rc<[u8]>,
+    /// How it was opened; asked for otherwise, it is opened anew.
+    links: Links,
     answer: Answer,
     /// A file that was not asked for often enough to be kept open.
     closed: bool,
@@ -389,9 +428,9 @@ impl Cache {
         }
     }
 
-    fn find(&mut self, settings: &OpenFileCache, path: &[u8], now: Instant) -> Known {
+    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Known {
         self.expire(now);
-        let Some(&index) = self.by_path.get(path) else {
+        let Some(&index) = self.by_path.get(key.path) else {
             return Known::Nothing;
         };
         self.touch(index, now);
@@ -399,7 +438,7 @@ impl Cache {
             return Known::Nothing;
         };
         entry.uses += 1;
-        if entry.closed {
+        if entry.closed || entry.links != key.links {
             return Known::Nothing;
         }
         if now.saturating_duration_since(entry.checked) < settings.valid {
@@ -412,10 +451,10 @@ impl Cache {
     }
 
     /// Takes in what was found at a path.
-    fn keep(&mut self, settings: &OpenFileCache, path: &[u8], mut answer: Answer, now: Instant) {
-        let index = match self.by_path.get(path) {
+    fn keep(&mut self, settings: &OpenFileCache, key: Key<'_>, mut answer: Answer, now: Instant) {
+        let index = match self.by_path.get(key.path) {
             Some(&index) => index,
-            None => self.insert(path, answer.clone(), now),
+            None => self.insert(key, answer.clone(), now),
         };
         let Some(entry) = self.entry_mut(index) else {
             return;
@@ -429,6 +468,7 @@ impl Cache {
             entry.closed = false;
         }
         entry.answer = answer;
+        entry.links = key.links;
         entry.checked = now;
     }
 
@@ -439,13 +479,14 @@ impl Cache {
         }
     }
 
-    fn insert(&mut self, path: &[u8], answer: Answer, now: Instant) -> u32 {
+    fn insert(&mut self, key: Key<'_>, answer: Answer, now: Instant) -> u32 {
         if self.by_path.len() >= self.bounds.entries_max {
             self.remove(self.oldest);
         }
-        let path: Rc<[u8]> = path.into();
+        let path: Rc<[u8]> = key.path.into();
         let entry = Entry {
             path: Rc::clone(&path),
+            links: key.links,
             answer,
             closed: false,
             uses: 1,
@@ -563,6 +604,13 @@ mod tests {
         }
     }
 
+    fn key(path: &[u8]) -> Key<'_> {
+        Key {
+            path,
+            links: Links::FOLLOWED,
+        }
+    }
+
     fn failed() -> Answer {
         Answer::Failed {
             errno: 2,
@@ -577,28 +625,28 @@ mod tests {
     #[test]
     fn the_least_recently_used_entry_gives_way() {
         let (mut cache, settings, now) = (cache(2), settings(1), Instant::now());
-        cache.keep(&settings, b"/a", failed(), now);
-        cache.keep(&settings, b"/b", failed(), now);
-        assert!(is_fresh(&cache.find(&settings, b"/a", now)));
-        cache.keep(&settings, b"/c", failed(), now);
-        assert!(!is_fresh(&cache.find(&settings, b"/b", now)));
-        assert!(is_fresh(&cache.find(&settings, b"/a", now)));
-        assert!(is_fresh(&cache.find(&settings, b"/c", now)));
+        cache.keep(&settings, key(b"/a"), failed(), now);
+        cache.keep(&settings, key(b"/b"), failed(), now);
+        assert!(is_fresh(&cache.find(&settings, key(b"/a"), now)));
+        cache.keep(&settings, key(b"/c"), failed(), now);
+        assert!(!is_fresh(&cache.find(&settings, key(b"/b"), now)));
+        assert!(is_fresh(&cache.find(&settings, key(b"/a"), now)));
+        assert!(is_fresh(&cache.find(&settings, key(b"/c"), now)));
         assert_eq!(cache.entries.len(), 2);
     }
 
     #[test]
     fn entries_are_believed_until_their_time_is_up() {
         let (mut cache, settings, now) = (cache(2), settings(1), Instant::now());
-        cache.keep(&settings, b"/a", failed(), now);
+        cache.keep(&settings, key(b"/a"), failed(), now);
         assert!(is_fresh(&cache.find(
             &settings,
-            b"/a",
+            key(b"/a"),
             now + Duration::from_secs(9)
         )));
         assert!(!is_fresh(&cache.find(
             &settings,
-            b"/a",
+            key(b"/a"),
             now + Duration::from_secs(10)
         )));
     }
@@ -607,24 +655,27 @@ mod tests {
     fn inactive_entries_are_dropped_two_at_a_time() {
         let (mut cache, settings, now) = (cache(9), settings(1), Instant::now());
         for path in [b"/a", b"/b", b"/c"] {
-            cache.keep(&settings, path, failed(), now);
+            cache.keep(&settings, key(path), failed(), now);
         }
         let later = now + Duration::from_secs(61);
-        cache.find(&settings, b"/x", later);
+        cache.find(&settings, key(b"/x"), later);
         assert_eq!(cache.by_path.len(), 1);
-        cache.find(&settings, b"/x", later);
+        cache.find(&settings, key(b"/x"), later);
         assert_eq!(cache.by_path.len(), 0);
         assert_eq!((cache.newest, cache.oldest), (NONE, NONE));
-        cache.keep(&settings, b"/d", failed(), later);
+        cache.keep(&settings, key(b"/d"), failed(), later);
         assert_eq!(cache.entries.len(), 3);
     }
 
     #[test]
     fn forgotten_paths_are_looked_up_again() {
         let (mut cache, settings, now) = (cache(2), settings(1), Instant::now());
-        cache.keep(&settings, b"/a", failed(), now);
+        cache.keep(&settings, key(b"/a"), failed(), now);
         cache.forget(b"/a");
-        assert!(matches!(cache.find(&settings, b"/a", now), Known::Nothing));
+        assert!(matches!(
+            cache.find(&settings, key(b"/a"), now),
+            Known::Nothing
+        ));
     }
 
     #[test]

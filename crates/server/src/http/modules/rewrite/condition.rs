@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use conf::{Fault, Template, Word};
-use engine::file;
+use engine::file::{self, File};
 
 use crate::compile::Compiler;
+use crate::http::modules::disable_symlinks::Links;
 use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
@@ -178,18 +179,22 @@ pub(super) fn matches(request: &mut Request, regex: &Regex, subject: &[u8], log:
 }
 
 impl FileTest {
-    fn holds(self, request: &Request, path: &[u8]) -> bool {
-        let metadata = match file::stat_now(Path::new(OsStr::from_bytes(path))) {
+    fn holds(self, request: &mut Request, path: &[u8]) -> bool {
+        let links = Links::of(request, path);
+        let (call, looked) = if links.are_followed() {
+            let looked = file::stat_now(Path::new(OsStr::from_bytes(path)));
+            ("stat()", looked)
+        } else {
+            let opened = links.open(path);
+            let looked = opened.and_then(|opened| File::from(opened).metadata());
+            ("openat()", looked)
+        };
+        let metadata = match looked {
             Ok(metadata) => metadata,
             Err(error) => {
                 if !is_absence(&error) {
-                    log::error!(
-                        request,
-                        Crit,
-                        "stat() \"{}\" failed {}",
-                        log::Printable(path),
-                        log::Errno(&error)
-                    );
+                    let (path, reason) = (log::Printable(path), log::Errno(&error));
+                    log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
                 }
                 return false;
             }
