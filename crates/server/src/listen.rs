@@ -69,6 +69,8 @@ pub struct AddressServers {
     pub default: Arc<Server>,
     /// Servers by name.
     pub names: ServerNames,
+    /// No name leads anywhere but to the default server, so none need be looked up.
+    pub is_single: bool,
 }
 
 /// One listening socket and what is behind it.
@@ -114,6 +116,7 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
     let mut specific = Vec::new();
     for one in gathered {
         let servers = Arc::new(AddressServers {
+            is_single: one.names.lead_only_to(&one.default),
             default: one.default,
             names: one.names,
         });

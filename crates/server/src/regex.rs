@@ -179,6 +179,11 @@ impl Captures {
             .unwrap_or_default()
     }
 
+    /// Whether no regex has captured anything.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
     /// Forgets all groups, keeping the capacity.
     pub fn clear(&mut self) {
         self.subject.clear();

@@ -163,11 +163,9 @@ impl std::ops::Deref for Held {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        // invariant: `pool` hands out requests that hold a connection and takes it away only
-        // when nobody can reach the request any more.
-        self.0
-            .as_deref()
-            .expect("a request in use holds its connection")
+        let held = self.0.as_deref();
+        // invariant: the pool takes the connection away when nobody can reach the request
+        held.expect("a request in use holds its connection")
     }
 }
 
@@ -175,6 +173,8 @@ impl std::ops::Deref for Held {
 enum Head {
     /// It is complete and parsed.
     Complete,
+    /// It is the head of the request that was kept, byte for byte.
+    Repeated,
     /// The client left, or was silent for too long.
     Gone { timed_out: bool },
     /// It is no request; to be answered with the error's status.
@@ -198,32 +198,48 @@ pub async fn serve(connection: Rc<Connection>) {
     let mut pipelined = false;
     loop {
         if input.is_empty() {
+            // What was read to its end goes back to the pool before the wait.
+            drop(std::mem::take(&mut input));
             match next_input(&connection).await {
                 Some(buffer) => input = buffer,
                 None => break,
             }
         }
         let local = connection.generation();
-        let taken = connection.with_servers(&local, |servers| {
-            pool::take(&local, &connection, &servers.default)
-        });
-        let Some(mut request) = taken else { break };
-        request.pipelined = pipelined;
-        let head = match parse(&mut request, &input) {
-            Ok(Some(length)) => {
+        let (mut request, head) = match pool::repeated(&input, &local, &connection) {
+            Some((request, length)) => {
                 input.advance(length);
-                Head::Complete
+                (request, Head::Repeated)
             }
-            Ok(None) => Box::pin(read_rest(&connection, &mut request, &mut input)).await,
-            Err(error) => Head::Bad(error),
+            None => {
+                let taken = connection.with_servers(&local, |servers| {
+                    pool::take(&local, &connection, &servers.default)
+                });
+                let Some(mut request) = taken else { break };
+                let head = match parse(&mut request, &input) {
+                    Ok(Some(length)) => {
+                        input.advance(length);
+                        Head::Complete
+                    }
+                    Ok(None) => Box::pin(read_rest(&connection, &mut request, &mut input)).await,
+                    Err(error) => Head::Bad(error),
+                };
+                (request, head)
+            }
         };
-        let after = match head {
-            Head::Complete => match hot::respond(&mut request) {
-                Some(after) => after,
-                None => Box::pin(serve_slowly(&connection, &mut request, &mut input)).await,
-            },
-            Head::Gone { timed_out } => gone(&connection, &mut request, timed_out),
-            Head::Bad(error) => {
+        request.pipelined = pipelined;
+        let answered = match head {
+            Head::Complete => hot::respond(&mut request),
+            Head::Repeated => hot::respond_again(&mut request),
+            _ => None,
+        };
+        let after = match (answered, head) {
+            (Some(after), _) => after,
+            (None, Head::Complete | Head::Repeated) => {
+                Box::pin(serve_slowly(&connection, &mut request, &mut input)).await
+            }
+            (None, Head::Gone { timed_out }) => gone(&connection, &mut request, timed_out),
+            (None, Head::Bad(error)) => {
                 Box::pin(refuse(&connection, &mut request, &mut input, error)).await
             }
         };
@@ -380,6 +396,8 @@ async fn serve_slowly(
     request: &mut Request,
     input: &mut Buffer,
 ) -> After {
+    // The long way may change all that was made of the head.
+    request.repeatable = None;
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
         Err((text, status)) => {
@@ -451,4 +469,20 @@ pub fn server_for(servers: &AddressServers, host: &[u8], request: &mut Request) 
         .names
         .find(host, request)
         .unwrap_or_else(|| Arc::clone(&servers.default))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of the future that a function of one argument gives.
+    fn future_size<A, F: Future>(_: fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(future_size(serve) <= 512, "{}", future_size(serve));
+        assert!(size_of::<Connection>() <= 384, "{}", size_of::<Connection>());
+    }
 }

@@ -298,6 +298,5 @@ pub fn is_padded(request: &Request) -> bool {
 
 fn is_padded_browser(agent: &[u8]) -> bool {
     let has = |name: &[u8]| memchr::memmem::find(agent, name).is_some();
-    let opera = has(b"Opera");
-    (has(b"MSIE ") && !opera) || (has(b"Chrome/") && !opera)
+    !has(b"Opera") && (has(b"MSIE ") || has(b"Chrome/"))
 }

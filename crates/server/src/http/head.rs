@@ -16,6 +16,7 @@ use crate::http::core::Alias;
 use crate::http::plan::Server;
 use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
+use crate::listen::ListenerId;
 
 /// Why a parsed head cannot be served: words for the log (empty: none) and a status.
 pub type Refusal = (Vec<u8>, u16);
@@ -60,6 +61,7 @@ impl Request {
             upstream: None,
             script: Default::default(),
             prepared: false,
+            repeatable: None,
         }
     }
 
@@ -99,21 +101,39 @@ impl Request {
         self.limit_rate = None;
         self.upstream = None;
         self.prepared = false;
+        self.repeatable = None;
+        let client = self.client_mut();
+        client.host.clear();
+        client.head.clear();
+    }
+
+    /// Whether the received bytes begin with the very head that this request was made of, for
+    /// the same generation and listener: everything that was made of it then holds.
+    pub fn is_repeated_by(&self, input: &[u8], local: &Rc<Local>, connection: &Connection) -> bool {
+        let same_listener = |id: &ListenerId| Arc::ptr_eq(&id.0, &connection.listener.0);
+        self.repeatable.as_ref().is_some_and(same_listener)
+            && Rc::ptr_eq(&self.local, local)
+            && input.starts_with(&self.client.bytes)
+    }
+
+    /// Makes a finished request the next one with the same head, on this connection.
+    pub fn repeat(&mut self, connection: &Rc<Connection>) {
+        self.connection = Held::new(connection);
+        connection.requests.set(connection.requests.get() + 1);
+        self.complete = false;
+        self.pipelined = false;
+        self.values.clear();
+        self.started = engine::now();
+        self.started_wall = engine::wall();
+        self.bytes_sent = 0;
+        self.body_bytes_sent = 0;
     }
 
     /// Lets go of what a finished request must not keep; false when it cannot be reused.
     pub fn release(&mut self) -> bool {
         self.connection.release();
         self.response.clear();
-        match Rc::get_mut(&mut self.client) {
-            Some(client) => {
-                client.bytes.clear();
-                client.host.clear();
-                client.head.clear();
-                true
-            }
-            None => false,
-        }
+        Rc::get_mut(&mut self.client).is_some()
     }
 
     /// The client's head while it is being read; only the main request has it then.
@@ -155,23 +175,26 @@ impl Request {
         Ok(())
     }
 
-    /// The virtual server that the client's head names.
+    /// The virtual server that the client's head names; a client that names none asks for the
+    /// server whose name is empty.
     fn choose_server_by_name(&mut self) {
-        let Some(named) = self.client.head.server_name() else {
-            return;
-        };
-        let head = self.client_mut();
-        let ClientHead { bytes, host, .. } = head;
-        host.extend_from_slice(named.name.of(bytes));
-        if named.has_capitals {
-            host.make_ascii_lowercase();
+        if let Some(named) = self.client.head.server_name() {
+            let ClientHead { bytes, host, .. } = self.client_mut();
+            host.extend_from_slice(named.name.of(bytes));
+            if named.has_capitals {
+                host.make_ascii_lowercase();
+            }
         }
-        let host = std::mem::take(&mut self.client_mut().host);
         let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
         let chosen = connection.with_servers(&local, |servers| {
-            (!servers.names.is_empty()).then(|| server_for(servers, &host, self))
+            if servers.is_single {
+                return None;
+            }
+            let host = std::mem::take(&mut self.client_mut().host);
+            let server = server_for(servers, &host, self);
+            self.client_mut().host = host;
+            Some(server)
         });
-        self.client_mut().host = host;
         if let Some(server) = chosen.flatten() {
             self.choose_server(&server);
         }

@@ -29,6 +29,25 @@ pub fn take(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>
     }
 }
 
+/// A kept request whose head the received bytes repeat byte for byte, ready to be answered again
+/// on this connection: a client that polls or pipelines the same request is not parsed anew. The
+/// length of its head comes with it.
+pub fn repeated(
+    input: &[u8],
+    local: &Rc<Local>,
+    connection: &Rc<Connection>,
+) -> Option<(Box<Request>, usize)> {
+    KEPT.with_borrow_mut(|kept| {
+        if !kept.last()?.is_repeated_by(input, local, connection) {
+            return None;
+        }
+        let mut request = kept.pop()?;
+        request.repeat(connection);
+        let length = request.client.bytes.len();
+        Some((request, length))
+    })
+}
+
 /// Keeps a request for the next one, unless its generation has been replaced.
 pub fn give_back(mut request: Box<Request>) {
     if request.local.retired.get() || !request.release() {

@@ -24,6 +24,7 @@ use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
 use crate::http::{error_page, location};
+use crate::listen::ListenerId;
 use crate::regex::Captures;
 use crate::variables::Cached;
 
@@ -46,7 +47,12 @@ pub enum Step {
     Finish(u16),
     /// Start again at the server's rewrite phase with this URI (already decoded); `None` for
     /// the arguments keeps none.
-    Redirect { uri: Vec<u8>, args: Vec<u8> },
+    Redirect {
+        /// The path.
+        uri: Vec<u8>,
+        /// The arguments, without `?`.
+        args: Vec<u8>,
+    },
     /// Go on in a named location's rewrite phase.
     Named(Bytes),
     /// The URI was rewritten: find its location again.
@@ -139,6 +145,9 @@ pub struct Request {
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.
     pub prepared: bool,
+    /// Set when a kept response answered it: the listener by which the same head, byte for byte,
+    /// means the same server, location and path again (see `pool::repeated`).
+    pub repeatable: Option<ListenerId>,
 }
 
 /// Where the request loop goes on.

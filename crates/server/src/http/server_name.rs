@@ -34,14 +34,12 @@ pub struct ServerNames {
     /// By prefix with its trailing dot (`mail.`).
     prefixes: Map<Vec<u8>, Arc<Server>>,
     regexes: Vec<(Arc<Regex>, Arc<Server>)>,
-    count: usize,
 }
 
 impl ServerNames {
     /// Adds a name; false when another server of the address has it already (nginx warns and
     /// ignores the later one).
     pub fn add(&mut self, name: Name, server: &Arc<Server>) -> bool {
-        self.count += 1;
         match name {
             Name::Exact(name) => insert(&mut self.exact, name, server),
             Name::Suffix(suffix) => insert(&mut self.suffixes, suffix, server),
@@ -58,9 +56,10 @@ impl ServerNames {
         }
     }
 
-    /// Whether no lookup is needed: no name at all.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
+    /// Whether every name leads to this server, and none by a regex, which may capture.
+    pub fn lead_only_to(&self, server: &Arc<Server>) -> bool {
+        let mut all = self.exact.values().chain(self.suffixes.values()).chain(self.prefixes.values());
+        self.regexes.is_empty() && all.all(|one| Arc::ptr_eq(one, server))
     }
 
     /// The server for a host in lower case without port.

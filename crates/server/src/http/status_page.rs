@@ -31,7 +31,7 @@ pub fn page(status: u16, tokens: &ServerTokens, padded: bool) -> Option<Bytes> {
         page.push_str("</center>\r\n");
     }
     page.push_str("<hr><center>");
-    page.push_str(&tokens.text());
+    page.push_str(tokens.text());
     page.push_str("</center>\r\n</body>\r\n</html>\r\n");
     if padded && status >= 400 {
         for _ in 0..6 {
