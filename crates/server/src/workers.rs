@@ -72,6 +72,9 @@ struct Thread {
 /// Descriptors of listening sockets; with `reuseport` several for one listener.
 pub type Sockets = Vec<(ListenerId, Vec<OwnedFd>)>;
 
+/// Those of them that one thread accepts from.
+pub type Share = Vec<(ListenerId, OwnedFd)>;
+
 impl Workers {
     /// Starts the threads on these sockets. Every thread is ready to accept when it returns.
     pub fn start(
@@ -99,7 +102,7 @@ impl Workers {
         settings: &Settings,
         index: usize,
         generation: Arc<Generation>,
-        sockets: Vec<(ListenerId, OwnedFd)>,
+        sockets: Share,
     ) -> std::io::Result<Thread> {
         let alive = Alive::new(&self.running);
         let counters = Arc::clone(&self.counters);
@@ -223,12 +226,8 @@ impl Drop for Workers {
 
 /// The sockets that one of `count` threads accepts from. A listener without `reuseport` is
 /// shared by all; of several sockets each goes to one thread, surplus ones are adopted.
-fn share(
-    sockets: &Sockets,
-    index: usize,
-    count: usize,
-) -> std::io::Result<Vec<(ListenerId, OwnedFd)>> {
-    let mut share = Vec::new();
+fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share> {
+    let mut share = Share::new();
     for (id, descriptors) in sockets {
         let single = descriptors.len() == 1;
         for (number, descriptor) in descriptors.iter().enumerate() {
@@ -281,30 +280,14 @@ fn bind_to_cpus(cpus: &[usize]) {
 async fn run(
     settings: &Settings,
     generation: Arc<Generation>,
-    sockets: Vec<(ListenerId, OwnedFd)>,
+    sockets: Share,
     counters: Arc<Counters>,
     ready: impl FnOnce(),
 ) {
-    let worker = Rc::new(Worker {
-        current: RefCell::new(Rc::new(Local::new(generation))),
-        accepting: RefCell::default(),
-        accept_tasks: Cell::new(0),
-        connections: RefCell::new(Slab::new()),
-        connections_max: settings.connections,
-        quitting: Cell::new(false),
-        ended: Event::new(),
-        counters,
-        warned: Cell::new(None),
-    });
-    CURRENT.set(Some(Rc::clone(&worker)));
-    log::set_main(Arc::clone(&worker.current().generation.error_log));
-    log::start_thread();
+    let worker = Worker::start(generation, settings.connections, counters);
     worker.listen(sockets);
     ready();
-    worker.ended.wait().await;
-    worker.accepting.borrow_mut().clear();
-    pool::clear();
-    CURRENT.set(None);
+    worker.end().await;
 }
 
 thread_local! {
@@ -332,6 +315,39 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// The worker of this thread, whose runtime must exist. It holds at most `connections_max`
+    /// connections, and serves when it [listens](Worker::listen).
+    pub fn start(
+        generation: Arc<Generation>,
+        connections_max: usize,
+        counters: Arc<Counters>,
+    ) -> Rc<Worker> {
+        let worker = Rc::new(Worker {
+            current: RefCell::new(Rc::new(Local::new(generation))),
+            accepting: RefCell::default(),
+            accept_tasks: Cell::new(0),
+            connections: RefCell::new(Slab::new()),
+            connections_max,
+            quitting: Cell::new(false),
+            ended: Event::new(),
+            counters,
+            warned: Cell::new(None),
+        });
+        CURRENT.set(Some(Rc::clone(&worker)));
+        log::set_main(Arc::clone(&worker.current().generation.error_log));
+        log::start_thread();
+        worker
+    }
+
+    /// Waits until the worker has [quit](Worker::quit) and nothing is left to serve, or until it
+    /// was told to end at once.
+    pub async fn end(&self) {
+        self.ended.wait().await;
+        self.accepting.borrow_mut().clear();
+        pool::clear();
+        CURRENT.set(None);
+    }
+
     /// The generation that serves requests beginning now.
     pub fn current(&self) -> Rc<Local> {
         Rc::clone(&self.current.borrow())
@@ -350,7 +366,8 @@ impl Worker {
         timeout.unwrap_or(Duration::from_secs(60))
     }
 
-    fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Vec<(ListenerId, OwnedFd)>) {
+    /// Serves by this generation from the next request on, and listens on just these sockets.
+    pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
         log::set_main(Arc::clone(&generation.error_log));
         let fresh = Rc::new(Local::new(generation));
         let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
@@ -393,7 +410,7 @@ impl Worker {
     }
 
     /// Starts accepting from these sockets.
-    fn listen(self: &Rc<Worker>, sockets: Vec<(ListenerId, OwnedFd)>) {
+    pub fn listen(self: &Rc<Worker>, sockets: Share) {
         for (id, descriptor) in sockets {
             let listener = match Listener::new(descriptor) {
                 Ok(listener) => listener,
@@ -413,7 +430,8 @@ impl Worker {
         }
     }
 
-    fn quit(self: &Rc<Worker>) {
+    /// Accepts no new connections; closes idle ones, busy ones after their response.
+    pub fn quit(self: &Rc<Worker>) {
         self.quitting.set(true);
         for event in self
             .accepting
