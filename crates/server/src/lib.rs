@@ -12,6 +12,7 @@ pub mod http;
 pub mod json;
 pub mod listen;
 pub mod log;
+pub mod panics;
 pub mod regex;
 pub mod table;
 pub mod text;

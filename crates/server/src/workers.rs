@@ -21,6 +21,7 @@ use crate::http::connection::{self, Connection};
 use crate::http::pool;
 use crate::listen::ListenerId;
 use crate::log;
+use crate::panics::{self, AbortOnPanic};
 
 /// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -82,6 +83,7 @@ impl Workers {
         generation: &Arc<Generation>,
         sockets: &Sockets,
     ) -> std::io::Result<Workers> {
+        panics::install_hook();
         let counters = Arc::new(Counters::default());
         let running: Arc<Running> = Arc::default();
         let mut workers = Workers {
@@ -129,6 +131,7 @@ impl Workers {
                 }
             };
             let remote = runtime.remote();
+            let _whole = AbortOnPanic;
             runtime.block_on(run(&settings, generation, sockets, counters, || {
                 let _ = ready.send(Ok(remote));
             }));
@@ -356,6 +359,11 @@ impl Worker {
     /// Whether the process is ending gracefully.
     pub fn quitting(&self) -> bool {
         self.quitting.get()
+    }
+
+    /// Counts an exchange that was lost to a panic.
+    pub fn count_panic(&self) {
+        self.counters.panics.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How long the first byte of a new connection may take.

@@ -22,6 +22,7 @@ use crate::http::request::{self, Request};
 use crate::http::{error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
 use crate::log;
+use crate::panics;
 use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
@@ -234,16 +235,24 @@ pub async fn serve(connection: Rc<Connection>) {
             _ => None,
         };
         let after = match (answered, head) {
-            (Some(after), _) => after,
+            (Some(after), _) => Ok(after),
             (None, Head::Complete | Head::Repeated) => {
-                Box::pin(serve_slowly(&connection, &mut request, &mut input)).await
+                let served = serve_slowly(&connection, &mut request, &mut input);
+                panics::catch(Box::pin(served)).await
             }
-            (None, Head::Gone { timed_out }) => gone(&connection, &mut request, timed_out),
+            (None, Head::Gone { timed_out }) => Ok(gone(&connection, &mut request, timed_out)),
             (None, Head::Bad(error)) => {
-                Box::pin(refuse(&connection, &mut request, &mut input, error)).await
+                let refused = refuse(&connection, &mut request, &mut input, error);
+                panics::catch(Box::pin(refused)).await
             }
         };
-        pool::give_back(request);
+        let after = match after {
+            Ok(after) => {
+                pool::give_back(request);
+                after
+            }
+            Err(panicked) => lost(request, &panicked),
+        };
         pipelined = !input.is_empty();
         match after {
             After::KeepAlive => {}
@@ -264,6 +273,22 @@ pub async fn serve(connection: Rc<Connection>) {
             break;
         }
     }
+}
+
+/// The end of a request that has met a bug of ours. It may be in any state, so it is not kept.
+fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
+    let panics::Panicked { place, message } = panicked;
+    request.connection.worker.count_panic();
+    log::error!(
+        request,
+        Alert,
+        "panicked at {place}: {message}: the request is lost"
+    );
+    if request.response.status == 0 {
+        request.response.status = 500;
+    }
+    log::write_access(&mut request);
+    After::Close
 }
 
 /// Leaves the rest of sending, and then closing, to the engine.

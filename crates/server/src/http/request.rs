@@ -162,6 +162,8 @@ enum Phase {
 /// `Err` means that the connection cannot go on (the client left, a time limit passed); the
 /// caller logs the request all the same.
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
+    #[cfg(test)]
+    crate::panics::plant(&request.uri);
     let outcome = match phases(request, exchange, Phase::ServerRewrite).await {
         Ok(step) => resume(request, exchange, step).await,
         Err(abort) => Err(abort),
