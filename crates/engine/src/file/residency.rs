@@ -16,7 +16,7 @@ use super::File;
 use crate::clock;
 
 /// How far apart a range is probed. Readahead fills larger pieces than this.
-const PROBE_STEP: u64 = 64 * 1024;
+const PROBE_STEP: u64 = 128 * 1024;
 
 /// What a pool thread reads at once.
 const READ_STEP: usize = 128 * 1024;
