@@ -258,12 +258,19 @@ pub async fn read(
     let core = Arc::clone(&request.plan.core);
     let mut parts: Vec<Bytes> = Vec::new();
     let mut held = 0;
+    let mut came_with_head = true;
+    let mut held_max = usize::MAX;
     let in_file = request.plan.body.in_file_only != InFileOnly::Off && request.body.is_announced();
     let mut stored = match in_file {
         true => Some((create(request).await.map_err(Ok)?, 0)),
         false => None,
     };
-    while let Some(bytes) = next(request, exchange).await? {
+    loop {
+        if came_with_head && !exchange.body_at_hand() {
+            came_with_head = false;
+            held_max = memory_max(request);
+        }
+        let Some(bytes) = next(request, exchange).await? else { break };
         if core.client_max_body_size > 0 && request.body.received() > core.client_max_body_size {
             log::error!(
                 request,
@@ -274,9 +281,11 @@ pub async fn read(
             );
             return Err(Ok(413));
         }
-        held += bytes.len();
+        if !came_with_head {
+            held += bytes.len();
+        }
         parts.push(bytes);
-        if held > core.client_body_buffer_size {
+        if held > held_max {
             if stored.is_none() {
                 stored = Some((create(request).await.map_err(Ok)?, 0));
             }
@@ -301,6 +310,24 @@ pub async fn read(
     Ok(())
 }
 
+/// How many bytes of what is still to come stay in memory, as in nginx: the whole rest, if it fits
+/// beside the head into the head's buffer or is only a quarter beyond `client_body_buffer_size`. What
+/// came together with the head is in memory already.
+fn memory_max(request: &Request) -> usize {
+    let buffer_size = request.plan.core.client_body_buffer_size;
+    let beside_head = request
+        .server
+        .core
+        .head_limits()
+        .buffer_size
+        .saturating_sub(request.client.bytes.len());
+    let generous = beside_head.max(buffer_size.saturating_add(buffer_size / 4));
+    match request.body.announced {
+        Some(length) if length.saturating_sub(request.body.received) < generous as u64 => generous,
+        _ => buffer_size,
+    }
+}
+
 /// The next bytes; a body that breaks framing is answered with 400.
 async fn next(
     request: &mut Request,
@@ -309,8 +336,12 @@ async fn next(
     match exchange.read_body(request).await {
         Ok(bytes) => Ok(bytes),
         Err(Abort::BadBody(text)) => {
-            log::error!(request, Info, "{text} while reading client request body");
+            log::error!(request, Error, "{text}");
             Err(Ok(400))
+        }
+        Err(Abort::Closed(error)) => {
+            request.response.status = 400; // a request that never became whole
+            Err(Err(Abort::Closed(error)))
         }
         Err(abort) => Err(Err(abort)),
     }

@@ -94,8 +94,11 @@ pub async fn respond(
         && request.error_status != 400
         && let Err(Abort::BadBody(text)) = exchange.drop_body_at_hand(request)
     {
-        log::error!(request, Info, "{text} while discarding client request body");
-        return Ok(Some(Step::Finish(400)));
+        log::error!(request, Error, "{text}");
+        if request.error_status == 0 {
+            return Ok(Some(Step::Finish(400)));
+        }
+        exchange.forbid_keepalive(); // a response that is an error already stays what it is
     }
     let mut filters = match Filters::for_response(request, exchange) {
         Ok(filters) => filters,

@@ -17,14 +17,14 @@ impl Display for Printable<'_> {
                 out.write_str(plain)?;
                 write!(
                     out,
-                    "\\x{:02X}",
+                    "\\x{:02x}",
                     control.as_bytes().first().copied().unwrap_or_default()
                 )?;
                 rest = control.get(1..).unwrap_or_default();
             }
             out.write_str(rest)?;
             for byte in chunk.invalid() {
-                write!(out, "\\x{byte:02X}")?;
+                write!(out, "\\x{byte:02x}")?;
             }
         }
         Ok(())
@@ -83,9 +83,9 @@ mod tests {
         assert_eq!(shown("grüße €".as_bytes()), "grüße €");
         assert_eq!(
             shown(b"a\r\n2026/11/21 [error]\x7f"),
-            "a\\x0D\\x0A2026/11/21 [error]\\x7F"
+            "a\\x0d\\x0a2026/11/21 [error]\\x7f"
         );
-        assert_eq!(shown(b"/\xff\xc3(\xe2\x82"), "/\\xFF\\xC3(\\xE2\\x82");
+        assert_eq!(shown(b"/\xff\xc3(\xe2\x82"), "/\\xff\\xc3(\\xe2\\x82");
         assert_eq!(shown(b""), "");
     }
 

@@ -3,7 +3,7 @@
 //! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. `limit_rate` and the
 //! send timeout act here, on everything that is sent.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,6 +69,8 @@ pub struct H1 {
     upgraded: bool,
     /// Under `limit_rate`: nothing more is sent before.
     paused_until: Option<Instant>,
+    /// The client took or gave nothing for too long.
+    timed_out: bool,
 }
 
 impl H1 {
@@ -100,6 +102,7 @@ impl H1 {
             copy_files: false,
             upgraded: false,
             paused_until: None,
+            timed_out: false,
         }
     }
 
@@ -119,6 +122,7 @@ impl H1 {
             copy_files: false,
             upgraded: false,
             paused_until: None,
+            timed_out: false,
         }
     }
 
@@ -164,6 +168,9 @@ impl H1 {
             let stream = &self.connection.stream;
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
             stream.start_send();
+            // All but the response's own head counts as its body, as in nginx.
+            request.bytes_sent += CONTINUE.len() as u64;
+            request.body_bytes_sent += CONTINUE.len() as u64;
         }
         loop {
             if let Some(bytes) = self.decode(request)? {
@@ -174,9 +181,15 @@ impl H1 {
             }
             self.connection.stream.start_send();
             let deadline = engine::now() + request.plan.core.client_body_timeout;
-            self.input = self.connection.stream.recv(Some(deadline)).await?;
+            self.input = match self.connection.stream.recv(Some(deadline)).await {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    self.timed_out = true;
+                    return Err(Abort::BodyTimedOut);
+                }
+                received => received?,
+            };
             if self.input.is_empty() {
-                return Err(Abort::Closed(std::io::ErrorKind::ConnectionAborted.into()));
+                return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
             }
         }
     }
@@ -242,7 +255,7 @@ impl H1 {
         }
         match self.connection.stream.recv(None).await {
             Ok(buffer) if buffer.is_empty() => {
-                Abort::Closed(std::io::ErrorKind::ConnectionAborted.into())
+                Abort::Closed(ErrorKind::ConnectionAborted.into())
             }
             Ok(buffer) => {
                 self.input = buffer;
@@ -342,7 +355,7 @@ impl H1 {
                     );
                     let length = part.len() as u64;
                     self.push(request, Segment::Bytes(part), length);
-                    self.wait_for_client().await?;
+                    self.wait_for_client(request).await?;
                 }
             }
             Piece::File {
@@ -358,7 +371,7 @@ impl H1 {
                         length: part,
                     };
                     self.push(request, segment, part);
-                    self.wait_for_client().await?;
+                    self.wait_for_client(request).await?;
                     offset += part;
                     length -= part;
                 }
@@ -411,11 +424,19 @@ impl H1 {
     }
 
     /// Waits while the client has too much to take already.
-    async fn wait_for_client(&self) -> Result<(), Abort> {
-        if self.connection.stream.backlog() > BACKLOG_MAX {
-            self.connection.stream.drained(BACKLOG_MAX).await?;
+    async fn wait_for_client(&mut self, request: &mut Request) -> Result<(), Abort> {
+        let stream = &self.connection.stream;
+        if stream.backlog() <= BACKLOG_MAX {
+            return Ok(());
         }
-        Ok(())
+        stream.drained(BACKLOG_MAX).await.map_err(|error| {
+            // What it has not taken was not sent.
+            let unsent = stream.backlog() as u64;
+            request.bytes_sent = request.bytes_sent.saturating_sub(unsent);
+            request.body_bytes_sent = request.body_bytes_sent.saturating_sub(unsent);
+            self.timed_out = error.kind() == ErrorKind::TimedOut;
+            error.into()
+        })
     }
 
     /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may. As in
@@ -449,7 +470,7 @@ impl H1 {
 
     /// See `Exchange::end`.
     pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
-        self.wait_for_client().await?;
+        self.wait_for_client(request).await?;
         request.complete =
             self.announced.is_none_or(|left| left == 0) || request.response.header_only;
         Ok(())
@@ -465,6 +486,12 @@ impl H1 {
             return (self.break_off(request), Buffer::default());
         }
         let core = Arc::clone(&request.plan.core);
+        // A body that nobody reads is received to its end; one that somebody began to read and
+        // left is no reason to wait.
+        let unread = !matches!(self.incoming, Incoming::Nothing);
+        if unread && self.may_linger && !request.body.is_read() && !self.skip_body(request).await {
+            return (After::Drop, Buffer::default());
+        }
         if self.keep_alive && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
                 self.connection.stream.set_nodelay(true);
@@ -489,8 +516,10 @@ impl H1 {
 
     /// A response that could not be completed: the client must see that.
     fn break_off(&mut self, request: &Request) -> After {
-        if request.plan.core.reset_timedout_connection && request.response.status == 408 {
-            self.connection.stream.abort();
+        if self.timed_out || request.response.status == 444 {
+            if request.plan.core.reset_timedout_connection {
+                self.connection.stream.abort();
+            }
             return After::Drop;
         }
         if self.head_sent {

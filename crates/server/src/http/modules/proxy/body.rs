@@ -96,7 +96,9 @@ impl UpstreamBody {
             } else {
                 match either(receiving, exchange.client_gone()).await {
                     Either::First(received) => received,
-                    Either::Second(abort) => return Err(client_left(request, abort)),
+                    Either::Second(abort) => {
+                        return Err(client_left(request, abort, "while reading upstream"));
+                    }
                 }
             };
             match received {

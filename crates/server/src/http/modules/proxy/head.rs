@@ -60,10 +60,6 @@ pub(super) fn write(
         HttpVersion::Http11 => b" HTTP/1.1\r\n",
     });
     write_host(request, &settings, target, &mut head);
-    write_framing(request, &settings, buffered, &mut head);
-    if settings.version == HttpVersion::Http10 && !sets(&settings, b"connection") {
-        head.extend_from_slice(b"Connection: close\r\n");
-    }
     let mut value = Vec::new();
     for field in settings.set.iter().filter(|field| &*field.lower != b"host") {
         value.clear();
@@ -72,6 +68,7 @@ pub(super) fn write(
             write_field(&field.name, &value, &mut head);
         }
     }
+    write_framing(request, &settings, buffered, &mut head);
     if settings.pass_request_headers {
         for (name, value) in request.headers() {
             let own = OWN_CONNECTION
@@ -139,12 +136,6 @@ fn write_host(request: &mut Request, settings: &Settings, target: &Target, head:
 /// How the body is delimited, unless `proxy_set_header` says it.
 fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &mut Vec<u8>) {
     if request.depth > 0 || !request.body.is_announced() {
-        return;
-    }
-    if !settings.pass_request_body {
-        if !sets(settings, b"content-length") && !request.body.chunked() {
-            let _ = write!(head, "Content-Length: {}\r\n", request.body.announced());
-        }
         return;
     }
     if !buffered && request.body.chunked() {

@@ -42,6 +42,9 @@ const BACKLOG_MAX: usize = 64 * 1024;
 /// What is done first, as log lines say it.
 const CONNECTING: &str = "while connecting to upstream";
 
+/// What is done then, until the answer begins.
+const SENDING: &str = "while sending request to upstream";
+
 /// One try at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
 pub struct Attempt {
@@ -355,7 +358,9 @@ async fn connect(
     } else {
         match either(connecting, exchange.client_gone()).await {
             Either::First(connected) => connected,
-            Either::Second(abort) => return Err(client_left(request, abort).into()),
+            Either::Second(abort) => {
+                return Err(client_left(request, abort, CONNECTING).into());
+            }
         }
     };
     match connected {
@@ -476,13 +481,12 @@ async fn wait_for_peer(
     } else {
         match either(taken, exchange.client_gone()).await {
             Either::First(taken) => taken,
-            Either::Second(abort) => return Err(client_left(request, abort).into()),
+            Either::Second(abort) => return Err(client_left(request, abort, SENDING).into()),
         }
     };
     match taken {
         Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
-            let doing = "while sending request to upstream";
-            Err(Ended::Failed(failed(request, &error, "send()", doing)))
+            Err(Ended::Failed(failed(request, &error, "send()", SENDING)))
         }
         Either::First(_) => Ok(()),
         Either::Second(early) => {
@@ -567,10 +571,17 @@ fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str)
 }
 
 /// The client closed its connection while the upstream was being asked.
-fn client_left(request: &mut Request, abort: Abort) -> Abort {
+fn client_left(request: &mut Request, abort: Abort, doing: &str) -> Abort {
+    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
+    match &abort {
+        Abort::Closed(error) if error.raw_os_error().is_some() => {
+            log::error!(request, Info, "{TEXT} {} {doing}", log::Errno(error));
+        }
+        _ => log::error!(request, Info, "{TEXT} {doing}"),
+    }
     note(request, |attempt, elapsed| attempt.response_time = elapsed);
     if request.response.status == 0 {
         request.response.status = 499;
     }
-    abort
+    Abort::Silently
 }

@@ -11,7 +11,7 @@ use proto::header::Known;
 
 use super::settings::{Causes, Redirect, Settings};
 use super::target::Target;
-use super::{Ended, Failure, Peer, Proxy, client_left, failed, note};
+use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
 use crate::http::exchange::Exchange;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
@@ -58,7 +58,8 @@ pub(super) async fn read(
         } else {
             match either(receiving, exchange.client_gone()).await {
                 Either::First(received) => received,
-                Either::Second(abort) => return Err(client_left(request, abort).into()),
+                // As nginx has it, the request is being sent until the answer begins.
+                Either::Second(abort) => return Err(client_left(request, abort, SENDING).into()),
             }
         };
         let buffer = match received {
@@ -83,6 +84,8 @@ pub(super) async fn read(
         answer.rest = buffer;
         loop {
             match parse(&answer.bytes, &mut answer.head) {
+                // A head that came in one piece with what follows it is bounded as well.
+                Ok(Some(length)) if length > settings.buffer_size => return Err(too_big(request)),
                 Ok(Some(length)) => {
                     let informational = matches!(answer.head.status(), 100 | 102..=199);
                     if informational && answer.head.version() > Version::Http09 {
@@ -120,11 +123,16 @@ pub(super) async fn read(
                 }
             }
         }
-        if answer.bytes.len() > settings.buffer_size {
-            log::error!(request, Error, "upstream sent too big header {READING}");
-            return Err(bad(Causes::INVALID_HEADER));
+        if answer.bytes.len() >= settings.buffer_size {
+            return Err(too_big(request));
         }
     }
+}
+
+/// A head that is not within `proxy_buffer_size`.
+fn too_big(request: &Request) -> Ended {
+    log::error!(request, Error, "upstream sent too big header {READING}");
+    bad(Causes::INVALID_HEADER)
 }
 
 /// An answer that is none.
@@ -188,11 +196,26 @@ pub(super) fn apply(
         copy_field(request, proxy, &settings, target, field.known, name, value);
     }
     if let Some(charset) = answer.head.value(Known::XAccelCharset, &answer.bytes)
+        && !charset.is_empty()
         && !ignores(&settings, b"x-accel-charset")
     {
-        request.response.charset = Bytes::copy_from_slice(charset);
+        override_charset(request, charset);
     }
     Applied::Pass
+}
+
+/// `X-Accel-Charset`: goes before the charset of Content-Type, if the configuration names it anywhere.
+fn override_charset(request: &mut Request, charset: &[u8]) {
+    if request.plan.charset.knows(charset) {
+        request.response.charset = Bytes::copy_from_slice(charset);
+    } else {
+        log::error!(
+            request,
+            Error,
+            "unknown charset \"{}\" to override {READING}",
+            log::Printable(charset)
+        );
+    }
 }
 
 /// Fields of which an answer has one: nginx passes on the first and ignores others.
