@@ -24,7 +24,7 @@ const READ_STEP: usize = 128 * 1024;
 /// How long a range that was read counts as being in memory where the file system cannot tell.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// Places in a thread's table of such ranges: 256 MiB of files, 64 KiB each.
+/// Places in a thread's table of such ranges: 512 MiB of files, 128 KiB each.
 const TABLE_SIZE: usize = 4096;
 
 /// File systems that live in memory, by `f_type`: tmpfs and ramfs.
@@ -75,7 +75,7 @@ pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usiz
     }
 }
 
-/// How many bytes from `offset`, of `length`, are in memory as far as probes every 64 KiB and at both ends tell.
+/// How many bytes from `offset`, of `length`, are in memory as far as probes every 128 KiB and at both ends tell.
 ///
 /// A range beyond the end of the file counts as being in memory: sending it tells at once that it is not there.
 pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
