@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::{Address, Stream};
-use proto::h1::{self, HeadError};
+use proto::h1::{self, HeadError, Version};
 
 use crate::generation::Local;
 use crate::http::exchange::{Abort, Exchange, h1::H1};
@@ -343,7 +343,12 @@ fn parse(request: &mut Request, bytes: &[u8]) -> Result<Option<usize>, HeadError
 /// Reads on until the head is complete. Its bytes gather in the request; what follows the head
 /// stays in `input`.
 async fn read_rest(connection: &Connection, request: &mut Request, input: &mut Buffer) -> Head {
-    let deadline = engine::now() + request.server.core.client_header_timeout;
+    // As with nginx, the time of a connection's first head begins with the connection.
+    let begun = match connection.requests.get() {
+        0 => connection.started,
+        _ => engine::now(),
+    };
+    let deadline = begun + request.server.core.client_header_timeout;
     let limits = request.server.core.head_limits();
     request.client_mut().bytes.clear();
     request.client_mut().bytes.extend_from_slice(input);
@@ -396,17 +401,30 @@ async fn refuse(
     }
     let text = error.log_text(&request.client.bytes);
     let reading = if request.client.head.has_request_line() {
-        "headers"
+        request.choose_server_by_name();
+        "request headers"
+    } else if request.pipelined {
+        "pipelined request line"
     } else {
-        "line"
+        "request line"
     };
+    if matches!(error, HeadError::LineTooLong) {
+        // Logs show what a buffer for long lines holds, as nginx's do.
+        let room = request.server.core.head_limits().large_buffer_size;
+        let shown = request.client.head.leading().saturating_add(room);
+        request.client_mut().bytes.truncate(shown);
+    }
     log::error!(
         request,
         Info,
-        "{} while reading client request {reading}",
+        "{} while reading client {reading}",
         log::Printable(&text)
     );
-    let mut exchange = Exchange::h1(H1::refused(connection, std::mem::take(input)));
+    let version = match error {
+        HeadError::InvalidMethodInHttp09 => Version::Http09,
+        _ => Version::Http11,
+    };
+    let mut exchange = Exchange::h1(H1::refused(connection, version, std::mem::take(input)));
     if !request.prepared {
         connection.requests.set(connection.requests.get() + 1);
     }
@@ -434,7 +452,8 @@ async fn serve_slowly(
                     log::Printable(&text)
                 );
             }
-            let mut exchange = Exchange::h1(H1::refused(connection, std::mem::take(input)));
+            let input = std::mem::take(input);
+            let mut exchange = Exchange::h1(H1::refused(connection, Version::Http11, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
             log::write_access(request);
             return exchange.leave(request, outcome.is_ok()).await.0;
@@ -482,7 +501,9 @@ fn note_abort(request: &mut Request, abort: &Abort) {
     log::abort(request, abort);
     match abort {
         Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,
-        Abort::TimedOut if request.response.status == 0 => request.response.status = 408,
+        Abort::TimedOut | Abort::BodyTimedOut if request.response.status == 0 => {
+            request.response.status = 408;
+        }
         _ if request.response.status == 0 => request.response.status = 500,
         _ => {}
     }

@@ -14,6 +14,7 @@ use proto::method::Method;
 
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
+use crate::log;
 use crate::text::Text;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -318,10 +319,16 @@ impl RateText {
             RateText::Fixed(bytes) => *bytes,
             RateText::Text(text) => {
                 let value = text.evaluate(request);
-                std::str::from_utf8(&value)
-                    .ok()
-                    .and_then(parse::size_text)
-                    .unwrap_or(0)
+                let size = std::str::from_utf8(&value).ok().and_then(parse::size_text);
+                size.unwrap_or_else(|| {
+                    let value = log::Printable(&value);
+                    log::error!(
+                        request,
+                        Error,
+                        "invalid size \"{value}\" while sending response to client"
+                    );
+                    0
+                })
             }
         }
     }
@@ -429,7 +436,7 @@ impl Feature for Core {
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        let (keepalive_timeout, keepalive_header) = scope.get(&KEEPALIVE_TIMEOUT)?;
+        let (keepalive_timeout, _) = scope.get(&KEEPALIVE_TIMEOUT)?;
         let chunk = scope.get(&SENDFILE_MAX_CHUNK)?;
         Ok(Core {
             root: compile_root(compiler, scope)?,
@@ -440,7 +447,7 @@ impl Feature for Core {
             limit_rate: RateText::compile(compiler, scope.get(&LIMIT_RATE)?),
             limit_rate_after: RateText::compile(compiler, scope.get(&LIMIT_RATE_AFTER)?),
             keepalive_timeout,
-            keepalive_header,
+            keepalive_header: keepalive_header(scope)?,
             keepalive_time: scope.get(&KEEPALIVE_TIME)?,
             keepalive_requests: scope.get(&KEEPALIVE_REQUESTS)?,
             keepalive_disable: scope.get(&KEEPALIVE_DISABLE)?,
@@ -471,12 +478,14 @@ impl Feature for Core {
 }
 
 impl Core {
-    /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first.
+    /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first; a variable
+    /// is looked at once.
     pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
         let rate = match request.limit_rate {
             Some(rate) => rate,
             None => self.limit_rate.evaluate(request),
         };
+        request.limit_rate = Some(rate);
         (rate > 0).then_some(rate)
     }
 
@@ -667,7 +676,18 @@ fn keepalive_timeout(setter: &Setter<'_>) -> Result<(Duration, Option<u64>), Fau
         Some(word) => Some(parse::seconds_word(word, setter)?.as_secs()),
         None => None,
     };
-    Ok((timeout, header.filter(|seconds| *seconds > 0)))
+    Ok((timeout, header))
+}
+
+/// The second value of `keepalive_timeout`, which is inherited on its own: a scope that writes
+/// the first alone keeps the second of those around it. A written 0 sends none.
+fn keepalive_header(scope: ScopeRef<'_>) -> Result<Option<u64>, Fault> {
+    for scope in std::iter::successors(Some(scope), |scope| scope.parent()) {
+        if let Some((_, Some(seconds))) = scope.own(&KEEPALIVE_TIMEOUT)? {
+            return Ok(Some(seconds).filter(|seconds| *seconds > 0));
+        }
+    }
+    Ok(None)
 }
 
 fn keepalive_disable(setter: &Setter<'_>) -> Result<KeepaliveDisable, Fault> {

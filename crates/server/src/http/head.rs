@@ -177,7 +177,7 @@ impl Request {
 
     /// The virtual server that the client's head names; a client that names none asks for the
     /// server whose name is empty.
-    fn choose_server_by_name(&mut self) {
+    pub fn choose_server_by_name(&mut self) {
         if let Some(named) = self.client.head.server_name() {
             let ClientHead { bytes, host, .. } = self.client_mut();
             host.extend_from_slice(named.name.of(bytes));

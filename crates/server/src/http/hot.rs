@@ -165,7 +165,11 @@ pub fn suits(plan: &Plan) -> bool {
 pub fn respond(request: &mut Request) -> Option<After> {
     let head = &request.client.head;
     let get = matches!(head.method(), Method::Get);
-    if !get || head.version() < Version::Http10 || head.has(header::Known::Range) || head.has(header::Known::Expect)
+    if !get
+        || head.version() < Version::Http10
+        || head.has(header::Known::Range)
+        || head.has(header::Known::Expect)
+        || !head.ignored().is_empty()
     {
         return None;
     }

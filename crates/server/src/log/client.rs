@@ -100,9 +100,10 @@ pub fn abort(request: &mut Request, abort: &Abort) {
             );
         }
         Abort::TimedOut => {
+            let response = if request.upstream.is_some() { "" } else { "response " };
             error!(
                 request,
-                Info, "client timed out {TIMED_OUT} while sending to client"
+                Info, "client timed out {TIMED_OUT} while sending {response}to client"
             );
         }
         Abort::Internal(text) => {
@@ -127,7 +128,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         }
         Abort::BadBody(text) => error!(request, Error, "{text}"),
         // Whoever found it has logged it, or there is nothing to say.
-        Abort::Upstream | Abort::Silently | Abort::Ended => {}
+        Abort::Upstream | Abort::BodyTimedOut | Abort::Silently | Abort::Ended => {}
     }
 }
 

@@ -107,12 +107,12 @@ impl H1 {
     }
 
     /// An exchange that only says why it is none.
-    pub fn refused(connection: &Rc<Connection>, input: Buffer) -> H1 {
+    pub fn refused(connection: &Rc<Connection>, version: Version, input: Buffer) -> H1 {
         H1 {
             connection: Rc::clone(connection),
             input,
             incoming: Incoming::Nothing,
-            version: Version::Http11,
+            version,
             continue_wanted: false,
             keep_alive: false,
             may_linger: true,

@@ -22,8 +22,10 @@ use crate::http::request::Request;
 pub enum Abort {
     /// The client left, or its connection failed.
     Closed(io::Error),
-    /// The client was too slow in taking or giving bytes.
+    /// The client was too slow in taking bytes.
     TimedOut,
+    /// The client was too slow in giving the request's body.
+    BodyTimedOut,
     /// A file could not be read while it was being sent.
     File(io::Error),
     /// A file became shorter while it was being sent.
