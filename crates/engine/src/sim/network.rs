@@ -250,6 +250,10 @@ impl Network {
             self.reset(from);
             return Ok(Some(bytes.len()));
         };
+        if end.reset_at.is_some() {
+            // The news of a reset are still on their way; nothing follows what the reset has cost.
+            return Ok(Some(bytes.len()));
+        }
         if self.chance(self.faults.reset) {
             self.reset(from);
             self.reset(to);
