@@ -1,0 +1,179 @@
+//! The server over the simulated engine: its worker code as it is, on this thread's runtime.
+
+use std::fs;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use conf::{Recording, Registry, Sealed};
+use engine::net::{Address, Listener};
+use engine::select::{Either, either};
+use engine::sim::{self, Faults};
+use tidegate_server::listen::ListenerId;
+use tidegate_server::log::Destination;
+use tidegate_server::table::TABLES;
+use tidegate_server::workers::{Counters, Share, Worker};
+use tidegate_server::{Environment, Generation, compile, log};
+
+use crate::random::Random;
+use crate::site::{ADDRESS, BEHIND, Site};
+
+/// How long a worker that quits may have something to do: longer than any time limit of its.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What the server behind the site answers.
+const ANSWER_BEHIND: &[u8] =
+    b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nbehind";
+
+/// Runs `test` in the simulation of `seed`.
+pub fn simulate<F: Future>(seed: u64, faults: Faults, test: impl FnOnce() -> F) -> F::Output {
+    let mut runtime = sim::runtime(seed, faults, engine::Settings::default()).unwrap();
+    runtime.block_on(async { test().await })
+}
+
+/// A worker that serves a site.
+pub struct Server<'a> {
+    pub worker: Rc<Worker>,
+    pub address: Address,
+    pub counters: Arc<Counters>,
+    site: &'a Site,
+    listeners: Vec<(ListenerId, OwnedFd)>,
+    /// Generations that began, and those that have ended.
+    begun: usize,
+    ended: Arc<AtomicUsize>,
+}
+
+impl<'a> Server<'a> {
+    /// Begins to serve `site`, whose `/which` answers "one", with an empty access log.
+    pub fn start(site: &'a Site) -> Server<'a> {
+        let _ = fs::remove_file(site.access_log());
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (generation, ids) = generation(&site.configuration("one"), &ended);
+        let (descriptor, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
+        let counters = Arc::new(Counters::default());
+        let worker = Worker::start(generation, 512, Arc::clone(&counters));
+        let listeners = ids
+            .into_iter()
+            .zip([descriptor.try_clone().unwrap()])
+            .collect();
+        let server = Server {
+            worker,
+            address,
+            counters,
+            site,
+            listeners,
+            begun: 1,
+            ended,
+        };
+        let id = server.listeners[0].0.clone();
+        server.worker.listen(vec![(id, descriptor)]);
+        server
+    }
+
+    /// Goes over to a generation whose `/which` answers `which`, on the same sockets.
+    pub fn swap(&mut self, which: &str) {
+        let (generation, _) = generation(&self.site.configuration(which), &self.ended);
+        self.begun += 1;
+        let copy = |(id, socket): &(ListenerId, OwnedFd)| (id.clone(), socket.try_clone().unwrap());
+        let share: Share = self.listeners.iter().map(copy).collect();
+        self.worker.swap(generation, share);
+    }
+
+    /// Generations that are still in use.
+    pub fn generations(&self) -> usize {
+        self.begun - self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.counters.active.load(Ordering::Relaxed)
+    }
+
+    /// Quits; the lines of the access log, when nothing is left of connections, requests and generations.
+    pub async fn finish(self) -> Result<Vec<String>, String> {
+        self.worker.quit();
+        let end = either(self.worker.end(), engine::sleep(PATIENCE)).await;
+        if let Either::Second(()) = end {
+            return Err(format!("{} connections leaked", self.connections()));
+        }
+        log::flush_all();
+        if self.connections() != 0 {
+            return Err(format!(
+                "{} connections are open after the end",
+                self.connections()
+            ));
+        }
+        if self.counters.panics.load(Ordering::Relaxed) != 0 {
+            return Err("a request panicked".into());
+        }
+        let (begun, ended, path) = (self.begun, Arc::clone(&self.ended), self.site.access_log());
+        drop(self);
+        // The tasks that saw the end are dropped in the turn after it.
+        engine::sleep(Duration::from_millis(1)).await;
+        if begun != ended.load(Ordering::Relaxed) {
+            return Err("a request or a connection still holds a generation".into());
+        }
+        let text = fs::read_to_string(path).unwrap_or_default();
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+/// Compiles a configuration as a worker process does, and opens its logs.
+fn generation(text: &str, ended: &Arc<AtomicUsize>) -> (Arc<Generation>, Vec<ListenerId>) {
+    let path = Path::new("/nginx.conf");
+    let files = Sealed::new(Recording {
+        files: vec![(path.into(), text.as_bytes().to_vec())],
+        globs: Vec::new(),
+    });
+    let root = Path::new("/");
+    let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
+    assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
+    let environment = Environment {
+        prefix: root,
+        conf_prefix: root,
+        files: &files,
+        default_error_log: Destination::Stderr,
+        privileged: false,
+    };
+    let mut compiled = match compile(&loaded.tree, &environment) {
+        Ok(compiled) => compiled,
+        Err(diagnostics) => panic!("{diagnostics:?}"),
+    };
+    for log in &compiled.logs {
+        log.install(log.open().unwrap());
+    }
+    let ended = Arc::clone(ended);
+    compiled.generation.on_end(move || {
+        ended.fetch_add(1, Ordering::Relaxed);
+    });
+    let ids = compiled.bindings.into_iter().map(|binding| binding.id);
+    (Arc::new(compiled.generation), ids.collect())
+}
+
+/// Starts the server behind the site: it answers each connection's one request after a while.
+pub fn start_behind(mut random: Random) {
+    let (socket, _) = sim::listen(Address::Inet(BEHIND.parse().unwrap())).unwrap();
+    engine::spawn(async move {
+        let listener = Listener::new(socket).unwrap();
+        while let Ok(stream) = listener.accept().await {
+            let pause = random.duration(Duration::from_secs(2));
+            engine::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.recv(None).await {
+                        Ok(bytes) if !bytes.is_empty() => head.extend_from_slice(&bytes),
+                        _ => return,
+                    }
+                }
+                engine::sleep(pause).await;
+                stream.push(Bytes::from_static(ANSWER_BEHIND));
+                stream.finish();
+            });
+        }
+    });
+}

@@ -1,0 +1,161 @@
+//! Time limits, pacing and graceful ends by the virtual clock.
+
+use std::time::{Duration, Instant};
+
+use engine::sim::Faults;
+
+use crate::client::{ask, connect, end, hear, say};
+use crate::random::Random;
+use crate::server::{Server, simulate, start_behind};
+use crate::site::{Site, behind, slow, which};
+
+/// Time on the way, both ways, and the clock's resolution.
+const TOLERANCE: Duration = Duration::from_millis(10);
+
+/// Asserts that so much time has passed since, up to the tolerance.
+#[track_caller]
+fn assert_passed(since: Instant, seconds: u64) {
+    let passed = engine::now() - since;
+    let wanted = Duration::from_secs(seconds);
+    assert!(
+        (wanted..wanted + TOLERANCE).contains(&passed),
+        "{passed:?} instead of {wanted:?}"
+    );
+}
+
+/// Serves a site to `test`, then quits; nothing may be left.
+fn serve(test: impl AsyncFnOnce(&Server<'_>) -> Result<(), String>) {
+    let site = Site::new();
+    let outcome = simulate(1, Faults::default(), async || {
+        start_behind(Random(1));
+        let server = Server::start(&site);
+        test(&server).await?;
+        server.finish().await
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn client_header_timeout_ends_a_connection_that_sends_no_head() {
+    serve(async |server| {
+        let (silent, slow) = (
+            connect(&server.address).await?,
+            connect(&server.address).await?,
+        );
+        let accepted = engine::now();
+        engine::sleep(Duration::from_secs(20)).await;
+        // As with nginx, the time for a connection's first head begins with the connection.
+        say(&slow, b"GET / HT");
+        end(&silent).await?;
+        assert_passed(accepted, 60);
+        end(&slow).await?;
+        assert_passed(accepted, 60);
+        assert_eq!(server.connections(), 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_later_head_has_its_time_from_its_first_byte() {
+    serve(async |server| {
+        let client = connect(&server.address).await?;
+        ask(&client, &which("one")).await?;
+        engine::sleep(Duration::from_secs(50)).await;
+        say(&client, b"GET ");
+        let begun = engine::now();
+        engine::sleep(Duration::from_secs(30)).await;
+        say(&client, b"/which HT");
+        end(&client).await?;
+        assert_passed(begun, 60);
+        Ok(())
+    });
+}
+
+#[test]
+fn keepalive_timeout_counts_from_the_last_answer() {
+    serve(async |server| {
+        let client = connect(&server.address).await?;
+        for _ in 0..3 {
+            ask(&client, &which("one")).await?;
+            engine::sleep(Duration::from_secs(70)).await;
+        }
+        ask(&client, &which("one")).await?;
+        let answered = engine::now();
+        end(&client).await?;
+        assert_passed(answered, 75);
+        Ok(())
+    });
+}
+
+#[test]
+fn limit_rate_paces_by_the_clock() {
+    serve(async |server| {
+        let (client, asked) = (connect(&server.address).await?, slow());
+        say(&client, &asked.request);
+        let begun = engine::now();
+        let mut received = 0;
+        while received < asked.response.len() {
+            match client.recv(None).await {
+                Ok(bytes) if !bytes.is_empty() => received += bytes.len(),
+                other => return Err(format!("after {received}: {other:?}")),
+            }
+            // nginx allows the rate once for every second begun.
+            let allowed = 1000 * ((engine::now() - begun + TOLERANCE).as_secs() as usize + 1);
+            assert!(
+                received <= allowed,
+                "{received} after {:?}",
+                engine::now() - begun
+            );
+        }
+        let took = engine::now() - begun;
+        assert!((8..10).contains(&took.as_secs()), "{took:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn quitting_ends_idle_connections_and_finishes_busy_ones() {
+    serve(async |server| {
+        let idle = connect(&server.address).await?;
+        ask(&idle, &which("one")).await?;
+        let busy = connect(&server.address).await?;
+        let asked = behind();
+        say(&busy, &asked.request);
+        engine::sleep(Duration::from_millis(5)).await;
+        let quit = engine::now();
+        server.worker.quit();
+        end(&idle).await?;
+        assert_passed(quit, 0);
+        // Its answer says that the connection ends.
+        let mut closing = asked;
+        let head = String::from_utf8_lossy(&closing.response).into_owned();
+        closing.response = head.replace("keep-alive", "close").into_bytes();
+        hear(&busy, &closing).await?;
+        end(&busy).await?;
+        server.worker.end().await;
+        assert!(connect(&server.address).await.is_err());
+        Ok(())
+    });
+}
+
+#[test]
+fn time_on_the_way_does_not_count() {
+    let site = Site::new();
+    let delay = Duration::from_millis(200);
+    let faults = Faults {
+        delay_min: delay,
+        delay_max: delay,
+        ..Faults::default()
+    };
+    simulate(1, faults, async || {
+        let server = Server::start(&site);
+        let begun = engine::now();
+        let client = connect(&server.address).await.unwrap();
+        end(&client).await.unwrap();
+        // There and back, and a minute between.
+        let passed = engine::now() - begun;
+        let wanted = Duration::from_secs(60) + 2 * delay;
+        assert!((wanted..wanted + TOLERANCE).contains(&passed), "{passed:?}");
+        server.finish().await.unwrap();
+    });
+}
