@@ -651,7 +651,11 @@ mod tests {
                 let mut client = Client::connect(&address).unwrap();
                 let stream = listener.accept().await.unwrap();
                 let reset = 1000;
-                set_faults(Faults { reset, ..Faults::default() }).unwrap();
+                set_faults(Faults {
+                    reset,
+                    ..Faults::default()
+                })
+                .unwrap();
                 assert_eq!(client.write(b"lost").unwrap(), 4);
                 set_faults(Faults::default()).unwrap();
                 assert_eq!(client.write(b"more").unwrap(), 4);
