@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 use std::io;
+use std::sync::OnceLock;
 
 /// Bytes that a peer or a file chose. Text is shown as it is; control characters and bytes that
 /// are no UTF-8 are shown as `\xHH`, so that nobody can forge a line (nginx writes them raw).
@@ -10,6 +11,12 @@ pub struct Printable<'a>(pub &'a [u8]);
 
 impl Display for Printable<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        // Nearly always there is nothing to escape.
+        if let Ok(text) = std::str::from_utf8(self.0)
+            && !self.0.iter().any(u8::is_ascii_control)
+        {
+            return out.write_str(text);
+        }
         for chunk in self.0.utf8_chunks() {
             let mut rest = chunk.valid();
             while let Some(at) = rest.find(|c: char| c.is_ascii_control()) {
@@ -40,14 +47,26 @@ impl Display for Errno<'_> {
         let Some(number) = self.0.raw_os_error() else {
             return write!(out, "({})", self.0);
         };
-        let text = self.0.to_string();
-        let suffix = format!(" (os error {number})");
-        write!(
-            out,
-            "({number}: {})",
-            text.strip_suffix(&suffix).unwrap_or(&text)
-        )
+        out.write_str("(")?;
+        Display::fmt(&number, out)?;
+        out.write_str(": ")?;
+        out.write_str(error_text(number))?;
+        out.write_str(")")
     }
+}
+
+/// The system's words for an error number, asked once a number: a busy site logs the same few.
+fn error_text(number: i32) -> &'static str {
+    /// Linux's numbers end well below.
+    const NUMBERS: usize = 256;
+    static TEXTS: [OnceLock<Box<str>>; NUMBERS] = [const { OnceLock::new() }; NUMBERS];
+    let text = || {
+        let text = io::Error::from_raw_os_error(number).to_string();
+        let suffix = format!(" (os error {number})");
+        text.strip_suffix(&suffix).unwrap_or(&text).into()
+    };
+    let slot = usize::try_from(number).ok().and_then(|number| TEXTS.get(number));
+    slot.map_or("unknown error", |slot| slot.get_or_init(text))
 }
 
 /// Appends formatted text to bytes, up to a number of bytes; the rest is cut off.
