@@ -14,7 +14,7 @@ use process::{
 };
 use server::listen::{Binding, ListenerId};
 use server::log::{Destination, LogFile};
-use server::workers::{Settings, Sockets, Workers};
+use server::workers::{Settings, Share, Sockets, Workers};
 use server::{Compiled, Environment, Generation};
 
 use crate::cli::NGINX_VERSION;
@@ -222,10 +222,10 @@ struct Server {
 /// A configuration that waits for its turn.
 struct Prepared {
     generation: Arc<Generation>,
-    sockets: Sockets,
+    shares: Vec<Share>,
     shutdown_timeout: Option<Duration>,
-    /// Threads that do not listen yet, where none serve.
-    workers: Option<Workers>,
+    /// The threads that are to serve by it; where none serve yet, they do not listen.
+    workers: Arc<Workers>,
 }
 
 /// What serves.
@@ -271,14 +271,17 @@ impl Worker for Server {
         let ended = self.events.clone();
         generation.on_end(move || ended.generation_finished(number));
         let generation = Arc::new(generation);
-        let workers = match self.serving {
-            Some(_) => None,
-            None => Some(start_threads(&main, &events, &generation)?),
+        let workers = match &self.serving {
+            Some(serving) => Arc::clone(&serving.workers),
+            None => Arc::new(start_threads(&main, &events, &generation)?),
         };
+        let shares = workers.shares(&sockets).map_err(|error| {
+            process::log::failure("listening sockets could not be shared", &error)
+        })?;
         let shutdown_timeout = main.shutdown_timeout;
         self.prepared = Some(Prepared {
             generation,
-            sockets,
+            shares,
             shutdown_timeout,
             workers,
         });
@@ -291,23 +294,12 @@ impl Worker for Server {
         };
         let Prepared {
             generation,
-            sockets,
+            shares,
             shutdown_timeout,
             workers,
         } = prepared;
-        let first = workers.map(Arc::new);
-        let running = self
-            .serving
-            .as_ref()
-            .map(|serving| Arc::clone(&serving.workers));
-        let Some(workers) = first.or(running) else {
-            return;
-        };
         server::log::set_main(Arc::clone(&generation.error_log));
-        if let Err(error) = workers.swap(&generation, &sockets) {
-            let text = process::log::failure("listening sockets could not be shared", &error);
-            server::log::process_error(server::log::Level::Emerg, format_args!("{text}"));
-        }
+        workers.swap(&generation, shares);
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
         if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
             let (workers, now) = (Arc::clone(&workers), Instant::now());

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 /// What the master tells a worker; `D` is how descriptors are held.
@@ -38,6 +38,9 @@ pub(crate) enum Command<D> {
     Quit,
     /// End now.
     Terminate,
+    /// One that came without its descriptors: this process has too many open files. Only workers
+    /// meet it.
+    Incomplete { generation: u64 },
 }
 
 /// What a worker tells the master.
@@ -127,6 +130,7 @@ impl MasterEnd {
             Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
             Command::Quit => (kind::QUIT, 0, Vec::new()),
             Command::Terminate => (kind::TERMINATE, 0, Vec::new()),
+            Command::Incomplete { .. } => return,
         };
         for chunk in descriptors.chunks(DESCRIPTORS_PER_PACKET) {
             let bytes = packet(kind::DESCRIPTORS, 0, b"");
@@ -193,6 +197,8 @@ pub(crate) struct WorkerEnd {
     socket: OwnedFd,
     /// Descriptors that came before the command they belong to.
     arrived: Vec<OwnedFd>,
+    /// Whether some of them did not come, for want of room in this process.
+    missing: bool,
 }
 
 impl AsFd for WorkerEnd {
@@ -207,6 +213,7 @@ impl WorkerEnd {
         WorkerEnd {
             socket,
             arrived: Vec::new(),
+            missing: false,
         }
     }
 
@@ -227,13 +234,17 @@ impl WorkerEnd {
     /// an error of its own kind, `UnexpectedEof`.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Command<OwnedFd>>> {
         let mut bytes = [0; 64];
-        let length = receive_packet(self.socket.as_fd(), &mut bytes, &mut self.arrived)?;
+        let (length, missing) = receive_packet(self.socket.as_fd(), &mut bytes, &mut self.arrived)?;
+        self.missing |= missing;
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let (kind, generation, _) = bytes.get(..length).and_then(parse).ok_or_else(invalid)?;
         if kind == kind::DESCRIPTORS {
             return Ok(None);
         }
         let mut descriptors = std::mem::take(&mut self.arrived).into_iter();
+        if std::mem::take(&mut self.missing) {
+            return Ok(Some(Command::Incomplete { generation }));
+        }
         Ok(Some(match kind {
             kind::PREPARE => Command::Prepare {
                 generation,
@@ -284,11 +295,12 @@ fn send_packet(
     rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
 }
 
+/// Reads one packet: its length, and whether descriptors of it had no room in this process.
 fn receive_packet(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
     arrived: &mut Vec<OwnedFd>,
-) -> io::Result<usize> {
+) -> io::Result<(usize, bool)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_PACKET))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
@@ -302,7 +314,7 @@ fn receive_packet(
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(received.bytes)
+    Ok((received.bytes, received.flags.contains(ReturnFlags::CTRUNC)))
 }
 
 #[cfg(test)]

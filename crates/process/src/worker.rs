@@ -261,6 +261,11 @@ impl<'a> Session<'a> {
                 }
             }
             Command::Reopen { keys, descriptors } => self.reopen(keys, descriptors),
+            Command::Incomplete { generation } => {
+                let text = "recvmsg() failed (24: Too many open files)".to_owned();
+                self.control.send(&Report::Failed { generation, text });
+                return self.worker.is_none().then_some(End::Failed);
+            }
             Command::Quit => return self.quit(),
             Command::Terminate => return Some(self.terminate()),
         }

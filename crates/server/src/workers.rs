@@ -155,19 +155,23 @@ impl Workers {
         &self.counters
     }
 
+    /// What each thread accepts from, for [`Workers::swap`]. Fails for want of descriptors.
+    pub fn shares(&self, sockets: &Sockets) -> std::io::Result<Vec<Share>> {
+        let count = self.threads.len();
+        (0..count)
+            .map(|index| share(sockets, index, count))
+            .collect()
+    }
+
     /// Every thread serves by this generation from its next request on, and listens on just
     /// these sockets.
-    pub fn swap(&self, generation: &Arc<Generation>, sockets: &Sockets) -> std::io::Result<()> {
-        let count = self.threads.len();
-        let shares = (0..count).map(|index| share(sockets, index, count));
-        let shares = shares.collect::<std::io::Result<Vec<_>>>()?;
+    pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>) {
         for (thread, share) in self.threads.iter().zip(shares) {
             let generation = Arc::clone(generation);
             thread.remote.post(Box::new(move || {
                 with_worker(|worker| worker.swap(generation, share))
             }));
         }
-        Ok(())
     }
 
     /// No new connections; idle ones are closed, busy ones after their response.
@@ -411,7 +415,12 @@ impl Worker {
     fn leave_over(&self, old: &Rc<Local>) {
         let current = self.current();
         for connection in self.open_connections() {
-            if current.generation.http.binding(&connection.listener).is_none() {
+            if current
+                .generation
+                .http
+                .binding(&connection.listener)
+                .is_none()
+            {
                 connection.stay_with(old);
             }
         }
