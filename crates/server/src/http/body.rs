@@ -258,19 +258,20 @@ pub async fn read(
     let core = Arc::clone(&request.plan.core);
     let mut parts: Vec<Bytes> = Vec::new();
     let mut held = 0;
-    let mut came_with_head = true;
-    let mut held_max = usize::MAX;
+    let mut room_beside_head = room_beside_head(request);
+    let mut beside_head = 0;
     let in_file = request.plan.body.in_file_only != InFileOnly::Off && request.body.is_announced();
     let mut stored = match in_file {
         true => Some((create(request).await.map_err(Ok)?, 0)),
         false => None,
     };
     loop {
-        if came_with_head && !exchange.body_at_hand() {
-            came_with_head = false;
-            held_max = memory_max(request);
+        if !exchange.body_at_hand() {
+            room_beside_head = 0;
         }
-        let Some(bytes) = next(request, exchange).await? else { break };
+        let Some(bytes) = next(request, exchange).await? else {
+            break;
+        };
         if core.client_max_body_size > 0 && request.body.received() > core.client_max_body_size {
             log::error!(
                 request,
@@ -281,11 +282,12 @@ pub async fn read(
             );
             return Err(Ok(413));
         }
-        if !came_with_head {
-            held += bytes.len();
-        }
+        let placed = room_beside_head.min(bytes.len());
+        room_beside_head -= placed;
+        beside_head += placed;
+        held += bytes.len() - placed;
         parts.push(bytes);
-        if held > held_max {
+        if held > memory_max(request, beside_head) {
             if stored.is_none() {
                 stored = Some((create(request).await.map_err(Ok)?, 0));
             }
@@ -310,21 +312,34 @@ pub async fn read(
     Ok(())
 }
 
-/// How many bytes of what is still to come stay in memory, as in nginx: the whole rest, if it fits
-/// beside the head into the head's buffer or is only a quarter beyond `client_body_buffer_size`. What
-/// came together with the head is in memory already.
-fn memory_max(request: &Request) -> usize {
-    let buffer_size = request.plan.core.client_body_buffer_size;
-    let beside_head = request
-        .server
-        .core
-        .head_limits()
+/// How many bytes of a body that come with its head are in memory with it: what the head leaves
+/// of the head's buffer.
+fn room_beside_head(request: &Request) -> usize {
+    let limits = request.server.core.head_limits();
+    limits
         .buffer_size
-        .saturating_sub(request.client.bytes.len());
-    let generous = beside_head.max(buffer_size.saturating_add(buffer_size / 4));
+        .saturating_sub(request.client.bytes.len())
+}
+
+/// How many bytes stay in memory beside those that came with the head, as in nginx: the whole rest,
+/// if it fits into the head's buffer as well or is only a quarter beyond
+/// `client_body_buffer_size`.
+fn memory_max(request: &Request, beside_head: usize) -> usize {
+    let buffer_size = request.plan.core.client_body_buffer_size;
+    let generous = buffer_size.saturating_add(buffer_size / 4);
+    let left_beside_head = match beside_head {
+        0 => 0, // the head's buffer is done with
+        taken => room_beside_head(request).saturating_sub(taken),
+    };
     match request.body.announced {
-        Some(length) if length.saturating_sub(request.body.received) < generous as u64 => generous,
-        _ => buffer_size,
+        Some(length) => {
+            let rest = length.saturating_sub(beside_head as u64);
+            match rest < generous.max(left_beside_head) as u64 {
+                true => usize::MAX,
+                false => buffer_size,
+            }
+        }
+        None => buffer_size,
     }
 }
 
