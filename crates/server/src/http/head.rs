@@ -16,7 +16,6 @@ use crate::http::core::Alias;
 use crate::http::plan::Server;
 use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
-use crate::listen::ListenerId;
 
 /// Why a parsed head cannot be served: words for the log (empty: none) and a status.
 pub type Refusal = (Vec<u8>, u16);
@@ -108,12 +107,12 @@ impl Request {
     }
 
     /// Whether the received bytes begin with the very head that this request was made of, for
-    /// the same generation and listener: everything that was made of it then holds.
+    /// the same generation and address: everything that was made of it then holds.
     pub fn is_repeated_by(&self, input: &[u8], local: &Rc<Local>, connection: &Connection) -> bool {
-        let same_listener = |id: &ListenerId| Arc::ptr_eq(&id.0, &connection.listener.0);
-        self.repeatable.as_ref().is_some_and(same_listener)
+        self.repeatable.is_some()
             && Rc::ptr_eq(&self.local, local)
             && input.starts_with(&self.client.bytes)
+            && self.repeatable == connection.with_servers(local, std::ptr::from_ref)
     }
 
     /// Makes a finished request the next one with the same head, on this connection.

@@ -198,7 +198,8 @@ pub fn respond(request: &mut Request) -> Option<After> {
     let after = look_up(request)?;
     let captured = !request.captures.is_empty() || !request.values.is_empty();
     if !captured {
-        request.repeatable = Some(request.connection.listener.clone());
+        let connection = &request.connection;
+        request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);
     }
     Some(after)
 }

@@ -24,7 +24,7 @@ use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
 use crate::http::{error_page, location};
-use crate::listen::ListenerId;
+use crate::listen::AddressServers;
 use crate::regex::Captures;
 use crate::variables::Cached;
 
@@ -145,9 +145,10 @@ pub struct Request {
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.
     pub prepared: bool,
-    /// Set when a kept response answered it: the listener by which the same head, byte for byte,
-    /// means the same server, location and path again (see `pool::repeated`).
-    pub repeatable: Option<ListenerId>,
+    /// Set when a kept response answered it: the servers of the address at which the same head,
+    /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
+    /// is compared and never followed; the generation in `local` keeps the place taken.
+    pub repeatable: Option<*const AddressServers>,
 }
 
 /// Where the request loop goes on.
