@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use crate::engine::{Control, Outgoing, Stop};
-use crate::net::{Address, Segment};
+use crate::net::{Address, Segment, TcpInfo};
 
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
 pub(crate) const PARTS_MAX: usize = 64;
@@ -54,6 +54,29 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// What the kernel knows of a TCP connection; `None` for other sockets.
+pub(crate) fn tcp_info(socket: RawFd) -> Option<TcpInfo> {
+    // SAFETY: `tcp_info` consists of integers, for which zeros are values.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    (result == 0).then_some(TcpInfo {
+        rtt: info.tcpi_rtt,
+        rttvar: info.tcpi_rttvar,
+        snd_cwnd: info.tcpi_snd_cwnd,
+        rcv_space: info.tcpi_rcv_space,
+    })
 }
 
 /// A stream socket that does not block and is not inherited.

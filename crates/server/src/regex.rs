@@ -30,6 +30,8 @@ pub struct Regex {
     pattern: Box<str>,
     names: Vec<(usize, Variable)>,
     groups: usize,
+    /// It may ask for the end of its subject.
+    has_dollar: bool,
 }
 
 impl Regex {
@@ -60,6 +62,7 @@ impl Regex {
         Ok(Regex {
             program,
             pattern: pattern.into(),
+            has_dollar: pattern.contains('$'),
             names: assigned,
             groups,
         })
@@ -77,11 +80,10 @@ impl Regex {
 
     /// Whether it matches, leaving captures alone.
     pub fn is_match(&self, subject: &[u8]) -> bool {
-        match &self.program {
-            Program::Linear(regex) => regex.is_match(subject),
-            Program::Backtracking(regex) => std::str::from_utf8(subject)
-                .is_ok_and(|subject| regex.is_match(subject).unwrap_or(false)),
-        }
+        self.program.is_match(subject)
+            || self
+                .without_last_line_feed(subject)
+                .is_some_and(|subject| self.program.is_match(subject))
     }
 
     /// Matches and, on success, makes the groups the request's captures and assigns the named
@@ -95,7 +97,8 @@ impl Regex {
             }
             return matched;
         }
-        let Some(spans) = self.spans(subject) else {
+        let shorter = || self.program.spans(self.without_last_line_feed(subject)?);
+        let Some(spans) = self.program.spans(subject).or_else(shorter) else {
             return false;
         };
         for (group, variable) in &self.names {
@@ -109,8 +112,25 @@ impl Regex {
         true
     }
 
+    /// In PCRE, `$` also stands before a line feed that ends the subject; in the two crates it
+    /// does not. Where such a subject does not match, it is tried without the line feed.
+    fn without_last_line_feed<'a>(&self, subject: &'a [u8]) -> Option<&'a [u8]> {
+        let shorter = subject.strip_suffix(b"\n");
+        shorter.filter(|_| self.has_dollar)
+    }
+}
+
+impl Program {
+    fn is_match(&self, subject: &[u8]) -> bool {
+        match self {
+            Program::Linear(regex) => regex.is_match(subject),
+            Program::Backtracking(regex) => std::str::from_utf8(subject)
+                .is_ok_and(|subject| regex.is_match(subject).unwrap_or(false)),
+        }
+    }
+
     fn spans(&self, subject: &[u8]) -> Option<Vec<Range<usize>>> {
-        match &self.program {
+        match self {
             Program::Linear(regex) => {
                 let found = regex.captures(subject)?;
                 Some(

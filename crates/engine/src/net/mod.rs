@@ -14,7 +14,7 @@ pub use address::Address;
 pub use connect::connect;
 pub use listen::{CallError, KeepAlive, ListenOptions, listen};
 pub use listener::{Accept, Listener};
-pub use stream::{Drained, Recv, Stream};
+pub use stream::{Drained, Recv, Stream, TcpInfo};
 
 use bytes::Bytes;
 

@@ -18,6 +18,19 @@ use crate::buffer::Buffer;
 use crate::engine::Control;
 use crate::worker::{enter, try_enter};
 
+/// Some of what `tcp(7)` tells of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time in microseconds.
+    pub rtt: u32,
+    /// Its variation in microseconds.
+    pub rttvar: u32,
+    /// The congestion window in segments.
+    pub snd_cwnd: u32,
+    /// Space for received bytes, as the kernel sizes it.
+    pub rcv_space: u32,
+}
+
 /// A connected stream socket. Dropping it closes the connection and forgets what was not yet sent; [`finish`](Self::finish)
 /// sends it first.
 #[derive(Debug)]
@@ -180,6 +193,11 @@ impl Stream {
         self.control(Control::ShutdownBoth);
     }
 
+    /// Lets it end with a reset when it is dropped: the peer sees that it was not served to the end.
+    pub fn reset_when_dropped(&self) {
+        self.control(Control::ResetOnClose);
+    }
+
     fn control(&self, control: Control) {
         enter(|worker| {
             if let Some(state) = worker.streams.get(self.key) {
@@ -212,6 +230,12 @@ impl Stream {
                 let _ = worker.engine.control(state.socket, Control::Cork(on));
             }
         });
+    }
+
+    /// What the kernel knows of the connection (`TCP_INFO`); `None` where it is no TCP.
+    #[must_use]
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        crate::sys::tcp_info(self.fd())
     }
 
     /// The descriptor, for options that are not offered here. It is closed with the stream.

@@ -485,8 +485,12 @@ impl Head {
                 if let Some(previous) = self.find(Known::Host) {
                     return Err(HeadError::DuplicateHost { field, previous });
                 }
-                let host =
-                    host::validate(field.value(bytes)).map_err(|_| HeadError::InvalidHost)?;
+                let Ok(host) = host::validate(field.value(bytes)) else {
+                    // Kept all the same: who logs the refusal shows it.
+                    self.known.insert(Known::Host);
+                    self.fields.push(field);
+                    return Err(HeadError::InvalidHost);
+                };
                 if self.server.is_none() {
                     self.set_server(field.value, host, bytes, server);
                 }

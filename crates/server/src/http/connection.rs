@@ -21,7 +21,7 @@ use crate::http::plan::Server;
 use crate::http::request::{self, Request};
 use crate::http::{error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
-use crate::log;
+use crate::log::{self, ErrorLog};
 use crate::panics;
 use crate::workers::Worker;
 
@@ -54,6 +54,8 @@ pub struct Connection {
     kept: OnceCell<Rc<Local>>,
     /// Virtual servers of its address in the generation used last.
     servers: RefCell<Option<(u64, Arc<AddressServers>)>>,
+    /// The error log of its last request, for what happens until the next.
+    error_log: RefCell<Option<Arc<ErrorLog>>>,
 }
 
 impl Connection {
@@ -78,6 +80,7 @@ impl Connection {
             local: OnceCell::new(),
             kept: OnceCell::new(),
             servers: RefCell::new(None),
+            error_log: RefCell::new(None),
         }
     }
 
@@ -114,6 +117,25 @@ impl Connection {
     /// Whether a reload has taken its listener away.
     pub fn is_left_over(&self) -> bool {
         self.kept.get().is_some()
+    }
+
+    /// Keeps the error log of a request that has ended for what happens until the next.
+    fn keep_error_log(&self, request: &Request) {
+        let log = &request.plan.error_log;
+        let mut kept = self.error_log.borrow_mut();
+        if !kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, log)) {
+            *kept = Some(Arc::clone(log));
+        }
+    }
+
+    /// The error log of its last request, or of its address's default server before the first.
+    pub fn error_log(&self) -> Option<Arc<ErrorLog>> {
+        let kept = self.error_log.borrow().as_ref().map(Arc::clone);
+        kept.or_else(|| {
+            self.with_servers(&self.worker.current(), |servers| {
+                Arc::clone(&servers.default.plan.error_log)
+            })
+        })
     }
 
     /// Looks at the virtual servers of the address it came by, in its generation.
@@ -248,6 +270,7 @@ pub async fn serve(connection: Rc<Connection>) {
         };
         let after = match after {
             Ok(after) => {
+                connection.keep_error_log(&request);
                 pool::give_back(request);
                 after
             }
@@ -331,12 +354,13 @@ fn parse(request: &mut Request, bytes: &[u8]) -> Result<Option<usize>, HeadError
     let limits = request.server.core.head_limits();
     let client = request.client_mut();
     let parsed = h1::parse_head(bytes, &limits, &mut client.head);
-    if let Ok(Some(length)) = parsed {
-        client.bytes.clear();
-        client
-            .bytes
-            .extend_from_slice(bytes.get(..length).unwrap_or_default());
-    }
+    let kept = match parsed {
+        Ok(Some(length)) => bytes.get(..length).unwrap_or_default(),
+        Ok(None) => &[], // `read_rest` gathers them
+        Err(_) => bytes,
+    };
+    client.bytes.clear();
+    client.bytes.extend_from_slice(kept);
     parsed
 }
 
@@ -384,7 +408,7 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
     request.response.status = if timed_out { 408 } else { 400 };
     log::write_access(request);
     if timed_out && request.plan.core.reset_timedout_connection {
-        connection.stream.abort();
+        connection.stream.reset_when_dropped();
     }
     After::Drop
 }
@@ -396,9 +420,6 @@ async fn refuse(
     input: &mut Buffer,
     error: HeadError,
 ) -> After {
-    if request.client.bytes.is_empty() {
-        request.client_mut().bytes.extend_from_slice(input);
-    }
     let text = error.log_text(&request.client.bytes);
     let reading = if request.client.head.has_request_line() {
         request.choose_server_by_name();

@@ -170,8 +170,8 @@ pub async fn finish(
     exchange: &mut Exchange,
     status: u16,
 ) -> Result<Option<Step>, Abort> {
-    if status == 444 {
-        request.response.status = 444;
+    if matches!(status, 408 | 444 | 499) {
+        request.response.status = status;
         return Err(Abort::Silently);
     }
     request.error_status = status;
@@ -209,7 +209,7 @@ pub async fn refuse(
 
 /// After some errors nothing more is expected of the connection.
 fn settle_connection(exchange: &mut Exchange, status: u16) {
-    if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501) {
+    if matches!(status, 400 | 413 | 414 | 495..=497 | 500 | 501) {
         exchange.forbid_keepalive();
     }
     if matches!(status, 400 | 495..=497) {
@@ -267,7 +267,7 @@ async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Opt
             .header(Known::UserAgent)
             .is_some_and(is_padded_browser);
     let page = status_page::page(status, &core.server_tokens, padded);
-    if status == 494 {
+    if matches!(status, 494..=497) {
         request.error_status = 400;
     }
     let response = &mut request.response;

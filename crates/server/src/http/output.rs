@@ -100,6 +100,7 @@ pub async fn respond(
         }
         exchange.forbid_keepalive(); // a response that is an error already stays what it is
     }
+    request.keepalive = exchange.keeps_alive(request);
     let mut filters = match Filters::for_response(request, exchange) {
         Ok(filters) => filters,
         Err(status) => return Ok(Some(Step::Finish(status))),
@@ -217,6 +218,9 @@ pub async fn subrequest(
         return Ok(None);
     };
     let outcome = Box::pin(request::handle(&mut child, exchange)).await;
+    if child.plan.core.log_subrequest {
+        log::write_access(&mut child);
+    }
     request.absorb(&mut child);
     outcome.map(|()| Some(child))
 }

@@ -106,7 +106,7 @@ impl Request {
         Step::Finish(301)
     }
 
-    /// A subrequest of this one, taking the shared variables with it until
+    /// A subrequest of this one, taking the shared variables and counters with it until
     /// [`Request::absorb`]. `None` (and a log line) when subrequests nest too deeply.
     pub fn subrequest(
         &mut self,
@@ -144,12 +144,16 @@ impl Request {
         child.started_wall = self.started_wall;
         child.values = std::mem::take(&mut self.values);
         child.captures = std::mem::take(&mut self.captures);
+        child.bytes_sent = self.bytes_sent;
+        child.body_bytes_sent = self.body_bytes_sent;
         Some(child)
     }
 
-    /// Takes the shared variables back from a subrequest that has ended.
+    /// Takes the shared variables and counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
         self.values = std::mem::take(&mut child.values);
         self.captures = std::mem::take(&mut child.captures);
+        self.bytes_sent = child.bytes_sent;
+        self.body_bytes_sent = child.body_bytes_sent;
     }
 }

@@ -69,21 +69,18 @@ macro_rules! event {
 }
 pub(crate) use event;
 
-/// Writes a line about a connection without a request, to the log of its address's default
-/// server.
+/// Writes a line about a connection without a request.
 pub(super) fn write_connection(
     connection: &Connection,
     level: Level,
     subject: Subject<'_>,
     message: Arguments<'_>,
 ) {
-    let local = connection.worker.current();
-    connection.with_servers(&local, |servers| {
-        let log = &servers.default.plan.error_log;
-        if log.admits(level, Subsystem::Http) {
-            log.write(level, Subsystem::Http, subject, message);
-        }
-    });
+    if let Some(log) = connection.error_log()
+        && log.admits(level, Subsystem::Http)
+    {
+        log.write(level, Subsystem::Http, subject, message);
+    }
 }
 
 /// Where a log goes.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 
-use engine::net::Address;
+use engine::net::{Address, TcpInfo};
 
 use super::{decimal, seconds};
 use crate::http::request::Request;
@@ -41,6 +41,12 @@ pub(super) fn connection_time(request: &mut Request, out: &mut Vec<u8>) -> bool 
         engine::now().saturating_duration_since(request.connection.started),
         out,
     )
+}
+
+/// A number of `TCP_INFO`; not found for a Unix socket.
+pub(super) fn tcp_info(request: &Request, number: fn(TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
+    let info = request.connection.stream.tcp_info();
+    info.is_some_and(|info| decimal(number(info).into(), out))
 }
 
 /// A Unix socket has no port: found and empty.

@@ -192,12 +192,13 @@ impl Run<'_> {
         if status >= 400 && answer.text.is_empty() {
             return Step::Finish(status);
         }
+        // The text may ask for `$status`.
+        self.request.response.status = status;
         let text = answer.text.evaluate(self.request);
         if let 301 | 302 | 303 | 307 | 308 = status {
             self.request.response.location = Some(text);
             return Step::Finish(status);
         }
-        self.request.response.status = status;
         self.request.response.content_length = Some(text.len() as u64);
         self.request.set_content_type();
         Step::Respond(if text.is_empty() {
