@@ -182,7 +182,10 @@ impl RequestLine {
                 self.state = State::BeforeTarget;
             }
             b'A'..=b'Z' | b'_' | b'-' => self.state = State::Method,
-            _ => return Err(HeadError::InvalidMethod),
+            _ => {
+                self.state = State::Method; // for logs it has begun
+                return Err(HeadError::InvalidMethod);
+            }
         }
         Ok(())
     }

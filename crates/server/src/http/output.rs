@@ -98,7 +98,9 @@ pub async fn respond(
         if request.error_status == 0 {
             return Ok(Some(Step::Finish(400)));
         }
-        exchange.forbid_keepalive(); // a response that is an error already stays what it is
+        // A response that is an error already stays what it is.
+        exchange.forbid_keepalive();
+        exchange.forbid_lingering();
     }
     request.keepalive = exchange.keeps_alive(request);
     let mut filters = match Filters::for_response(request, exchange) {
