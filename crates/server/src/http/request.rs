@@ -332,3 +332,6 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     }
     Ok(static_file::nothing_found(request))
 }
+
+#[cfg(test)]
+mod tests;

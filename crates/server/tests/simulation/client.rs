@@ -17,22 +17,22 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSES_MAX: usize = 20;
 
 /// What a client does.
-pub struct Script {
-    pub asked: Vec<Asked>,
+pub(crate) struct Script {
+    pub(crate) asked: Vec<Asked>,
     /// Sends without waiting for answers.
-    pub pipelines: bool,
+    pub(crate) pipelines: bool,
     /// Bytes sent at once at most, and the longest pause between two parts.
-    pub part_max: usize,
-    pub pause_max: Duration,
+    pub(crate) part_max: usize,
+    pub(crate) pause_max: Duration,
     /// Breaks the connection off after so many bytes of answers.
-    pub resets_after: Option<usize>,
+    pub(crate) resets_after: Option<usize>,
     /// Whether the network may break it off, too.
-    pub fragile: bool,
+    pub(crate) fragile: bool,
 }
 
 impl Script {
     /// Requests that keep the connection and perhaps one that ends it, sent in any manner.
-    pub fn any(random: &mut Random, fragile: bool) -> Script {
+    pub(crate) fn any(random: &mut Random, fragile: bool) -> Script {
         let mut asked: Vec<Asked> = (0..=random.below(6))
             .map(|_| crate::site::any(random))
             .collect();
@@ -51,7 +51,7 @@ impl Script {
     }
 
     /// These requests, one after the other, each in one part.
-    pub fn plain(asked: Vec<Asked>) -> Script {
+    pub(crate) fn plain(asked: Vec<Asked>) -> Script {
         Script {
             asked,
             pipelines: false,
@@ -64,26 +64,26 @@ impl Script {
 }
 
 /// A connection to the server.
-pub async fn connect(address: &Address) -> Result<Stream, String> {
+pub(crate) async fn connect(address: &Address) -> Result<Stream, String> {
     let deadline = engine::now() + PATIENCE;
     let connected = engine::net::connect(address, None, Some(deadline)).await;
     connected.map_err(|error| format!("connecting failed: {error}"))
 }
 
 /// Sends these bytes.
-pub fn say(stream: &Stream, bytes: &[u8]) {
+pub(crate) fn say(stream: &Stream, bytes: &[u8]) {
     stream.push(Bytes::copy_from_slice(bytes));
     stream.start_send();
 }
 
 /// Sends a request and waits for its answer, which must be the right one.
-pub async fn ask(stream: &Stream, asked: &Asked) -> Result<(), String> {
+pub(crate) async fn ask(stream: &Stream, asked: &Asked) -> Result<(), String> {
     say(stream, &asked.request);
     hear(stream, asked).await
 }
 
 /// Waits for the answer to a request that was sent.
-pub async fn hear(stream: &Stream, asked: &Asked) -> Result<(), String> {
+pub(crate) async fn hear(stream: &Stream, asked: &Asked) -> Result<(), String> {
     let deadline = engine::now() + PATIENCE;
     let mut answer = Vec::new();
     while answer.len() < asked.response.len() {
@@ -97,7 +97,7 @@ pub async fn hear(stream: &Stream, asked: &Asked) -> Result<(), String> {
 }
 
 /// Waits for the server to end the connection without another byte.
-pub async fn end(stream: &Stream) -> Result<(), String> {
+pub(crate) async fn end(stream: &Stream) -> Result<(), String> {
     match stream.recv(Some(engine::now() + PATIENCE)).await {
         Ok(bytes) if bytes.is_empty() => Ok(()),
         other => Err(format!("instead of an end: {other:?}")),
@@ -105,7 +105,11 @@ pub async fn end(stream: &Stream) -> Result<(), String> {
 }
 
 /// Plays a script. The number of requests that were answered whole, or what was wrong.
-pub async fn play(address: Address, script: Script, random: Random) -> Result<usize, String> {
+pub(crate) async fn play(
+    address: Address,
+    script: Script,
+    random: Random,
+) -> Result<usize, String> {
     let connected = engine::net::connect(&address, None, Some(engine::now() + PATIENCE)).await;
     let stream = match connected {
         Ok(stream) => Rc::new(stream),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -14,22 +14,22 @@ impl Random {
     }
 
     /// A number below `bound`, which is at least 1.
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
     /// True this often in a thousand.
-    pub fn chance(&mut self, in_a_thousand: usize) -> bool {
+    pub(crate) fn chance(&mut self, in_a_thousand: usize) -> bool {
         self.below(1000) < in_a_thousand
     }
 
     /// A duration up to `longest`.
-    pub fn duration(&mut self, longest: Duration) -> Duration {
+    pub(crate) fn duration(&mut self, longest: Duration) -> Duration {
         Duration::from_micros(self.next() % (longest.as_micros() as u64 + 1))
     }
 
     /// Another generator, which goes its own way.
-    pub fn fork(&mut self) -> Random {
+    pub(crate) fn fork(&mut self) -> Random {
         Random(self.next())
     }
 }

@@ -31,16 +31,20 @@ const ANSWER_BEHIND: &[u8] =
     b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nbehind";
 
 /// Runs `test` in the simulation of `seed`.
-pub fn simulate<F: Future>(seed: u64, faults: Faults, test: impl FnOnce() -> F) -> F::Output {
+pub(crate) fn simulate<F: Future>(
+    seed: u64,
+    faults: Faults,
+    test: impl FnOnce() -> F,
+) -> F::Output {
     let mut runtime = sim::runtime(seed, faults, engine::Settings::default()).unwrap();
     runtime.block_on(async { test().await })
 }
 
 /// A worker that serves a site.
-pub struct Server<'a> {
-    pub worker: Rc<Worker>,
-    pub address: Address,
-    pub counters: Arc<Counters>,
+pub(crate) struct Server<'a> {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) address: Address,
+    pub(crate) counters: Arc<Counters>,
     site: &'a Site,
     listeners: Vec<(ListenerId, OwnedFd)>,
     /// Generations that began, and those that have ended.
@@ -50,7 +54,7 @@ pub struct Server<'a> {
 
 impl<'a> Server<'a> {
     /// Begins to serve `site`, whose `/which` answers "one", with an empty access log.
-    pub fn start(site: &'a Site) -> Server<'a> {
+    pub(crate) fn start(site: &'a Site) -> Server<'a> {
         let _ = fs::remove_file(site.access_log());
         let ended = Arc::new(AtomicUsize::new(0));
         let (generation, ids) = generation(&site.configuration("one"), &ended);
@@ -76,7 +80,7 @@ impl<'a> Server<'a> {
     }
 
     /// Goes over to a generation whose `/which` answers `which`, on the same sockets.
-    pub fn swap(&mut self, which: &str) {
+    pub(crate) fn swap(&mut self, which: &str) {
         let (generation, _) = generation(&self.site.configuration(which), &self.ended);
         self.begun += 1;
         let copy = |(id, socket): &(ListenerId, OwnedFd)| (id.clone(), socket.try_clone().unwrap());
@@ -85,17 +89,17 @@ impl<'a> Server<'a> {
     }
 
     /// Generations that are still in use.
-    pub fn generations(&self) -> usize {
+    pub(crate) fn generations(&self) -> usize {
         self.begun - self.ended.load(Ordering::Relaxed)
     }
 
     /// Connections that are open.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.counters.active.load(Ordering::Relaxed)
     }
 
     /// Quits; the lines of the access log, when nothing is left of connections, requests and generations.
-    pub async fn finish(self) -> Result<Vec<String>, String> {
+    pub(crate) async fn finish(self) -> Result<Vec<String>, String> {
         self.worker.quit();
         let end = either(self.worker.end(), engine::sleep(PATIENCE)).await;
         if let Either::Second(()) = end {
@@ -156,7 +160,7 @@ fn generation(text: &str, ended: &Arc<AtomicUsize>) -> (Arc<Generation>, Vec<Lis
 }
 
 /// Starts the server behind the site: it answers each connection's one request after a while.
-pub fn start_behind(mut random: Random) {
+pub(crate) fn start_behind(mut random: Random) {
     let (socket, _) = sim::listen(Address::Inet(BEHIND.parse().unwrap())).unwrap();
     engine::spawn(async move {
         let listener = Listener::new(socket).unwrap();

@@ -8,13 +8,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::random::Random;
 
 /// Where the site is reached.
-pub const ADDRESS: &str = "10.0.0.1:80";
+pub(crate) const ADDRESS: &str = "10.0.0.1:80";
 
 /// Where the server behind it is reached.
-pub const BEHIND: &str = "10.0.0.9:8080";
+pub(crate) const BEHIND: &str = "10.0.0.9:8080";
 
 /// Stands in expected responses where the time of sending will be.
-pub const DATE: &str = "Thu, 01 Jan 1970 00:00:00 GMT";
+pub(crate) const DATE: &str = "Thu, 01 Jan 1970 00:00:00 GMT";
 
 /// Modification time of every file: 0x65920080 seconds, in `ETag` and `Last-Modified`.
 const MODIFIED: Duration = Duration::from_secs(0x6592_0080);
@@ -24,12 +24,12 @@ const SMALL: &str = "a small file\n";
 const LARGE_SIZE: usize = 150_000;
 
 /// A temporary folder with the site's files, removed in the end.
-pub struct Site {
-    pub folder: PathBuf,
+pub(crate) struct Site {
+    pub(crate) folder: PathBuf,
 }
 
 impl Site {
-    pub fn new() -> Site {
+    pub(crate) fn new() -> Site {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tidegate-simulation-{}-{number}", std::process::id());
@@ -51,12 +51,12 @@ impl Site {
         file.set_modified(UNIX_EPOCH + MODIFIED).unwrap();
     }
 
-    pub fn access_log(&self) -> PathBuf {
+    pub(crate) fn access_log(&self) -> PathBuf {
         self.folder.join("access.log")
     }
 
     /// The configuration; `/which` answers `which`, so that generations can be told apart.
-    pub fn configuration(&self, which: &str) -> String {
+    pub(crate) fn configuration(&self, which: &str) -> String {
         let folder = Path::display(&self.folder);
         format!(
             r#"
@@ -98,13 +98,13 @@ fn large() -> Vec<u8> {
 
 /// A request and the answer that it must get.
 #[derive(Clone)]
-pub struct Asked {
-    pub request: Vec<u8>,
-    pub response: Vec<u8>,
+pub(crate) struct Asked {
+    pub(crate) request: Vec<u8>,
+    pub(crate) response: Vec<u8>,
     /// Its line in the access log.
-    pub logged: String,
+    pub(crate) logged: String,
     /// Whether the server ends the connection after it.
-    pub closes: bool,
+    pub(crate) closes: bool,
 }
 
 /// A GET with these fields, and the answer's head after `Date`, its last line's end included, and body.
@@ -164,18 +164,18 @@ fn status_page(uri: &str, status: &str, head: &str) -> Asked {
 }
 
 /// What `/which` answers.
-pub fn which(answer: &str) -> Asked {
+pub(crate) fn which(answer: &str) -> Asked {
     let head = text(answer.len(), "text/plain");
     get("/which", "", "200 OK", &head, answer.as_bytes())
 }
 
 /// What the server behind the site is asked, through it.
-pub fn behind() -> Asked {
+pub(crate) fn behind() -> Asked {
     get("/behind", "", "200 OK", &text(6, "text/plain"), b"behind")
 }
 
 /// A file that is sent at 1,000 bytes a second.
-pub fn slow() -> Asked {
+pub(crate) fn slow() -> Asked {
     file("/slow/file.txt", "", &[b'x'; 9000])
 }
 
@@ -210,7 +210,7 @@ fn upload(random: &mut Random) -> Asked {
 }
 
 /// A request that leaves the connection as it is.
-pub fn any(random: &mut Random) -> Asked {
+pub(crate) fn any(random: &mut Random) -> Asked {
     let small = SMALL.as_bytes();
     match random.below(12) {
         0 | 1 => file("/small.txt", "", small),
@@ -259,7 +259,7 @@ pub fn any(random: &mut Random) -> Asked {
 }
 
 /// A request after which the server ends the connection.
-pub fn last(random: &mut Random) -> Asked {
+pub(crate) fn last(random: &mut Random) -> Asked {
     let close = "Content-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n";
     match random.below(3) {
         0 => get("/which", "Connection: close\r\n", "200 OK", close, b"one"),

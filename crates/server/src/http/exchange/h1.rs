@@ -291,25 +291,8 @@ impl H1 {
         if let Some(chunk) = plan.core.sendfile_max_chunk {
             self.connection.stream.set_sendfile_chunk(chunk);
         }
-        let response = &mut request.response;
-        if response.last_modified.is_some() && !matches!(response.status, 200 | 206 | 304) {
-            response.last_modified = None;
-        }
-        match response.status {
-            204 => {
-                response.header_only = true;
-                response.content_type = Bytes::new();
-                response.content_length = None;
-                response.last_modified = None;
-            }
-            304 => response.header_only = true,
-            _ => {}
-        }
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199);
-        if request.method == Method::Head {
-            request.response.header_only = true;
-        }
         let unknown = request.response.content_length.is_none();
         if !without_body && (unknown || request.response.expect_trailers) {
             if self.version >= Version::Http11 && plan.core.chunked_transfer_encoding {

@@ -2,15 +2,16 @@
 //!
 //! Above this line nobody sees a Connection header, chunk framing or a socket: a handler takes
 //! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
-//! [`h1`] is HTTP/1, [`test`] keeps everything in memory for the handlers' own tests.
+//! [`h1`] is HTTP/1, [`memory`] has no client: handlers are tested on it, and work for nobody.
 
 pub mod h1;
-pub mod test;
+pub mod memory;
 
 use std::io;
 
 use bytes::Bytes;
 use engine::Buffer;
+use proto::method::Method;
 
 use crate::http::connection::After;
 use crate::http::filters::gzip::Compressor;
@@ -54,7 +55,7 @@ impl From<io::Error> for Abort {
 
 enum Protocol {
     H1(h1::H1),
-    Test(test::Recorder),
+    Memory(memory::Recorder),
 }
 
 /// One request and its response; see the module.
@@ -73,9 +74,9 @@ impl Exchange {
     }
 
     /// An exchange in memory.
-    pub fn test(recorder: test::Recorder) -> Exchange {
+    pub fn memory(recorder: memory::Recorder) -> Exchange {
         Exchange {
-            protocol: Protocol::Test(recorder),
+            protocol: Protocol::Memory(recorder),
             compressor: None,
         }
     }
@@ -95,7 +96,7 @@ impl Exchange {
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.read_body(request).await,
-            Protocol::Test(recorder) => Ok(recorder.read_body()),
+            Protocol::Memory(recorder) => Ok(recorder.read_body()),
         }
     }
 
@@ -103,7 +104,7 @@ impl Exchange {
     pub fn body_at_hand(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.body_at_hand(),
-            Protocol::Test(_) => true,
+            Protocol::Memory(_) => true,
         }
     }
 
@@ -112,7 +113,7 @@ impl Exchange {
     pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request),
-            Protocol::Test(_) => Ok(()),
+            Protocol::Memory(_) => Ok(()),
         }
     }
 
@@ -120,7 +121,7 @@ impl Exchange {
     pub async fn client_gone(&mut self) -> Abort {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.client_gone().await,
-            Protocol::Test(_) => std::future::pending().await,
+            Protocol::Memory(_) => std::future::pending().await,
         }
     }
 
@@ -128,15 +129,16 @@ impl Exchange {
     pub fn send_informational(&mut self, status: u16, fields: &[crate::http::response::Field]) {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.send_informational(status, fields),
-            Protocol::Test(_) => {}
+            Protocol::Memory(_) => {}
         }
     }
 
     /// Sends the head of `request.response`; decides how the body is framed.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
+        settle_head(request);
         match &mut self.protocol {
             Protocol::H1(h1) => h1.send_head(request),
-            Protocol::Test(recorder) => {
+            Protocol::Memory(recorder) => {
                 recorder.send_head(request);
                 Ok(())
             }
@@ -159,7 +161,7 @@ impl Exchange {
     async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.send(request, piece).await,
-            Protocol::Test(recorder) => {
+            Protocol::Memory(recorder) => {
                 recorder.send(request, piece);
                 Ok(())
             }
@@ -173,7 +175,7 @@ impl Exchange {
         }
         match &mut self.protocol {
             Protocol::H1(h1) => h1.end(request).await,
-            Protocol::Test(_) => Ok(()),
+            Protocol::Memory(_) => Ok(()),
         }
     }
 
@@ -182,7 +184,7 @@ impl Exchange {
     pub fn upgrade(&mut self) -> Option<h1::Tunnel> {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
-            Protocol::Test(_) => None,
+            Protocol::Memory(_) => None,
         }
     }
 
@@ -191,14 +193,14 @@ impl Exchange {
     pub async fn leave(self, request: &mut Request, whole: bool) -> (After, Buffer) {
         match self.protocol {
             Protocol::H1(h1) => h1.leave(request, whole).await,
-            Protocol::Test(_) => (After::Drop, Buffer::default()),
+            Protocol::Memory(_) => (After::Drop, Buffer::default()),
         }
     }
 
     /// What the exchange in memory has recorded.
-    pub fn recorded(&self) -> Option<&test::Recorder> {
-        match &self.protocol {
-            Protocol::Test(recorder) => Some(recorder),
+    pub fn into_recorded(self) -> Option<memory::Recorder> {
+        match self.protocol {
+            Protocol::Memory(recorder) => Some(recorder),
             Protocol::H1(_) => None,
         }
     }
@@ -222,5 +224,25 @@ impl Exchange {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.no_continue();
         }
+    }
+}
+
+/// What a response's status and the request's method say of its head, whatever the protocol.
+fn settle_head(request: &mut Request) {
+    let response = &mut request.response;
+    if !matches!(response.status, 200 | 206 | 304) {
+        response.last_modified = None;
+    }
+    match response.status {
+        204 => {
+            response.header_only = true;
+            response.content_type = Bytes::new();
+            response.content_length = None;
+        }
+        304 => response.header_only = true,
+        _ => {}
+    }
+    if request.method == Method::Head {
+        response.header_only = true;
     }
 }

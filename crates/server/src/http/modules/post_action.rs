@@ -8,7 +8,7 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 
 use crate::compile::{Compiler, Feature};
-use crate::http::exchange::test::Recorder;
+use crate::http::exchange::memory::Recorder;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request, Step};
 
@@ -71,7 +71,7 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     request.head_only = true;
     request.body.end_unread();
     // Nobody listens, and nobody's leaving ends it.
-    let mut nobody = Exchange::test(Recorder::default());
+    let mut nobody = Exchange::memory(Recorder::default());
     while request.changes_left > 0
         && let Some(action) = request.plan.post_action.clone()
     {

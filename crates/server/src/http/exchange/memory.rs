@@ -1,7 +1,8 @@
 //! An exchange in memory: what a handler does, without a client.
 //!
-//! It interleaves nothing and times nothing; it exists so that handlers and filters can be
-//! tested as the protocols call them.
+//! It interleaves nothing and times nothing. Handlers and filters are tested on it as the
+//! protocols call them (see the tests of [`request`](crate::http::request)): pieces can be told
+//! apart here, which nobody sees on the wire. `post_action` works on it, too, for nobody.
 
 use std::collections::VecDeque;
 
@@ -40,8 +41,12 @@ impl Recorder {
         let response = &request.response;
         self.status = response.status;
         if !response.content_type.is_empty() {
-            self.fields
-                .push(("Content-Type".into(), response.content_type.clone()));
+            let mut value = response.content_type.to_vec();
+            if !response.charset.is_empty() {
+                value.extend_from_slice(b"; charset=");
+                value.extend_from_slice(&response.charset);
+            }
+            self.fields.push(("Content-Type".into(), value.into()));
         }
         if let Some(length) = response.content_length {
             self.fields

@@ -1,0 +1,249 @@
+//! Handlers and filters in the pieces that they give, on the exchange in memory. What a client gets of them
+//! on the wire is for `tests/simulation` and the comparison with nginx.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use conf::{Recording, Registry, Sealed};
+use engine::net::{Address, Listener};
+use engine::sim::{self, Faults};
+
+use super::*;
+use crate::http::connection::Connection;
+use crate::http::exchange::memory::Recorder;
+use crate::listen::ListenerId;
+use crate::log::Destination;
+use crate::table::TABLES;
+use crate::workers::{Counters, Worker};
+use crate::{Environment, Generation};
+
+/// A folder with two files, removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-handlers-{}-{number}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        std::fs::write(folder.0.join("file.txt"), "0123456789").unwrap();
+        std::fs::write(folder.0.join("page.html"), b"caf\xe9").unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The generation of a configuration with these lines in its only server.
+fn generation(folder: &Path, lines: &str) -> (Generation, ListenerId) {
+    let text = format!(
+        "events {{ }} error_log /dev/null; http {{ access_log off; types {{ text/plain txt; text/html html; }}
+         charset_map iso-8859-1 utf-8 {{ E9 C3A9; }} proxy_temp_path {0}; client_body_temp_path {0};
+         server {{ listen 10.0.0.1:80; root {0}; {lines} }} }}",
+        folder.display()
+    );
+    let path = Path::new("/nginx.conf");
+    let files = Sealed::new(Recording {
+        files: vec![(path.into(), text.into_bytes())],
+        globs: Vec::new(),
+    });
+    let root = Path::new("/");
+    let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
+    assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
+    let environment = Environment {
+        prefix: root,
+        conf_prefix: root,
+        files: &files,
+        default_error_log: Destination::Stderr,
+        privileged: false,
+    };
+    match crate::compile(&loaded.tree, &environment) {
+        Ok(mut compiled) => (compiled.generation, compiled.bindings.remove(0).id),
+        Err(diagnostics) => panic!("{diagnostics:?}"),
+    }
+}
+
+/// What a server of these lines gives for a request line and fields.
+fn answer(lines: &str, head: &str) -> Recorder {
+    let folder = Folder::new();
+    let (generation, id) = generation(&folder.0, lines);
+    let faults = Faults::default();
+    let mut runtime = sim::runtime(1, faults, engine::Settings::default()).unwrap();
+    runtime.block_on(async {
+        start_upstream();
+        let worker = Worker::start(Arc::new(generation), 1, Arc::new(Counters::default()));
+        // The client's connection is there to be asked about; nothing passes over it.
+        let address = Address::Inet("10.0.0.1:80".parse().unwrap());
+        let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();
+        let _client = engine::net::connect(&address, None, None).await.unwrap();
+        let stream = listener.accept().await.unwrap();
+        let connection = Rc::new(Connection::new(stream, 1, id, Rc::clone(&worker)));
+        let local = worker.current();
+        let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
+        let mut request = Request::new(&local, &connection, &server.unwrap());
+        let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
+        let limits = request.server.core.head_limits();
+        let client = request.client_mut();
+        h1::parse_head(&bytes, &limits, &mut client.head)
+            .unwrap()
+            .unwrap();
+        client.bytes = bytes;
+        request.begin().unwrap();
+        let mut exchange = Exchange::memory(Recorder::default());
+        handle(&mut request, &mut exchange).await.unwrap();
+        exchange.into_recorded().unwrap()
+    })
+}
+
+/// Starts a server that others pass requests on to: it answers in two parts, a second apart.
+fn start_upstream() {
+    let (socket, _) = sim::listen(Address::Inet("10.0.0.9:80".parse().unwrap())).unwrap();
+    engine::spawn(async move {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        let _head = stream.recv(None).await;
+        stream.push(Bytes::from_static(
+            b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\nfirst ",
+        ));
+        stream.start_send();
+        engine::sleep(Duration::from_secs(1)).await;
+        stream.push(Bytes::from_static(b"second"));
+        stream.finish();
+    });
+}
+
+fn field<'a>(recorder: &'a Recorder, name: &str) -> Option<&'a str> {
+    let mut fields = recorder.fields.iter();
+    let (_, value) = fields.find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()))?;
+    Some(std::str::from_utf8(value).unwrap())
+}
+
+#[test]
+fn a_file_is_given_as_a_file() {
+    let answer = answer("", "GET /file.txt HTTP/1.1");
+    assert_eq!(
+        (answer.status, answer.file_bytes, &*answer.body),
+        (200, 10, &b""[..])
+    );
+    assert_eq!(field(&answer, "Content-Type"), Some("text/plain"));
+    assert_eq!(field(&answer, "Content-Length"), Some("10"));
+    assert!(answer.ended);
+}
+
+#[test]
+fn a_head_or_a_304_has_no_pieces() {
+    let head = answer("", "HEAD /file.txt HTTP/1.1");
+    assert_eq!((head.status, head.file_bytes, head.ended), (200, 0, false));
+    assert_eq!(field(&head, "Content-Length"), Some("10"));
+    let same = answer("", "GET /file.txt HTTP/1.1\r\nIf-None-Match: *");
+    assert_eq!((same.status, same.file_bytes, same.ended), (304, 0, false));
+    assert_eq!(field(&same, "Content-Length"), None);
+}
+
+#[test]
+fn a_range_is_cut_out_of_the_file_unread() {
+    let answer = answer("", "GET /file.txt HTTP/1.1\r\nRange: bytes=2-4");
+    assert_eq!(
+        (answer.status, answer.file_bytes, &*answer.body),
+        (206, 3, &b""[..])
+    );
+    assert_eq!(field(&answer, "Content-Range"), Some("bytes 2-4/10"));
+}
+
+#[test]
+fn parts_of_a_multipart_stay_files_among_bytes() {
+    let answer = answer("", "GET /file.txt HTTP/1.1\r\nRange: bytes=0-1,5-9");
+    assert_eq!((answer.status, answer.file_bytes), (206, 7));
+    let text = String::from_utf8(answer.body.clone()).unwrap();
+    assert!(text.contains("Content-Range: bytes 0-1/10"), "{text}");
+    let length = (text.len() + 7).to_string();
+    assert_eq!(field(&answer, "Content-Length"), Some(&*length));
+}
+
+#[test]
+fn return_answers_with_its_text() {
+    let answer = answer(
+        "location / { return 200 $request_method; }",
+        "DELETE / HTTP/1.1",
+    );
+    assert_eq!((answer.status, &*answer.body), (200, &b"DELETE"[..]));
+    assert!(answer.ended);
+}
+
+#[test]
+fn error_page_answers_with_a_file_and_its_own_status() {
+    let lines = "error_page 404 =410 /file.txt;";
+    let answer = answer(lines, "GET /none HTTP/1.1");
+    assert_eq!((answer.status, answer.file_bytes), (410, 10));
+}
+
+#[test]
+fn addition_puts_a_file_and_a_text_around_a_file() {
+    let lines = "add_before_body /file.txt; add_after_body /after;
+                 location = /after { return 200 after; }";
+    let answer = answer(lines, "GET /page.html HTTP/1.1");
+    assert_eq!(answer.file_bytes, 10 + 4);
+    assert_eq!(&*answer.body, b"after");
+    assert_eq!(field(&answer, "Content-Length"), None);
+    assert!(answer.ended);
+}
+
+#[test]
+fn auth_request_decides_and_sends_nothing_of_its_own() {
+    let lines = |status: u16| {
+        format!(
+            "location / {{ auth_request /auth; }}
+             location = /auth {{ return {status} refused; }}"
+        )
+    };
+    let granted = answer(&lines(204), "GET /file.txt HTTP/1.1");
+    assert_eq!(
+        (granted.status, granted.file_bytes, &*granted.body),
+        (200, 10, &b""[..])
+    );
+    let refused = answer(&lines(403), "GET /file.txt HTTP/1.1");
+    assert_eq!((refused.status, refused.file_bytes), (403, 0));
+    assert!(!refused.body.starts_with(b"refused"));
+}
+
+#[test]
+fn charset_reads_the_file_and_recodes_it() {
+    let lines = "charset utf-8; source_charset iso-8859-1;";
+    let answer = answer(lines, "GET /page.html HTTP/1.1");
+    assert_eq!(
+        (answer.file_bytes, &*answer.body),
+        (0, "caf\u{e9}".as_bytes())
+    );
+    assert_eq!(
+        field(&answer, "Content-Type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert_eq!(field(&answer, "Content-Length"), None);
+}
+
+#[test]
+fn gzip_passes_on_what_an_upstream_has_sent_so_far() {
+    let lines = "gzip on; gzip_min_length 0; gzip_http_version 1.0;
+                 location / { proxy_pass http://10.0.0.9; proxy_buffering off; }";
+    let head = "GET / HTTP/1.1\r\nAccept-Encoding: gzip";
+    let answer = answer(lines, head);
+    assert_eq!(field(&answer, "Content-Encoding"), Some("gzip"));
+    // A flush ends with an empty stored block (RFC 1951, section 3.2.4).
+    let flushed = answer
+        .body
+        .windows(4)
+        .any(|part| part == [0, 0, 0xff, 0xff]);
+    assert!(flushed && answer.flushes >= 1, "{}", answer.flushes);
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&*answer.body)
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "first second");
+}
