@@ -422,7 +422,9 @@ async fn refuse(
 ) -> After {
     let text = error.log_text(&request.client.bytes);
     let reading = if request.client.head.has_request_line() {
-        request.choose_server_by_name();
+        if request.client.head.server_name().is_some() {
+            request.choose_server_by_name();
+        }
         "request headers"
     } else if request.pipelined {
         "pipelined request line"

@@ -280,6 +280,11 @@ impl H1 {
         self.connection.stream.start_send();
     }
 
+    /// See `Exchange::keeps_alive`.
+    pub fn keeps_alive(&self, request: &Request) -> bool {
+        self.keep_alive && may_keep_alive(&self.connection, request)
+    }
+
     /// See `Exchange::send_head`.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);
@@ -307,7 +312,7 @@ impl H1 {
         } else {
             request.response.content_length
         };
-        self.keep_alive = self.keep_alive && may_keep_alive(&self.connection, request);
+        self.keep_alive = self.keeps_alive(request);
         if self.version == Version::Http09 {
             self.keep_alive = false;
             return Ok(());
@@ -501,7 +506,7 @@ impl H1 {
     fn break_off(&mut self, request: &Request) -> After {
         if self.timed_out || request.response.status == 444 {
             if request.plan.core.reset_timedout_connection {
-                self.connection.stream.abort();
+                self.connection.stream.reset_when_dropped();
             }
             return After::Drop;
         }

@@ -133,6 +133,15 @@ impl Exchange {
         }
     }
 
+    /// Whether the connection goes on after the response, as far as is known before its head is
+    /// made.
+    pub fn keeps_alive(&self, request: &Request) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.keeps_alive(request),
+            Protocol::Memory(_) => false,
+        }
+    }
+
     /// Sends the head of `request.response`; decides how the body is framed.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         settle_head(request);
