@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use case::{Case, CaseFile};
 use server::{Program, Server};
@@ -334,6 +335,9 @@ fn observe_all(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Tran
     for case in &file.cases {
         let address = server.address(case.on.as_deref());
         let case = filled(case, &server);
+        if case.timed {
+            wait_for_an_early_moment();
+        }
         let text = client::converse(&address, &case, &server.prefix.join("www"), || {
             server.pass_the_loop()
         })
@@ -346,6 +350,16 @@ fn observe_all(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Tran
     match server.stop().as_slice() {
         [] => Ok(transcript),
         alarms => Err(format!("the server's log holds:\n{}", alarms.join("\n"))),
+    }
+}
+
+/// `limit_rate` counts by the seconds of the clock, so a request late in a second may end one earlier:
+/// timed cases begin in the first half of one.
+fn wait_for_an_early_moment() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let passed = Duration::from_millis(now.unwrap_or_default().subsec_millis().into());
+    if passed > Duration::from_millis(500) {
+        std::thread::sleep(Duration::from_millis(1050).saturating_sub(passed));
     }
 }
 
