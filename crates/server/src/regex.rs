@@ -216,3 +216,29 @@ impl Captures {
         self.spans = spans;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regex(pattern: &str) -> Regex {
+        Regex {
+            program: program(pattern, false).unwrap(),
+            pattern: pattern.into(),
+            names: Vec::new(),
+            groups: 1,
+            has_dollar: pattern.contains('$'),
+        }
+    }
+
+    /// pcre2pattern(3), "Circumflex and dollar".
+    #[test]
+    fn a_dollar_stands_before_a_last_line_feed_too() {
+        assert!(regex(r"\.php$").is_match(b"/a.php"));
+        assert!(regex(r"\.php$").is_match(b"/a.php\n"));
+        assert!(!regex(r"\.php$").is_match(b"/a.php\n\n"));
+        assert!(!regex(r"\.php$").is_match(b"/a.php\nb"));
+        assert!(!regex(r"\.php\z").is_match(b"/a.php\n"));
+        assert!(regex(r"^/(?!b)a$").is_match(b"/a\n"));
+    }
+}
