@@ -810,3 +810,13 @@ fn input_that_shrinks_does_no_harm() {
         );
     }
 }
+
+#[test]
+fn a_refused_host_is_kept_for_the_log() {
+    let bytes = b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n";
+    let mut head = Head::default();
+    let result = parse_head(bytes, &Limits::default(), &mut head);
+    assert_eq!(result, Err(HeadError::InvalidHost));
+    assert_eq!(head.value(Known::Host, bytes), Some(&b"a b"[..]));
+    assert!(head.server_name().is_none());
+}
