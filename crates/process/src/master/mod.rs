@@ -457,6 +457,8 @@ impl Master {
     /// Nobody serves any more: another worker starts, at once where that is not in vain.
     fn worker_lost(&mut self, lived: Duration) {
         if !self.has_served {
+            let text = "the first worker process ended before it served: giving up";
+            self.log.write(Level::Emerg, text);
             self.first_start_failed = true;
             return;
         }
