@@ -29,6 +29,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// How many idle connections are closed at once to make room for new ones (nginx's 32).
 const REUSED_MAX: usize = 32;
 
+/// How long a reload waits for a thread to take the new generation.
+const SWAP_WAIT: Duration = Duration::from_secs(1);
+
 /// What threads are started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -164,14 +167,21 @@ impl Workers {
     }
 
     /// Every thread serves by this generation from its next request on, and listens on just
-    /// these sockets.
+    /// these sockets. All do when it returns, unless one is busy for longer than [`SWAP_WAIT`].
     pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>) {
+        let (done, swapped) = std::sync::mpsc::channel();
         for (thread, share) in self.threads.iter().zip(shares) {
             let generation = Arc::clone(generation);
+            let done = done.clone();
             thread.remote.post(Box::new(move || {
-                with_worker(|worker| worker.swap(generation, share))
+                with_worker(|worker| worker.swap(generation, share));
+                let _ = done.send(()); // nobody waits any more if it took long
             }));
         }
+        drop(done);
+        let end = Instant::now() + SWAP_WAIT;
+        let left = || end.saturating_duration_since(Instant::now());
+        while swapped.recv_timeout(left()).is_ok() {}
     }
 
     /// No new connections; idle ones are closed, busy ones after their response.
