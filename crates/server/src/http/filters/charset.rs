@@ -154,8 +154,15 @@ impl Charset {
     pub fn knows(&self, charset: &[u8]) -> bool {
         let is_it = |name: &[u8]| name.eq_ignore_ascii_case(charset);
         let here = [&self.target, &self.source];
-        here.into_iter().flatten().filter_map(Text::literal).any(|name| is_it(name))
-            || self.maps.tables.iter().any(|table| is_it(&table.from) || is_it(&table.to))
+        here.into_iter()
+            .flatten()
+            .filter_map(Text::literal)
+            .any(|name| is_it(name))
+            || self
+                .maps
+                .tables
+                .iter()
+                .any(|table| is_it(&table.from) || is_it(&table.to))
     }
 
     /// Names the charset of a file's response, where it [is constant](Self::is_constant).
