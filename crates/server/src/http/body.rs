@@ -3,16 +3,17 @@
 //! Handlers that stream it read from the exchange themselves; [`read`] is for those that need
 //! it whole, as nginx's `proxy_request_buffering on` does.
 
+use std::future::ready;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
 use engine::file::File;
+use engine::select::{Either, either};
 use proto::h1::BodyLength;
 
 use crate::compile::{Compiler, Feature};
@@ -255,16 +256,11 @@ pub async fn read(
     if request.body.is_read() || request.depth > 0 {
         return Ok(());
     }
-    let core = Arc::clone(&request.plan.core);
     let mut parts: Vec<Bytes> = Vec::new();
     let mut held = 0;
     let mut room_beside_head = room_beside_head(request);
     let mut beside_head = 0;
-    let in_file = request.plan.body.in_file_only != InFileOnly::Off && request.body.is_announced();
-    let mut stored = match in_file {
-        true => Some((create(request).await.map_err(Ok)?, 0)),
-        false => None,
-    };
+    let mut stored = None;
     loop {
         if !exchange.body_at_hand() {
             room_beside_head = 0;
@@ -272,16 +268,7 @@ pub async fn read(
         let Some(bytes) = next(request, exchange).await? else {
             break;
         };
-        if core.client_max_body_size > 0 && request.body.received() > core.client_max_body_size {
-            log::error!(
-                request,
-                Error,
-                "client intended to send too large chunked body: {}+{} bytes",
-                request.body.received() - bytes.len() as u64,
-                bytes.len()
-            );
-            return Err(Ok(413));
-        }
+        check_size(request, &bytes).map_err(Ok)?;
         let placed = room_beside_head.min(bytes.len());
         room_beside_head -= placed;
         beside_head += placed;
@@ -299,13 +286,92 @@ pub async fn read(
             }
         }
     }
+    store(request, parts, stored).await.map_err(Ok)
+}
+
+/// Reads what has come of the body already. `None` where that is the whole, which is then stored
+/// as [`read`] does it; else what has come, for a handler that goes on reading by itself.
+pub async fn read_at_hand(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Vec<Bytes>>, Result<u16, Abort>> {
+    if request.body.is_read() || request.depth > 0 {
+        return Ok(None);
+    }
+    let held_max = request.plan.core.client_body_buffer_size + room_beside_head(request);
+    let mut parts: Vec<Bytes> = Vec::new();
+    let mut held = 0;
+    while exchange.body_at_hand() && held <= held_max {
+        // Half a chunk's size line may be all that is at hand: that is not waited for.
+        let read = match either(next(request, exchange), ready(())).await {
+            Either::First(read) => read?,
+            Either::Second(()) => break,
+        };
+        let Some(bytes) = read else {
+            store(request, parts, None).await.map_err(Ok)?;
+            return Ok(None);
+        };
+        check_size(request, &bytes).map_err(Ok)?;
+        held += bytes.len();
+        parts.push(bytes);
+    }
+    Ok(Some(parts))
+}
+
+/// Waits for more of the body and takes all of it that has come then, for a handler that passes it
+/// on as it comes. Nothing is added at its end. Dropped while it waits, it has taken nothing.
+pub async fn read_some(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    parts: &mut Vec<Bytes>,
+) -> Result<(), Abort> {
+    let mut read = exchange.read_body(request).await?;
+    while let Some(bytes) = read {
+        parts.push(bytes);
+        if !exchange.body_at_hand() {
+            break;
+        }
+        read = match either(exchange.read_body(request), ready(())).await {
+            Either::First(read) => read?,
+            Either::Second(()) => None,
+        };
+    }
+    Ok(())
+}
+
+/// 413 where more has come than a body may be long, these bytes included.
+fn check_size(request: &Request, bytes: &Bytes) -> Result<(), u16> {
+    let limit = request.plan.core.client_max_body_size;
+    let received = request.body.received();
+    if limit == 0 || received <= limit {
+        return Ok(());
+    }
+    let length = bytes.len();
+    let before = received.saturating_sub(length as u64);
+    log::error!(
+        request,
+        Error,
+        "client intended to send too large chunked body: {before}+{length} bytes"
+    );
+    Err(413)
+}
+
+/// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
+async fn store(
+    request: &mut Request,
+    mut parts: Vec<Bytes>,
+    begun: Option<(TemporaryFile, u64)>,
+) -> Result<(), u16> {
     request.body.note_end();
-    request.body.stored = match stored {
+    let in_file = request.plan.body.in_file_only != InFileOnly::Off && request.body.is_announced();
+    let begun = match begun {
+        None if in_file => Some((create(request).await?, 0)),
+        begun => begun,
+    };
+    request.body.stored = match begun {
         None => Stored::Memory(parts),
         Some((temporary, mut offset)) => {
-            write(request, &temporary.file, &mut offset, &mut parts)
-                .await
-                .map_err(Ok)?;
+            write(request, &temporary.file, &mut offset, &mut parts).await?;
             Stored::File(temporary)
         }
     };

@@ -23,6 +23,7 @@ use engine::net::{Address, Segment, Stream};
 use engine::select::{Either, either};
 use proto::method::Method;
 
+use crate::http::body as request_body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::upstream::Selection;
 use crate::http::output::Body;
@@ -137,8 +138,9 @@ struct Outgoing {
     head: Bytes,
     /// The URI in it, for log lines.
     uri: Vec<u8>,
-    /// Whether its body has been read whole, so that it can be sent again.
-    buffered: bool,
+    /// What of its body has been read; `None` where that is the whole, so that it can be sent
+    /// again.
+    begun: Option<Vec<Bytes>>,
 }
 
 /// Passes a request on and gives the answer back.
@@ -152,20 +154,23 @@ pub async fn serve(
         Ok(target) => target,
         Err(status) => return Ok(Step::Finish(status)),
     };
-    let buffered = settings.request_buffering || request.depth > 0 || !settings.pass_request_body;
-    if buffered {
-        match crate::http::body::read(request, exchange).await {
-            Ok(()) => {}
-            Err(Ok(status)) => return Ok(Step::Finish(status)),
-            Err(Err(abort)) => return Err(abort),
-        }
-    }
+    let stream = !settings.request_buffering && request.depth == 0 && settings.pass_request_body;
+    let read = match stream {
+        true => request_body::read_at_hand(request, exchange).await,
+        false => request_body::read(request, exchange).await.map(|()| None),
+    };
+    let begun = match read {
+        Ok(begun) => begun,
+        Err(Ok(status)) => return Ok(Step::Finish(status)),
+        Err(Err(abort)) => return Err(abort),
+    };
+    let buffered = begun.is_none();
     begin(request, &target);
     let outgoing = match head::write(request, proxy, &target, buffered) {
         Ok((head, uri)) => Outgoing {
             head: head.into(),
             uri,
-            buffered: buffered || !request.body.expected(),
+            begun,
         },
         Err(status) => return Ok(Step::Finish(status)),
     };
@@ -277,7 +282,7 @@ fn may_try_next(
     let timeout = settings.next_upstream_timeout;
     selection.tries_left() > 0
         && settings.next_upstream.contains(cause)
-        && (outgoing.buffered || !failure.sent)
+        && (outgoing.begun.is_none() || !failure.sent)
         && (timeout.is_zero() || engine::now().saturating_duration_since(began) < timeout)
 }
 
@@ -422,9 +427,9 @@ async fn send(
     let mut sent = outgoing.head.len() as u64;
     peer.stream.push(Segment::Bytes(outgoing.head.clone()));
     if settings.pass_request_body {
-        sent += match outgoing.buffered {
-            true => push_stored_body(request, &peer.stream),
-            false => stream_body(request, exchange, settings, peer).await?,
+        sent += match &outgoing.begun {
+            None => push_stored_body(request, &peer.stream),
+            Some(begun) => stream_body(request, exchange, settings, peer, begun).await?,
         };
     }
     note(request, |attempt, _| attempt.bytes_sent = sent);
@@ -438,29 +443,36 @@ async fn stream_body(
     exchange: &mut Exchange,
     settings: &Settings,
     peer: &mut Peer,
+    begun: &[Bytes],
 ) -> Result<u64, Ended> {
-    let mut sent = 0;
+    let mut sent = push_parts(request, &peer.stream, begun);
+    let mut parts = Vec::new();
     loop {
         peer.stream.start_send();
-        let read = match either(exchange.read_body(request), peer.stream.recv(None)).await {
+        parts.clear();
+        let reading = request_body::read_some(request, exchange, &mut parts);
+        match either(reading, peer.stream.recv(None)).await {
             Either::First(read) => read?,
             Either::Second(early) => {
                 peer.early = Some(early);
                 return Ok(sent);
             }
-        };
-        let Some(bytes) = read else { break };
+        }
+        if parts.is_empty() {
+            break;
+        }
         if let Some(status) = too_large(request) {
             return Err(Ended::Refused(status));
         }
-        sent += push_part(request, &peer.stream, bytes);
+        sent += push_parts(request, &peer.stream, &parts);
         wait_for_peer(request, exchange, settings, peer).await?;
         if peer.early.is_some() {
             return Ok(sent);
         }
     }
     if request.body.chunked() {
-        peer.stream.push(Segment::Bytes(Bytes::from_static(b"0\r\n\r\n")));
+        peer.stream
+            .push(Segment::Bytes(Bytes::from_static(b"0\r\n\r\n")));
     }
     Ok(sent)
 }
@@ -496,16 +508,20 @@ async fn wait_for_peer(
     }
 }
 
-/// One part of a streamed body, framed as the client framed it.
-fn push_part(request: &Request, stream: &Stream, bytes: Bytes) -> u64 {
-    let length = bytes.len() as u64;
-    if !request.body.chunked() {
-        stream.push(Segment::Bytes(bytes));
+/// What came of a streamed body at once, framed as the client framed it: one chunk.
+fn push_parts(request: &Request, stream: &Stream, parts: &[Bytes]) -> u64 {
+    let length = parts.iter().map(|part| part.len() as u64).sum();
+    let chunked = request.body.chunked() && length > 0;
+    let line = proto::h1::chunked::ChunkLine::new(length);
+    if chunked {
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+    }
+    for part in parts {
+        stream.push(Segment::Bytes(part.clone()));
+    }
+    if !chunked {
         return length;
     }
-    let line = proto::h1::chunked::ChunkLine::new(length);
-    stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
-    stream.push(Segment::Bytes(bytes));
     stream.push(Segment::Bytes(Bytes::from_static(b"\r\n")));
     length + line.as_bytes().len() as u64 + 2
 }

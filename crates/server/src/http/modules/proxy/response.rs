@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::select::{Either, either};
-use proto::h1::{self, Version};
 use proto::h1::response::{ResponseHead, parse};
+use proto::h1::{self, Version};
 use proto::header::Known;
 
 use super::settings::{Causes, Redirect, Settings};
@@ -323,14 +323,21 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
 
 /// Fields of the answer that the client gets from wherever it was sent to.
 fn keep_over_redirect(request: &mut Request, answer: &Answer) {
-    const KEPT: [&[u8]; 5] =
-        [b"Set-Cookie", b"Content-Disposition", b"Cache-Control", b"Expires", b"Accept-Ranges"];
+    const KEPT: [&[u8]; 5] = [
+        b"Set-Cookie",
+        b"Content-Disposition",
+        b"Cache-Control",
+        b"Expires",
+        b"Accept-Ranges",
+    ];
     for field in answer.head.fields() {
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         if field.known == Known::ContentType {
             set_content_type(request, value);
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
-            request.response.add(Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
+            request
+                .response
+                .add(Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
         }
     }
 }
