@@ -348,7 +348,9 @@ fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
             None if rest.is_empty() => 80..=80,
             None => return Err("invalid port"),
         };
-        return Ok(ports.map(|port| Address::Inet(SocketAddr::from((ip, port)))).collect());
+        return Ok(ports
+            .map(|port| Address::Inet(SocketAddr::from((ip, port))))
+            .collect());
     }
     let (host, ports) = match text.rsplit_once(':') {
         Some((host, ports)) => (host, parse_ports(ports)?),
@@ -371,7 +373,9 @@ fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
             }
         },
     };
-    Ok(ports.map(|port| Address::Inet(SocketAddr::from((ip, port)))).collect())
+    Ok(ports
+        .map(|port| Address::Inet(SocketAddr::from((ip, port))))
+        .collect())
 }
 
 fn resolve(host: &str, port: u16) -> Result<Vec<Address>, &'static str> {
@@ -397,7 +401,11 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
         None => parse_port(text).map(|port| port..=port),
         Some((first, last)) => {
             let (first, last) = (parse_port(first)?, parse_port(last)?);
-            if last < first { Err("invalid port range") } else { Ok(first..=last) }
+            if last < first {
+                Err("invalid port range")
+            } else {
+                Ok(first..=last)
+            }
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
-    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, open_file_cache, post_action, proxy, rewrite,
-    split_clients, static_file, try_files, upstream,
+    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map,
+    open_file_cache, post_action, proxy, rewrite, split_clients, static_file, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 

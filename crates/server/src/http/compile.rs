@@ -16,7 +16,9 @@ use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
 use crate::http::modules::post_action::PostAction;
-use crate::http::modules::{geo, map, proxy, rewrite, split_clients, static_file, try_files, upstream};
+use crate::http::modules::{
+    geo, map, proxy, rewrite, split_clients, static_file, try_files, upstream,
+};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
 use crate::listen::{self, Binding, Gathered, LISTEN, ListenerId};
@@ -292,7 +294,10 @@ impl Builder<'_, '_> {
         let plan = self.plan(scope, kind)?;
         let names = names?;
         let server = Arc::new(Server {
-            name: names.first().map(|(text, _)| text.clone()).unwrap_or_default(),
+            name: names
+                .first()
+                .map(|(text, _)| text.clone())
+                .unwrap_or_default(),
             plan,
             named,
             core: core?,
@@ -393,7 +398,9 @@ impl Builder<'_, '_> {
         // nginx finds these when it builds the tables of an address, and then names no line.
         let misplaced = || {
             let name = word.text();
-            let on = address.map(|address| format!(" on {address}")).unwrap_or_default();
+            let on = address
+                .map(|address| format!(" on {address}"))
+                .unwrap_or_default();
             Fault::new(format!("invalid server name or wildcard \"{name}\"{on}"))
                 .with_hint(format!("it stands in {}", word.position))
         };

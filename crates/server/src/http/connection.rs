@@ -139,7 +139,11 @@ impl Connection {
     }
 
     /// Looks at the virtual servers of the address it came by, in its generation.
-    pub fn with_servers<R>(&self, local: &Local, look: impl FnOnce(&AddressServers) -> R) -> Option<R> {
+    pub fn with_servers<R>(
+        &self,
+        local: &Local,
+        look: impl FnOnce(&AddressServers) -> R,
+    ) -> Option<R> {
         let number = local.generation.number;
         {
             let cached = self.servers.borrow();
@@ -552,6 +556,10 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         assert!(future_size(serve) <= 512, "{}", future_size(serve));
-        assert!(size_of::<Connection>() <= 384, "{}", size_of::<Connection>());
+        assert!(
+            size_of::<Connection>() <= 384,
+            "{}",
+            size_of::<Connection>()
+        );
     }
 }

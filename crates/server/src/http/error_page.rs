@@ -293,7 +293,9 @@ async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Opt
 pub fn is_padded(request: &Request) -> bool {
     request.plan.core.msie_padding
         && request.client.head.version() >= proto::h1::Version::Http10
-        && request.header(Known::UserAgent).is_some_and(is_padded_browser)
+        && request
+            .header(Known::UserAgent)
+            .is_some_and(is_padded_browser)
 }
 
 fn is_padded_browser(agent: &[u8]) -> bool {

@@ -23,10 +23,10 @@ use proto::method::Method;
 use crate::http::connection::After;
 use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
 use crate::http::filters::{gzip, not_modified};
-use crate::http::{error_page, location, status_page};
 use crate::http::modules::{access, static_file};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
+use crate::http::{error_page, location, status_page};
 use crate::log;
 
 /// Files up to this size are kept whole, in bytes.
@@ -232,7 +232,8 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     if request.plan.access.is_some() && !access::allows(request) {
         return None;
     }
-    let keep_alive = request.client.head.keeps_alive() && may_keep_alive(&request.connection, request);
+    let keep_alive =
+        request.client.head.keeps_alive() && may_keep_alive(&request.connection, request);
     match &entry.known {
         Known::Nothing => {
             if error_page::is_padded(request) {
@@ -245,7 +246,13 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
             request.response.status = 200;
             if not_modified::is_conditional(request) {
                 let last_modified = identity.mtime.0;
-                return conditional(request, &entry.content_type, etag.as_ref(), last_modified, keep_alive);
+                return conditional(
+                    request,
+                    &entry.content_type,
+                    etag.as_ref(),
+                    last_modified,
+                    keep_alive,
+                );
             }
         }
     }
@@ -253,9 +260,19 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     let slot = &mut entry.responses[usize::from(keep_alive)];
     let dated = match slot {
         Some(dated) if dated.second == second => dated,
-        _ => slot.insert(write(request, &entry.known, &entry.content_type, &entry.body, second, keep_alive)),
+        _ => slot.insert(write(
+            request,
+            &entry.known,
+            &entry.content_type,
+            &entry.body,
+            second,
+            keep_alive,
+        )),
     };
-    request.connection.stream.push(Segment::Bytes(dated.bytes.clone()));
+    request
+        .connection
+        .stream
+        .push(Segment::Bytes(dated.bytes.clone()));
     request.bytes_sent = dated.bytes.len() as u64;
     request.body_bytes_sent = request.bytes_sent - dated.head_length as u64;
     Some(leave(request, keep_alive))
@@ -282,10 +299,21 @@ fn write(
         }
     }
     let mut bytes = Vec::with_capacity(512 + body.len());
-    write_head(request, Framing { chunked: false, keep_alive }, &mut bytes);
+    write_head(
+        request,
+        Framing {
+            chunked: false,
+            keep_alive,
+        },
+        &mut bytes,
+    );
     let head_length = bytes.len();
     bytes.extend_from_slice(body);
-    Dated { second, head_length, bytes: bytes.into() }
+    Dated {
+        second,
+        head_length,
+        bytes: bytes.into(),
+    }
 }
 
 /// Answers If-None-Match and If-Modified-Since: 304, or the whole file by the long way.
@@ -307,14 +335,26 @@ fn conditional(
     request.response.allow_ranges = false;
     request.response.remove(b"Accept-Ranges");
     let mut head = Vec::with_capacity(320);
-    write_head(request, Framing { chunked: false, keep_alive }, &mut head);
+    write_head(
+        request,
+        Framing {
+            chunked: false,
+            keep_alive,
+        },
+        &mut head,
+    );
     request.bytes_sent = head.len() as u64;
     request.connection.stream.push(Segment::Bytes(head.into()));
     Some(leave(request, keep_alive))
 }
 
 /// The head's fields as the static handler and the constant filters give them.
-fn fill_head(request: &mut Request, content_type: &Bytes, etag: Option<&Bytes>, last_modified: i64) {
+fn fill_head(
+    request: &mut Request,
+    content_type: &Bytes,
+    etag: Option<&Bytes>,
+    last_modified: i64,
+) {
     request.response.last_modified = Some(last_modified);
     request.response.content_type = content_type.clone();
     if let Some(etag) = etag {
@@ -376,12 +416,23 @@ pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metad
     if age < 2 || !is_used_often(request) {
         return;
     }
-    let Ok(body) = file.read_at(0, metadata.size as usize).await else { return };
+    let Ok(body) = file.read_at(0, metadata.size as usize).await else {
+        return;
+    };
     if body.len() as u64 != metadata.size {
         return;
     }
     let etag = static_file::etag_of(&request.plan.core, metadata);
-    keep(request, path, Known::File { identity: Identity::from(metadata), etag }, body, None);
+    keep(
+        request,
+        path,
+        Known::File {
+            identity: Identity::from(metadata),
+            etag,
+        },
+        body,
+        None,
+    );
 }
 
 /// Called by the static handler when there is no such file: keeps the page that says so.

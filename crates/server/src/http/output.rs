@@ -151,11 +151,19 @@ async fn send_piece(
         match piece {
             Piece::Include { uri, args } => include(request, exchange, uri, args).await?,
             Piece::Last if request.depth > 0 => {}
-            Piece::File { file, offset, length }
-                if filters.need_bytes() || exchange.needs_bytes() =>
-            {
-                send_read(request, exchange, filters, file, offset..offset.saturating_add(length))
-                    .await?;
+            Piece::File {
+                file,
+                offset,
+                length,
+            } if filters.need_bytes() || exchange.needs_bytes() => {
+                send_read(
+                    request,
+                    exchange,
+                    filters,
+                    file,
+                    offset..offset.saturating_add(length),
+                )
+                .await?;
             }
             piece => send_recoded(request, exchange, filters, piece).await?,
         }
@@ -173,7 +181,10 @@ async fn send_read(
 ) -> Result<(), Abort> {
     while range.start < range.end {
         let length = (range.end - range.start).min(READ_SIZE);
-        let bytes = file.read_at(range.start, length as usize).await.map_err(Abort::File)?;
+        let bytes = file
+            .read_at(range.start, length as usize)
+            .await
+            .map_err(Abort::File)?;
         if bytes.is_empty() {
             return Err(Abort::FileTruncated);
         }

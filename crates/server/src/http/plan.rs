@@ -14,8 +14,9 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition::Addition, charset::Charset, gzip::Gzip, headers::Headers};
 use crate::http::location::Locations;
 use crate::http::modules::{
-    access::Access, auth_request::AuthRequest, autoindex::AutoIndex, disable_symlinks::DisableSymlinks, gzip_static::GzipStatic,
-    index::Index, open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
+    access::Access, auth_request::AuthRequest, autoindex::AutoIndex,
+    disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index,
+    open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
     static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};

@@ -314,7 +314,9 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     if request.plan.core.root.alias.is_some() && !request.valid_location {
         let name = String::from_utf8_lossy(&request.plan.name).into_owned();
         crate::log::error!(
-            request, Alert, "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"
+            request,
+            Alert,
+            "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"
         );
         return Ok(Step::Finish(500));
     }

@@ -141,7 +141,11 @@ impl Response {
         let mut trailers = std::mem::take(&mut self.trailers);
         fields.clear();
         trailers.clear();
-        *self = Response { fields, trailers, ..Response::default() };
+        *self = Response {
+            fields,
+            trailers,
+            ..Response::default()
+        };
     }
 
     /// Whether nothing but the status has been set: a kept response was sent.

@@ -58,7 +58,11 @@ impl ServerNames {
 
     /// Whether every name leads to this server, and none by a regex, which may capture.
     pub fn lead_only_to(&self, server: &Arc<Server>) -> bool {
-        let mut all = self.exact.values().chain(self.suffixes.values()).chain(self.prefixes.values());
+        let mut all = self
+            .exact
+            .values()
+            .chain(self.suffixes.values())
+            .chain(self.prefixes.values());
         self.regexes.is_empty() && all.all(|one| Arc::ptr_eq(one, server))
     }
 

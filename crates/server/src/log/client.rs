@@ -100,7 +100,11 @@ pub fn abort(request: &mut Request, abort: &Abort) {
             );
         }
         Abort::TimedOut => {
-            let response = if request.upstream.is_some() { "" } else { "response " };
+            let response = if request.upstream.is_some() {
+                ""
+            } else {
+                "response "
+            };
             error!(
                 request,
                 Info, "client timed out {TIMED_OUT} while sending {response}to client"

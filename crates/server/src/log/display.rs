@@ -65,7 +65,9 @@ fn error_text(number: i32) -> &'static str {
         let suffix = format!(" (os error {number})");
         text.strip_suffix(&suffix).unwrap_or(&text).into()
     };
-    let slot = usize::try_from(number).ok().and_then(|number| TEXTS.get(number));
+    let slot = usize::try_from(number)
+        .ok()
+        .and_then(|number| TEXTS.get(number));
     slot.map_or("unknown error", |slot| slot.get_or_init(text))
 }
 

@@ -182,10 +182,14 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "server_protocol" => client::server_protocol,
         "status" => response::status,
         "tidegate_version" => |_, out| text(VERSION, out),
-        "tcpinfo_rcv_space" => |request, out| connection::tcp_info(request, |info| info.rcv_space, out),
+        "tcpinfo_rcv_space" => {
+            |request, out| connection::tcp_info(request, |info| info.rcv_space, out)
+        }
         "tcpinfo_rtt" => |request, out| connection::tcp_info(request, |info| info.rtt, out),
         "tcpinfo_rttvar" => |request, out| connection::tcp_info(request, |info| info.rttvar, out),
-        "tcpinfo_snd_cwnd" => |request, out| connection::tcp_info(request, |info| info.snd_cwnd, out),
+        "tcpinfo_snd_cwnd" => {
+            |request, out| connection::tcp_info(request, |info| info.snd_cwnd, out)
+        }
         "time_iso8601" => |_, out| {
             log::with_now(|now| out.extend_from_slice(&now.iso8601));
             true

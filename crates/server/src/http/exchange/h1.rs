@@ -254,9 +254,7 @@ impl H1 {
             return std::future::pending().await;
         }
         match self.connection.stream.recv(None).await {
-            Ok(buffer) if buffer.is_empty() => {
-                Abort::Closed(ErrorKind::ConnectionAborted.into())
-            }
+            Ok(buffer) if buffer.is_empty() => Abort::Closed(ErrorKind::ConnectionAborted.into()),
             Ok(buffer) => {
                 self.input = buffer;
                 std::future::pending().await
@@ -432,14 +430,19 @@ impl H1 {
     /// sent last must have had its time first.
     async fn pace(&mut self, request: &mut Request, wanted: u64) -> Result<u64, Abort> {
         let plan = Arc::clone(&request.plan);
-        let Some(rate) = plan.core.limit_rate_of(request) else { return Ok(wanted) };
+        let Some(rate) = plan.core.limit_rate_of(request) else {
+            return Ok(wanted);
+        };
         let after = plan.core.limit_rate_after_of(request);
         if let Some(earliest) = self.paused_until.take() {
             self.connection.stream.start_send();
             engine::sleep_until(earliest).await;
         }
         loop {
-            let seconds = engine::wall().as_secs().saturating_sub(request.started_wall.as_secs()) + 1;
+            let seconds = engine::wall()
+                .as_secs()
+                .saturating_sub(request.started_wall.as_secs())
+                + 1;
             let allowed = rate.saturating_mul(seconds).saturating_add(after);
             let sent = request.bytes_sent;
             if allowed > sent {

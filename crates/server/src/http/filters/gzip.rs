@@ -790,10 +790,7 @@ mod tests {
             error("gzip_comp_level 10;"),
             "value must be between 1 and 9"
         );
-        assert_eq!(
-            error("gzip_comp_level 0;"),
-            "value must be between 1 and 9"
-        );
+        assert_eq!(error("gzip_comp_level 0;"), "value must be between 1 and 9");
         assert_eq!(
             error("gzip_window 3k;"),
             "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"

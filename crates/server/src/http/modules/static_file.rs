@@ -292,7 +292,12 @@ pub fn log_missing(request: &Request, path: &Path) {
     if request.plan.core.log_not_found {
         let reason = io::Error::from_raw_os_error(libc::ENOENT);
         let path = log::Printable(path.as_os_str().as_bytes());
-        log::error!(request, Error, "open() \"{path}\" failed {}", log::Errno(&reason));
+        log::error!(
+            request,
+            Error,
+            "open() \"{path}\" failed {}",
+            log::Errno(&reason)
+        );
     }
 }
 
