@@ -229,7 +229,7 @@ pub async fn serve(connection: Rc<Connection>) {
             drop(std::mem::take(&mut input));
             match next_input(&connection).await {
                 Some(buffer) => input = buffer,
-                None => break,
+                None => return finish(connection),
             }
         }
         let local = connection.generation();
@@ -318,7 +318,8 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     After::Close
 }
 
-/// Leaves the rest of sending, and then closing, to the engine.
+/// Leaves the rest of sending, and then closing, to the engine: a slow client may still be taking
+/// earlier responses.
 fn finish(connection: Rc<Connection>) {
     if let Ok(connection) = Rc::try_unwrap(connection) {
         connection.stream.finish();
@@ -413,8 +414,9 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
     log::write_access(request);
     if timed_out && request.plan.core.reset_timedout_connection {
         connection.stream.reset_when_dropped();
+        return After::Drop;
     }
-    After::Drop
+    After::Close
 }
 
 /// Answers something that is no request and ends the connection.

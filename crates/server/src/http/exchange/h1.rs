@@ -510,14 +510,13 @@ impl H1 {
         if self.timed_out || request.response.status == 444 {
             if request.plan.core.reset_timedout_connection {
                 self.connection.stream.reset_when_dropped();
+                return After::Drop;
             }
-            return After::Drop;
+            if self.timed_out {
+                return After::Drop;
+            }
         }
-        if self.head_sent {
-            After::Close
-        } else {
-            After::Drop
-        }
+        After::Close
     }
 
     /// Reads and drops what is left of the request's body so that the next request can follow.
