@@ -167,7 +167,7 @@ impl Workers {
     }
 
     /// Every thread serves by this generation from its next request on, and listens on just
-    /// these sockets. All do when it returns, unless one is busy for longer than [`SWAP_WAIT`].
+    /// these sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`.
     pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>) {
         let (done, swapped) = std::sync::mpsc::channel();
         for (thread, share) in self.threads.iter().zip(shares) {

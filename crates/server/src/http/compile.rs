@@ -2,7 +2,7 @@
 //!
 //! Here the tree of scopes is walked: every `server`, `location`, `if` and `limit_except`
 //! becomes a [`Plan`] out of the features' settings. Which features there are is written down
-//! in [`Builder::plan`] and nowhere else.
+//! in `Builder::plan` and nowhere else.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! The future of [`serve`] lives as long as the connection, so it is small: while the
 //! connection is idle it holds neither a buffer nor a request. A request that the memory cache
 //! can answer is answered right here; every other gets a future of its own for as long as it
-//! lasts ([`serve_slowly`]).
+//! lasts (`serve_slowly`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

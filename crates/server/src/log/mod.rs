@@ -1,7 +1,7 @@
 //! Logs: `error_log` with the lines that the server writes itself, `access_log` with one line
 //! per request.
 //!
-//! Lines are gathered per thread and file ([`unwritten`]) and leave in one append at the end of
+//! Lines are gathered per thread and file (`unwritten`) and leave in one append at the end of
 //! a turn of the loop, so a request waits for no log device. Formats and texts are nginx's:
 //! <https://nginx.org/en/docs/ngx_core_module.html#error_log>,
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.

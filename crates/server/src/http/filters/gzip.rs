@@ -370,7 +370,7 @@ impl Proxied {
     }
 }
 
-/// Whether [`begin`] may change a response of the request's plan at all.
+/// Whether `begin` may change a response of the request's plan at all.
 pub fn may_apply(request: &Request) -> bool {
     let settings = &request.plan.gzip;
     settings.enabled && (settings.vary || is_acceptable(request))

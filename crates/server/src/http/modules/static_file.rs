@@ -287,7 +287,7 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u1
     }
 }
 
-/// The line for a file that is still not there, as [`refused`] writes it.
+/// The line for a file that is still not there, as `refused` writes it.
 pub fn log_missing(request: &Request, path: &Path) {
     if request.plan.core.log_not_found {
         let reason = io::Error::from_raw_os_error(libc::ENOENT);

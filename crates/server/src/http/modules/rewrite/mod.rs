@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_rewrite_module.html>. A server's script runs before
 //! the location is found, a location's after it; neither is inherited. An `if` in a location has
 //! a plan of its own, which is in force from the match on, whatever the script does next.
-//! [`script`] runs what this file compiles; [`condition`] holds what stands in `if (…)`.
+//! `script` runs what this file compiles; `condition` holds what stands in `if (…)`.
 
 mod condition;
 mod script;
