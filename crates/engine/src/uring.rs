@@ -83,6 +83,8 @@ struct Sending {
     outgoing: Box<Outgoing>,
     chunk: u64,
     close: bool,
+    /// It was told to end.
+    ending: bool,
     /// What a send that is linked to a close has returned, while the close is awaited.
     linked: Option<i32>,
     header: libc::msghdr,
@@ -103,7 +105,7 @@ const CONNECT: u64 = OpKind::Connect as u64;
 const RECV: u64 = OpKind::Recv as u64;
 const SEND: u64 = OpKind::Send as u64;
 const CLOSE: u64 = OpKind::Close as u64;
-/// Waits until a socket can be written to, for sendfile(2).
+/// Waits until a socket can be written to: for sendfile(2), and where a send came back too early.
 const WRITABLE: u64 = 5;
 /// The close that a send is linked to.
 const LINKED_CLOSE: u64 = 6;
@@ -330,18 +332,24 @@ impl Uring {
         };
         sending.chunk = chunk;
         sending.close = close;
+        sending.ending = false;
         sending.linked = None;
         if with_file {
-            let entry = opcode::PollAdd::new(Fd(socket), libc::POLLOUT as u32)
-                .build()
-                .user_data(user_data(WRITABLE, key));
-            // SAFETY: a poll points to nothing.
-            unsafe { self.push(&entry) };
+            self.await_writable(socket, key);
         } else {
             self.send_bytes(socket, &mut sending, key);
         }
         self.source(key, socket).sending = Some(sending);
         None
+    }
+
+    /// Has [`Self::writable`] go on with the send in flight when the socket has room.
+    fn await_writable(&mut self, socket: RawFd, key: Key) {
+        let entry = opcode::PollAdd::new(Fd(socket), libc::POLLOUT as u32)
+            .build()
+            .user_data(user_data(WRITABLE, key));
+        // SAFETY: a poll points to nothing.
+        unsafe { self.push(&entry) };
     }
 
     /// Queues a send of byte strings, linked to a close if that is wanted and can be.
@@ -522,6 +530,13 @@ impl Uring {
             source.sending = Some(sending);
             return None;
         }
+        if -result == libc::EAGAIN && !sending.ending {
+            // The kernel waits for room itself, but not under all circumstances.
+            let socket = source.socket;
+            source.sending = Some(sending);
+            self.await_writable(socket, key);
+            return None;
+        }
         Some(self.sent_outcome(sending, result, false))
     }
 
@@ -551,7 +566,15 @@ impl Uring {
                     },
                 )
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => (0, Stop::Blocked),
+            // Too early, and tried again.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) =>
+            {
+                (0, Stop::Blocked)
+            }
             Err(error) => (0, Stop::Failed(error)),
         };
         let stop = if closed { Stop::Closed } else { stop };
@@ -656,6 +679,9 @@ impl Engine for Uring {
             }
             OpKind::Connect if source.address.is_some() => self.end(CONNECT, token.key),
             OpKind::Send if source.sending.is_some() => {
+                if let Some(sending) = &mut source.sending {
+                    sending.ending = true;
+                }
                 // Only one of them is in flight; the other cancellation finds nothing.
                 self.end(SEND, token.key);
                 self.end(WRITABLE, token.key);
@@ -764,6 +790,7 @@ impl Sending {
             outgoing,
             chunk: 0,
             close: false,
+            ending: false,
             linked: None,
             // SAFETY: `msghdr` is plain numbers and pointers, for which zero is a valid value.
             header: unsafe { std::mem::zeroed() },
