@@ -32,6 +32,9 @@ const REUSED_MAX: usize = 32;
 /// How long a reload waits for a thread to take the new generation.
 const SWAP_WAIT: Duration = Duration::from_secs(1);
 
+/// How often a thread that is to end looks whether its clients have taken everything.
+const FINISHING_LOOK: Duration = Duration::from_millis(10);
+
 /// What threads are started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -198,7 +201,7 @@ impl Workers {
         for thread in &self.threads {
             thread
                 .remote
-                .post(Box::new(|| with_worker(|worker| worker.ended.set())));
+                .post(Box::new(|| with_worker(|worker| worker.terminate())));
         }
     }
 
@@ -327,6 +330,8 @@ pub struct Worker {
     connections_max: usize,
     quitting: Cell<bool>,
     ended: Event,
+    /// Nobody is waited for at the end.
+    at_once: Cell<bool>,
     counters: Arc<Counters>,
     warned: Cell<Option<Instant>>,
 }
@@ -347,6 +352,7 @@ impl Worker {
             connections_max,
             quitting: Cell::new(false),
             ended: Event::new(),
+            at_once: Cell::new(false),
             counters,
             warned: Cell::new(None),
         });
@@ -360,6 +366,10 @@ impl Worker {
     /// was told to end at once.
     pub async fn end(&self) {
         self.ended.wait().await;
+        // Slow clients may still be taking the ends of their responses.
+        while !self.at_once.get() && engine::net::finishing() > 0 {
+            engine::sleep(FINISHING_LOOK).await;
+        }
         self.accepting.borrow_mut().clear();
         pool::clear();
         CURRENT.set(None);
@@ -472,7 +482,13 @@ impl Worker {
         self.end_if_idle();
     }
 
+    fn terminate(&self) {
+        self.at_once.set(true);
+        self.ended.set();
+    }
+
     fn close_all(&self) {
+        self.at_once.set(true);
         for connection in self.open_connections() {
             connection.stream.abort();
         }

@@ -20,6 +20,16 @@ use bytes::Bytes;
 
 use crate::file::File;
 
+/// How many streams of this thread were [finished](Stream::finish) and have not sent everything yet. They are cut off when
+/// the runtime ends.
+///
+/// # Panics
+/// When the thread has no runtime.
+#[must_use]
+pub fn finishing() -> usize {
+    crate::worker::enter(|worker| worker.finishing())
+}
+
 /// A piece of what a stream sends.
 #[derive(Clone, Debug)]
 pub enum Segment {

@@ -767,6 +767,12 @@ impl Worker {
         }
     }
 
+    /// Streams whose handle is gone and that are still sending.
+    pub(crate) fn finishing(&self) -> usize {
+        let finishing = |(_, state): &(Key, &StreamState)| state.finishing;
+        self.streams.iter().filter(finishing).count()
+    }
+
     /// Closes every stream that is left, when the runtime ends.
     pub(crate) fn close_all(&mut self) {
         let keys: Vec<Key> = self.streams.iter().map(|(key, _)| key).collect();
