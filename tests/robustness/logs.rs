@@ -1,0 +1,142 @@
+//! Logs that cannot be written, or are taken away.
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::server::{Server, Setup, on_each_engine};
+
+const SITE: &str = "server { listen 127.0.0.1:@PORT@; root @ROOT@; keepalive_requests 1000000; }";
+
+fn ask(client: &mut Client, count: usize) {
+    for _ in 0..count {
+        assert_eq!(client.get("/a.txt").status, 200);
+    }
+}
+
+#[test]
+fn a_full_device_costs_lines_and_no_requests() {
+    on_each_engine(|engine| {
+        let http = format!("access_log /dev/full; {SITE}");
+        let server = Setup::new(engine, &http).start();
+        ask(&mut server.connect(), 1000);
+        let log = server.error_log();
+        assert_eq!(
+            log.matches("write() to \"/dev/full\" failed (28: No space left on device)")
+                .count(),
+            1,
+            "{log}"
+        );
+
+        let server = Setup::new(engine, SITE)
+            .main("error_log /dev/full info;")
+            .start();
+        let mut client = server.connect();
+        for _ in 0..300 {
+            assert_eq!(client.get("/nothing").status, 404);
+        }
+        assert!(server.access_log().contains("/nothing"));
+    });
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_delays_lines_and_no_requests() {
+    const REQUESTS: usize = 3000;
+    on_each_engine(|engine| {
+        let setup = Setup::new(engine, &format!("access_log @FOLDER@/pipe; {SITE}"));
+        let mut server = Server::lay_out(setup.main("worker_processes 1;"));
+        let path = server.folder.join("pipe");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        const NONBLOCK: i32 = 0o4000;
+        let open = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(NONBLOCK)
+            .open(&path);
+        let mut pipe = open.unwrap();
+        server.launch();
+        let begin = Instant::now();
+        ask(&mut server.connect(), REQUESTS);
+        assert!(
+            begin.elapsed() < Duration::from_secs(15),
+            "requests wait for the log"
+        );
+        let mut bytes = Vec::new();
+        let end = Instant::now() + Duration::from_secs(5);
+        let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+        while lines(&bytes) < REQUESTS && Instant::now() < end {
+            let mut buffer = [0; 65536];
+            match pipe.read(&mut buffer) {
+                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(
+            text.lines()
+                .filter(|line| line.contains("\"GET /a.txt HTTP/1.1\" 200 10"))
+                .count(),
+            REQUESTS
+        );
+        assert_eq!(text.lines().count(), REQUESTS, "lines come whole");
+    });
+}
+
+#[test]
+fn rotation_under_load_loses_no_line() {
+    const ROTATIONS: usize = 5;
+    on_each_engine(|engine| {
+        let server = Setup::new(engine, SITE).start();
+        let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut client = server.connect();
+                    while !stop.load(Ordering::Relaxed) {
+                        ask(&mut client, 1);
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let logs = server.folder.join("logs");
+            for number in 0..ROTATIONS {
+                std::thread::sleep(Duration::from_millis(100));
+                std::fs::rename(logs.join("access.log"), logs.join(format!("old.{number}")))
+                    .unwrap();
+                server.signal("USR1");
+                crate::client::wait_until("the log is there again", || {
+                    logs.join("access.log").exists()
+                });
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let answered = answered.load(Ordering::Relaxed);
+        let count = || {
+            let files = std::fs::read_dir(server.folder.join("logs")).unwrap();
+            let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+            let files = files
+                .flatten()
+                .filter(|file| file.file_name() != "error.log");
+            files
+                .map(|file| text(file.path()).matches("GET /a.txt").count())
+                .sum::<usize>()
+        };
+        crate::client::wait_until("every request has its line", || count() == answered);
+        ask(&mut server.connect(), 1);
+        crate::client::wait_until("the new log goes on", || count() == answered + 1);
+        assert!(server.access_log().contains("GET /a.txt"));
+    });
+}

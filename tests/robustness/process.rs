@@ -1,0 +1,105 @@
+//! The end of a worker: by a fault, gracefully, by a time limit; and a life without a master.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::client::{End, get, wait_until};
+use crate::files::{LONG, long_content};
+use crate::server::{Setup, on_each_engine, signal};
+
+const SITE: &str = "server { listen 127.0.0.1:@PORT@; root @ROOT@; }";
+
+#[test]
+fn a_worker_that_crashes_is_replaced_at_once() {
+    on_each_engine(|engine| {
+        let server = Setup::new(engine, SITE).start();
+        assert_eq!(server.connect().get("/a.txt").status, 200);
+        let worker = server.worker().expect("runs");
+        signal(worker, "SEGV");
+        let begin = Instant::now();
+        let replaced = || server.worker().is_some_and(|other| other != worker);
+        wait_until("another worker is there", replaced);
+        // The listener is the master's too: nobody is refused meanwhile.
+        assert_eq!(server.connect().get("/a.txt").status, 200);
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(1), "back after {took:?}");
+        wait_until("it is told", || {
+            server
+                .error_log()
+                .contains(&format!("worker process {worker} exited on signal 11"))
+        });
+    });
+}
+
+#[test]
+fn an_order_to_quit_lets_requests_end() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).start();
+        server.file("long", &long_content());
+        let mut download = server.connect();
+        download.send(get("/long"));
+        let head = download.take(1000).unwrap();
+        let body = 1000 - head.windows(4).position(|w| w == b"\r\n\r\n").unwrap() - 4;
+        let mut idle = server.connect();
+        assert_eq!(idle.get("/a.txt").status, 200);
+        let mut begun = server.connect();
+        begun.send("GET /a.txt HTTP/1.1\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+        server.signal("QUIT");
+        assert_eq!(idle.rest(), (Vec::new(), End::Closed));
+        let port = server.port;
+        wait_until("nobody is accepted", || {
+            TcpStream::connect(("127.0.0.1", port)).is_err()
+        });
+        let last = begun.send("Host: localhost\r\n\r\n").response();
+        assert!(last.status == 200 && last.closes(), "{last:?}");
+        assert!(download.take(LONG - body).is_ok());
+        let status = server.wait(Duration::from_secs(5)).expect("ends");
+        assert!(status.success());
+        let log = server.access_log();
+        assert_eq!(
+            log.lines().filter(|line| line.contains("\" 200 ")).count(),
+            3,
+            "{log}"
+        );
+    });
+}
+
+#[test]
+fn worker_shutdown_timeout_ends_what_does_not_end() {
+    on_each_engine(|engine| {
+        let setup = Setup::new(engine, SITE).main("worker_shutdown_timeout 500ms;");
+        let mut server = setup.start();
+        server.file("long", &long_content());
+        let mut download = server.connect();
+        download.send(get("/long"));
+        download.take(200).unwrap();
+        server.signal("QUIT");
+        let begin = Instant::now();
+        assert!(server.wait(Duration::from_secs(5)).expect("ends").success());
+        assert!(
+            begin.elapsed() >= Duration::from_millis(400),
+            "it had its time"
+        );
+        assert_ne!(download.rest().1, End::Open);
+    });
+}
+
+#[test]
+fn one_process_does_without_a_master() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).main("master_process off;").start();
+        assert_eq!(server.worker(), None);
+        let mut client = server.connect();
+        assert_eq!(client.get("/a.txt").status, 200);
+        server.configure(&SITE.replace("root", "deny all; root"));
+        assert!(server.reload());
+        assert_eq!(client.get("/a.txt").status, 403);
+        server.signal("USR1");
+        server.configure(SITE);
+        assert!(server.reload());
+        assert_eq!(client.get("/a.txt").status, 200);
+        server.signal("QUIT");
+        assert!(server.wait(Duration::from_secs(5)).expect("ends").success());
+    });
+}

@@ -1,0 +1,295 @@
+//! Upstreams that err, clients that leave, and tunnels.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::client::{End, get, wait_until};
+use crate::server::{Server, Setup, on_each_engine};
+use crate::upstream;
+
+const UPGRADE: &str =
+    "GET /upgraded HTTP/1.1\r\nHost: localhost\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n";
+
+/// A server before an upstream.
+fn proxy(engine: &str, upstream: u16) -> Server {
+    let http = format!(
+        "proxy_read_timeout 20s; proxy_http_version 1.1;
+        server {{
+            listen 127.0.0.1:@PORT@;
+            location / {{ proxy_pass http://127.0.0.1:{upstream}; }}
+            location /streamed {{ proxy_pass http://127.0.0.1:{upstream}; proxy_buffering off; proxy_request_buffering off; }}
+            location /impatient {{ proxy_pass http://127.0.0.1:{upstream}; proxy_read_timeout 200ms; }}
+            location /upgraded {{
+                proxy_pass http://127.0.0.1:{upstream};
+                proxy_set_header Upgrade $http_upgrade;
+                proxy_set_header Connection upgrade;
+            }}
+            location /own {{ return 200 own; }}
+        }}"
+    );
+    Setup::new(engine, &http).start()
+}
+
+/// Tells when the other side has ended.
+fn wait_for_end(mut stream: &TcpStream) -> bool {
+    let mut buffer = [0; 1024];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_upstream() {
+    on_each_engine(|engine| {
+        let (ended, heard) = mpsc::channel();
+        let upstream = upstream::start(move |mut stream, head| {
+            if upstream::path(&head).ends_with("body") {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc");
+            }
+            let _ = ended.send(wait_for_end(&stream));
+        });
+        let server = proxy(engine, upstream);
+        for (path, status) in [
+            ("/head", 499),
+            ("/body", 200),
+            ("/streamed/head", 499),
+            ("/streamed/body", 200),
+        ] {
+            let mut left = Vec::new();
+            for closes in [true, false] {
+                let mut client = server.connect();
+                client.send(get(path));
+                std::thread::sleep(Duration::from_millis(80));
+                // Whoever has only stopped sending counts as gone too, as with nginx.
+                if closes {
+                    drop(client);
+                } else {
+                    client.stop_sending();
+                    left.push(client);
+                }
+                let seen = heard.recv_timeout(Duration::from_secs(5));
+                assert_eq!(seen, Ok(true), "{path}, closes: {closes}");
+            }
+            let line = format!("\"GET {path} HTTP/1.1\" {status} ");
+            wait_until(&line, || server.access_log().matches(&line).count() == 2);
+        }
+        assert_eq!(server.connect().get("/own").status, 200);
+    });
+}
+
+#[test]
+fn an_answer_before_the_body_has_come_is_heard() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, _| {
+            let _ = stream.write_all(b"HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\n\r\nbig");
+            wait_for_end(&stream);
+        });
+        let server = proxy(engine, upstream);
+        let mut client = server.connect();
+        client.send(
+            "POST /streamed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nbegun",
+        );
+        let answer = client.response();
+        assert_eq!((answer.status, &*answer.body), (413, &b"big"[..]));
+        // The whole body stands ready here, and the upstream takes none of it.
+        let mut client = server.connect();
+        client.send("POST /stored HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n");
+        client.send(vec![b'x'; 900_000]);
+        assert_eq!(client.response().status, 413);
+    });
+}
+
+#[test]
+fn informational_heads_split_anywhere_leave_the_body_whole() {
+    const ANSWER: &str = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
+                          HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nabcdefghijklmnopqrst";
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, head| {
+            let at = upstream::path(&head)
+                .trim_start_matches('/')
+                .parse()
+                .unwrap();
+            let (first, second) = ANSWER.split_at(at);
+            let _ = stream.write_all(first.as_bytes());
+            std::thread::sleep(Duration::from_millis(3));
+            let _ = stream.write_all(second.as_bytes());
+        });
+        let server = proxy(engine, upstream);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let server = &server;
+                scope.spawn(move || {
+                    let mut client = server.connect();
+                    for at in (1..ANSWER.len()).skip(thread).step_by(4) {
+                        assert_eq!(
+                            client.get(&format!("/{at}")).body,
+                            b"abcdefghijklmnopqrst",
+                            "split at {at}"
+                        );
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn bad_answers_become_502_and_broken_bodies_a_broken_connection() {
+    const HEADS: [&str; 8] = [
+        "",
+        "HTTP/1.1 200 OK\r\nContent-Le",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nBad Name: x\r\n\r\nok",
+        "HTTP/1.1 103 Early Hints\r\n\r\n",
+    ];
+    const BODIES: [&str; 3] = [
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\nzz\r\n",
+    ];
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, head| {
+            let number: usize = upstream::path(&head)
+                .trim_start_matches('/')
+                .parse()
+                .unwrap();
+            let answer = HEADS.iter().chain(&BODIES).nth(number).unwrap();
+            let _ = stream.write_all(answer.as_bytes());
+        });
+        let server = proxy(engine, upstream);
+        let mut client = server.connect();
+        for (number, head) in HEADS.iter().enumerate() {
+            assert_eq!(client.get(&format!("/{number}")).status, 502, "{head:?}");
+        }
+        for (number, body) in BODIES.iter().enumerate() {
+            let mut client = server.connect();
+            client.send(get(&format!("/{}", HEADS.len() + number)));
+            let (bytes, end) = client.rest();
+            assert!(
+                !String::from_utf8_lossy(&bytes).ends_with("0\r\n\r\n"),
+                "{body:?}"
+            );
+            assert_ne!(end, End::Open, "{body:?}");
+        }
+    });
+}
+
+#[test]
+fn a_body_longer_than_announced_is_cut() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, _| {
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\n\r\nevil",
+            );
+        });
+        let server = proxy(engine, upstream);
+        let mut client = server.connect();
+        assert_eq!(client.get("/x").body, b"abc");
+        assert_eq!(client.get("/own").body, b"own");
+    });
+}
+
+#[test]
+fn an_upstream_that_says_nothing_is_given_up() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|stream, _| {
+            wait_for_end(&stream);
+        });
+        let server = proxy(engine, upstream);
+        let begin = Instant::now();
+        assert_eq!(server.connect().get("/impatient").status, 504);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    });
+}
+
+const SWITCHED: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+
+#[test]
+fn a_tunnel_carries_bytes_and_ends_with_either_side() {
+    on_each_engine(|engine| {
+        let (ended, heard) = mpsc::channel();
+        let upstream = upstream::start(move |mut stream, _| {
+            let _ = stream.write_all(SWITCHED);
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                let _ = stream.write_all(&buffer[..length]);
+                if buffer[..length].ends_with(b"bye") {
+                    return;
+                }
+            }
+            let _ = ended.send(());
+        });
+        let server = proxy(engine, upstream);
+        let open = || {
+            let mut client = server.connect();
+            // What comes with the head belongs to the tunnel.
+            client.send([UPGRADE, "early"].concat());
+            assert_eq!(client.response().status, 101);
+            assert_eq!(client.take(5).unwrap(), b"early");
+            client
+        };
+        let mut client = open();
+        for round in 0..50_u8 {
+            let message = vec![round; 1000];
+            assert_eq!(client.send(&message).take(1000).unwrap(), message);
+        }
+        client.send("bye");
+        assert_eq!(client.rest(), (b"bye".to_vec(), End::Closed));
+
+        let client = open();
+        client.stop_sending();
+        assert!(
+            heard.recv_timeout(Duration::from_secs(5)).is_ok(),
+            "half-closed by the client"
+        );
+    });
+}
+
+/// More than all buffers on the way hold goes both ways, and nobody reads before he has sent: each
+/// direction must go on without the other.
+#[test]
+fn the_two_ways_of_a_tunnel_do_not_wait_for_each_other() {
+    const LENGTH: usize = 24 << 20;
+    on_each_engine(|engine| {
+        let (received, heard) = mpsc::channel();
+        let upstream = upstream::start(move |mut stream, _| {
+            let _ = stream.write_all(SWITCHED);
+            let mut reading = stream.try_clone().unwrap();
+            let received = received.clone();
+            std::thread::spawn(move || {
+                let mut left = LENGTH;
+                let mut buffer = vec![0; 65536];
+                while left > 0 {
+                    match reading.read(&mut buffer) {
+                        Ok(length @ 1..) => left -= length,
+                        _ => return,
+                    }
+                }
+                let _ = received.send(());
+            });
+            let _ = stream.write_all(&vec![b'u'; LENGTH]);
+            wait_for_end(&stream);
+        });
+        let server = proxy(engine, upstream);
+        let mut client = server.connect();
+        client.send(UPGRADE);
+        assert_eq!(client.response().status, 101);
+        // Reads nothing before everything is sent.
+        client.send(vec![b'c'; LENGTH]);
+        assert!(
+            heard.recv_timeout(Duration::from_secs(10)).is_ok(),
+            "the upstream gets all of it"
+        );
+        assert_eq!(client.take(LENGTH).map(|bytes| bytes.len()), Ok(LENGTH));
+    });
+}

@@ -1,0 +1,175 @@
+//! Reloads: no request is lost by one, and the new configuration binds where it must.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::client::{Client, End, get, wait_until};
+use crate::files::{LONG, long_content};
+use crate::server::{Setup, on_each_engine};
+use crate::upstream;
+
+const SITE: &str = "server { listen 127.0.0.1:@PORT@; root @ROOT@; location /sent/ { alias @ROOT@/; sendfile on; } }";
+
+/// Asks until told to stop, on connections that are kept or made for each request.
+fn ask_on(port: u16, kept: bool, stop: &AtomicBool, answered: &AtomicU32) {
+    let mut client = None;
+    while !stop.load(Ordering::Relaxed) {
+        let mut connected: Client = client.take().unwrap_or_else(|| Client::connect(port));
+        let response = connected.send(get("/a.txt")).try_response();
+        let response = response.unwrap_or_else(|end| panic!("no answer: {end:?}"));
+        assert_eq!(
+            (response.status, &*response.body),
+            (200, &b"0123456789"[..])
+        );
+        answered.fetch_add(1, Ordering::Relaxed);
+        if kept && !response.closes() {
+            client = Some(connected);
+        }
+    }
+}
+
+#[test]
+fn twenty_reloads_under_load_lose_no_request() {
+    const RELOADS: usize = 20;
+    on_each_engine(|engine| {
+        let server = Setup::new(engine, SITE).start();
+        let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (port, stop, answered) = (server.port, &stop, &answered);
+                scope.spawn(move || ask_on(port, number % 2 == 0, stop, answered));
+            }
+            for _ in 0..RELOADS {
+                let before = answered.load(Ordering::Relaxed);
+                let reloaded = server.reload();
+                // The load is to meet every generation.
+                wait_until("requests go on", || {
+                    answered.load(Ordering::Relaxed) > before + 20
+                });
+                if !reloaded {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("reload failed");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        wait_until("the replaced generations end", || {
+            server.error_log().matches("exited with code 0").count() >= RELOADS
+        });
+        assert!(
+            !server.error_log().contains("[alert]"),
+            "{}",
+            server.error_log()
+        );
+    });
+}
+
+#[test]
+fn a_deny_binds_on_an_old_connection() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).start();
+        let mut client = server.connect();
+        for _ in 0..4 {
+            assert_eq!(client.get("/a.txt").status, 200);
+        }
+        server.configure(&SITE.replace("root @ROOT@;", "root @ROOT@; deny all;"));
+        assert!(server.reload());
+        assert_eq!(client.get("/a.txt").status, 403);
+        server.configure(SITE);
+        assert!(server.reload());
+        assert_eq!(client.get("/a.txt").status, 200);
+    });
+}
+
+#[test]
+fn a_download_begun_before_a_reload_ends_well() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).start();
+        let content = long_content();
+        let file = server.file("long", &content);
+        let mut client = server.connect();
+        client.send(get("/sent/long"));
+        let first = client.take(1000).unwrap();
+        for _ in 0..3 {
+            server.configure(&SITE.replace("sent", "moved"));
+            assert!(server.reload());
+        }
+        std::fs::remove_file(file).unwrap();
+        let head = first.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+        let begun = 1000 - head;
+        let rest = client.take(LONG - begun).expect("comes whole");
+        assert!(
+            first[head..] == content[..begun] && rest == content[begun..],
+            "other bytes"
+        );
+        // Its connection follows the new configuration.
+        assert_eq!(client.get("/sent/long").status, 404);
+        assert_eq!(client.get("/a.txt").status, 200);
+    });
+}
+
+#[test]
+fn a_proxied_request_outlives_a_reload() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, _| {
+            use std::io::Write;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbef");
+            std::thread::sleep(Duration::from_millis(400));
+            let _ = stream.write_all(b"ore");
+        });
+        let proxying = format!(
+            "server {{ listen 127.0.0.1:@PORT@; location / {{ proxy_pass http://127.0.0.1:{upstream}; proxy_buffering off; }} }}"
+        );
+        let mut server = Setup::new(engine, &proxying).start();
+        let mut client = server.connect();
+        client.send(get("/"));
+        std::thread::sleep(Duration::from_millis(100));
+        server.configure("server { listen 127.0.0.1:@PORT@; return 200 after; }");
+        assert!(server.reload());
+        assert_eq!(client.response().body, b"before");
+        assert_eq!(client.get("/").body, b"after");
+    });
+}
+
+#[test]
+fn a_listener_that_goes_answers_its_connections_once_more() {
+    on_each_engine(|engine| {
+        let rest = "server { listen 127.0.0.1:@PORT@; return 200 stays; }";
+        let http = format!("{rest} server {{ listen 127.0.0.1:@PORT2@; return 200 goes; }}");
+        let mut server = Setup::new(engine, &http).start();
+        let mut kept = Client::connect(server.port2);
+        assert!(!kept.get("/").closes());
+        server.configure(rest);
+        assert!(server.reload());
+        let last = kept.get("/");
+        assert_eq!(last.body, b"goes");
+        assert!(last.closes());
+        assert_eq!(kept.rest().1, End::Closed);
+        let gone = ("127.0.0.1", server.port2);
+        wait_until("nobody is accepted", || {
+            std::net::TcpStream::connect(gone).is_err()
+        });
+        assert_eq!(server.connect().get("/").body, b"stays");
+    });
+}
+
+#[test]
+fn a_reload_that_is_refused_changes_nothing() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).start();
+        let mut client = server.connect();
+        assert_eq!(client.get("/a.txt").status, 200);
+        let worker = server.worker();
+        for broken in [
+            "server { listen 127.0.0.1:@PORT@; deny everybody; }",
+            "server {",
+            "server { listen 192.0.2.1:@PORT@; }",
+        ] {
+            server.configure(broken);
+            assert!(!server.reload(), "{broken}");
+            assert_eq!(client.get("/a.txt").status, 200, "{broken}");
+            assert_eq!(server.connect().get("/a.txt").status, 200, "{broken}");
+        }
+        assert_eq!(server.worker(), worker);
+    });
+}
