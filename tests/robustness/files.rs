@@ -141,7 +141,7 @@ fn what_cannot_be_read_is_refused_and_told() {
     on_each_engine(|engine| {
         let server = Setup::new(engine, SITE).start();
         let secret = server.file("secret", b"secret");
-        fs::set_permissions(&secret, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o0)).unwrap();
         fs::create_dir(server.folder.join("www/empty")).unwrap();
         std::os::unix::fs::symlink("loop", server.folder.join("www/loop")).unwrap();
         let mut client = server.connect();
