@@ -131,7 +131,9 @@ impl Server {
         wait_until("the server accepts", || {
             let ended = self.process.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "it ended: {}", self.everything_said());
-            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+            // The pid file is written last; signals need it.
+            self.folder.join("logs/pid").exists()
+                && TcpStream::connect(("127.0.0.1", self.port)).is_ok()
         });
     }
 
@@ -204,6 +206,7 @@ impl Server {
         let mut command = Command::new(PROGRAM);
         command.args(self.arguments()).args(["-s", "reload"]);
         let output = command.output().expect("runs");
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
         output.status.success()
     }
 
