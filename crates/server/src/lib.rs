@@ -6,6 +6,7 @@
 
 pub mod accepted;
 pub mod compile;
+pub mod counters;
 pub mod events;
 pub mod generation;
 pub mod http;

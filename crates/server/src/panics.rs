@@ -95,7 +95,6 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use engine::EngineKind;
@@ -183,7 +182,7 @@ mod tests {
 
         assert!(ask(&neighbour), "its thread goes on");
         assert!(ask(&connect(&address)), "and accepts");
-        assert_eq!(workers.counters().panics.load(Ordering::Relaxed), 1);
+        assert_eq!(workers.counters().totals().panics, 1);
         drop(workers);
         let log = std::fs::read_to_string(error_log).unwrap();
         let line = log

@@ -12,7 +12,8 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
     access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map,
-    open_file_cache, post_action, proxy, rewrite, split_clients, static_file, try_files, upstream,
+    open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
+    try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -28,6 +29,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     AccessLogs::DIRECTIVES,
     static_file::Types::DIRECTIVES,
     static_file::HANDLERS,
+    stub_status::DIRECTIVES,
     index::Index::DIRECTIVES,
     autoindex::AutoIndex::DIRECTIVES,
     open_file_cache::OpenFileCache::DIRECTIVES,
@@ -64,6 +66,7 @@ const MODULES: &[&str] = &[
     "ngx_http_map_module",
     "ngx_http_rewrite_module",
     "ngx_http_split_clients_module",
+    "ngx_http_stub_status_module",
 ];
 
 /// The directives of this crate with those that the caller brings (the process's own).

@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use base::slab::{Key, Slab};
 use engine::net::{Listener, Stream};
 use engine::{EngineKind, Event, Remote, Runtime};
 
+use crate::counters::{Counters, ThreadCounters};
 use crate::generation::{Generation, Local};
 use crate::http::connection::{self, Connection};
 use crate::http::pool;
@@ -48,17 +48,6 @@ pub struct Settings {
     pub multi_accept: bool,
     /// CPU of each thread, if they are to be bound (`worker_cpu_affinity`).
     pub affinity: Vec<Vec<usize>>,
-}
-
-/// Counters of the process, shared by its threads.
-#[derive(Default)]
-pub struct Counters {
-    /// Connections accepted since the start; numbers them.
-    pub accepted: AtomicU64,
-    /// Connections open now.
-    pub active: AtomicUsize,
-    /// Exchanges lost to a panic.
-    pub panics: AtomicU64,
 }
 
 /// All worker threads of the process.
@@ -333,6 +322,8 @@ pub struct Worker {
     /// Nobody is waited for at the end.
     at_once: Cell<bool>,
     counters: Arc<Counters>,
+    /// Its own part of them.
+    counts: Arc<ThreadCounters>,
     warned: Cell<Option<Instant>>,
 }
 
@@ -353,6 +344,7 @@ impl Worker {
             quitting: Cell::new(false),
             ended: Event::new(),
             at_once: Cell::new(false),
+            counts: counters.join(),
             counters,
             warned: Cell::new(None),
         });
@@ -385,9 +377,14 @@ impl Worker {
         self.quitting.get()
     }
 
-    /// Counts an exchange that was lost to a panic.
-    pub fn count_panic(&self) {
-        self.counters.panics.fetch_add(1, Ordering::Relaxed);
+    /// The counters of the process.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What this thread counts.
+    pub fn counts(&self) -> &ThreadCounters {
+        &self.counts
     }
 
     /// How long the first byte of a new connection may take.
@@ -541,6 +538,7 @@ impl Worker {
         idle.sort_unstable_by_key(|(since, _)| *since);
         let count = (idle.len() / 8).clamp(1, REUSED_MAX);
         for (_, connection) in idle.iter().take(count) {
+            self.counts.dropped.add(1);
             connection.stream.shutdown_read();
         }
     }
@@ -590,7 +588,8 @@ async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc
 
 /// Serves an accepted connection.
 fn take(worker: &Rc<Worker>, id: &ListenerId, stream: Stream) {
-    let serial = worker.counters.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+    let serial = worker.counters.next_serial();
+    worker.counts.accepted.add(1);
     let connection = Rc::new(Connection::new(
         stream,
         serial,
@@ -601,7 +600,7 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, stream: Stream) {
         .connections
         .borrow_mut()
         .insert(Rc::downgrade(&connection));
-    worker.counters.active.fetch_add(1, Ordering::Relaxed);
+    worker.counts.active.add(1);
     engine::spawn(lifetime(
         connection,
         Registered {
@@ -634,10 +633,10 @@ struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.worker.counters.panics.fetch_add(1, Ordering::Relaxed);
+            self.worker.counts.panics.add(1);
         }
         self.worker.connections.borrow_mut().remove(self.key);
-        self.worker.counters.active.fetch_sub(1, Ordering::Relaxed);
+        self.worker.counts.active.subtract(1);
         self.worker.end_if_idle();
     }
 }

@@ -17,7 +17,7 @@ use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
-    geo, map, proxy, rewrite, split_clients, static_file, try_files, upstream,
+    geo, map, proxy, rewrite, split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
@@ -576,6 +576,9 @@ impl Builder<'_, '_> {
     fn handler(&self, scope: ScopeRef<'_>) -> Option<Option<Handler>> {
         if static_file::writes_empty_gif(scope) {
             return Some(Some(Handler::EmptyGif));
+        }
+        if stub_status::is_written(scope) {
+            return Some(Some(Handler::StubStatus));
         }
         match proxy::Proxy::of_scope(self.compiler, scope) {
             Ok(found) => Some(found.map(Handler::Proxy)),

@@ -84,6 +84,12 @@ impl Connection {
         }
     }
 
+    /// Counts a request that begins.
+    pub fn count_request(&self) {
+        self.requests.set(self.requests.get() + 1);
+        self.worker.counts().requests.add(1);
+    }
+
     /// The client's address.
     pub fn peer(&self) -> &Address {
         self.peer.get_or_init(|| self.stream.peer())
@@ -305,7 +311,7 @@ pub async fn serve(connection: Rc<Connection>) {
 /// The end of a request that has met a bug of ours. It may be in any state, so it is not kept.
 fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     let panics::Panicked { place, message } = panicked;
-    request.connection.worker.count_panic();
+    request.connection.worker.counts().panics.add(1);
     log::error!(
         request,
         Alert,
@@ -339,8 +345,11 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
         false => connection.keepalive_timeout.get(),
     };
     let now = engine::now();
+    let counts = connection.worker.counts();
     connection.idle_since.set(Some(now));
+    counts.waiting.add(1);
     let received = connection.stream.recv_idle(Some(now + wait)).await;
+    counts.waiting.subtract(1);
     connection.idle_since.set(None);
     match received {
         Ok(buffer) if !buffer.is_empty() => Some(buffer),
@@ -381,8 +390,12 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
     let limits = request.server.core.head_limits();
     request.client_mut().bytes.clear();
     request.client_mut().bytes.extend_from_slice(input);
+    let counts = connection.worker.counts();
     loop {
-        *input = match connection.stream.recv(Some(deadline)).await {
+        counts.reading.add(1);
+        let received = connection.stream.recv(Some(deadline)).await;
+        counts.reading.subtract(1);
+        *input = match received {
             Ok(buffer) if buffer.is_empty() => return Head::Gone { timed_out: false },
             Ok(buffer) => buffer,
             Err(error) => {
@@ -408,7 +421,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
 
 /// A request whose head never came: logged as nginx does, without an answer.
 fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
-    connection.requests.set(connection.requests.get() + 1);
+    connection.count_request();
     log::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
     log::write_access(request);
@@ -455,7 +468,7 @@ async fn refuse(
     };
     let mut exchange = Exchange::h1(H1::refused(connection, version, std::mem::take(input)));
     if !request.prepared {
-        connection.requests.set(connection.requests.get() + 1);
+        connection.count_request();
     }
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
     log::write_access(request);

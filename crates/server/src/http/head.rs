@@ -118,7 +118,7 @@ impl Request {
     /// Makes a finished request the next one with the same head, on this connection.
     pub fn repeat(&mut self, connection: &Rc<Connection>) {
         self.connection = Held::new(connection);
-        connection.requests.set(connection.requests.get() + 1);
+        connection.count_request();
         self.complete = false;
         self.pipelined = false;
         self.values.clear();
@@ -160,8 +160,7 @@ impl Request {
             return Ok(());
         }
         self.prepared = true;
-        let requests = &self.connection.requests;
-        requests.set(requests.get() + 1);
+        self.connection.count_request();
         let client = Rc::clone(&self.client);
         self.method = client.head.method();
         self.uri.extend_from_slice(client.head.path(&client.bytes));

@@ -31,6 +31,8 @@ pub enum Handler {
     Proxy(Arc<Proxy>),
     /// `empty_gif`.
     EmptyGif,
+    /// `stub_status`.
+    StubStatus,
 }
 
 /// The compiled form of one scope.

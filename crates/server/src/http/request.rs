@@ -18,7 +18,7 @@ use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{
     access, auth_request, autoindex, gzip_static, index, post_action, proxy, rewrite, static_file,
-    try_files,
+    stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -309,6 +309,7 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     match request.plan.handler.clone() {
         Handler::Proxy(settings) => return proxy::serve(request, exchange, &settings).await,
         Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
+        Handler::StubStatus => return Ok(stub_status::serve(request)),
         Handler::Files => {}
     }
     if request.plan.core.root.alias.is_some() && !request.valid_location {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use proto::header::Known;
 
 use super::{Evaluate, Source};
+use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::filters::gzip;
 use crate::http::request::Request;
@@ -107,6 +108,10 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "connection" => |request, out| decimal(request.connection.serial, out),
         "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
         "connection_time" => connection::connection_time,
+        "connections_active" => |request, out| connections(request, |totals| totals.active, out),
+        "connections_reading" => |request, out| connections(request, |totals| totals.reading, out),
+        "connections_waiting" => |request, out| connections(request, |totals| totals.waiting, out),
+        "connections_writing" => |request, out| connections(request, Totals::writing, out),
         "content_length" => client::content_length,
         "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
         "document_root" => document_root,
@@ -208,6 +213,11 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "upstream_status" => upstream::status,
         _ => return None,
     })
+}
+
+/// A number of connections, over all threads.
+fn connections(request: &Request, number: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool {
+    decimal(number(&request.connection.worker.counters().totals()), out)
 }
 
 /// What `limit_rate` in force is; 0 until the response begins, as in nginx.

@@ -14,10 +14,11 @@ use conf::{Recording, Registry, Sealed};
 use engine::net::{Address, Listener};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
+use tidegate_server::counters::Counters;
 use tidegate_server::listen::ListenerId;
 use tidegate_server::log::Destination;
 use tidegate_server::table::TABLES;
-use tidegate_server::workers::{Counters, Share, Worker};
+use tidegate_server::workers::{Share, Worker};
 use tidegate_server::{Environment, Generation, compile, log};
 
 use crate::random::Random;
@@ -94,8 +95,8 @@ impl<'a> Server<'a> {
     }
 
     /// Connections that are open.
-    pub(crate) fn connections(&self) -> usize {
-        self.counters.active.load(Ordering::Relaxed)
+    pub(crate) fn connections(&self) -> u64 {
+        self.counters.totals().active
     }
 
     /// Quits; the lines of the access log, when nothing is left of connections, requests and generations.
@@ -112,7 +113,7 @@ impl<'a> Server<'a> {
                 self.connections()
             ));
         }
-        if self.counters.panics.load(Ordering::Relaxed) != 0 {
+        if self.counters.totals().panics != 0 {
             return Err("a request panicked".into());
         }
         let (begun, ended, path) = (self.begun, Arc::clone(&self.ended), self.site.access_log());

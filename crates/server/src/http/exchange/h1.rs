@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use engine::Buffer;
 use engine::net::{Address, Segment};
+use engine::select::{Either, either};
 use proto::h1::chunked::{ChunkLine, DATA_END, Decoder, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
 use proto::header::Known;
@@ -435,8 +436,7 @@ impl H1 {
         };
         let after = plan.core.limit_rate_after_of(request);
         if let Some(earliest) = self.paused_until.take() {
-            self.connection.stream.start_send();
-            engine::sleep_until(earliest).await;
+            self.pause_until(earliest).await?;
         }
         loop {
             let seconds = engine::wall()
@@ -454,8 +454,16 @@ impl H1 {
             }
             let over = sent - allowed;
             let pause = Duration::from_millis(over.saturating_mul(1000) / rate + 1);
-            self.connection.stream.start_send();
-            engine::sleep(pause).await;
+            self.pause_until(engine::now() + pause).await?;
+        }
+    }
+
+    /// Sends nothing more until then. A client that leaves meanwhile ends the exchange.
+    async fn pause_until(&mut self, then: Instant) -> Result<(), Abort> {
+        self.connection.stream.start_send();
+        match either(engine::sleep_until(then), self.client_gone()).await {
+            Either::First(()) => Ok(()),
+            Either::Second(abort) => Err(abort),
         }
     }
 

@@ -14,5 +14,6 @@ pub mod proxy;
 pub mod rewrite;
 pub mod split_clients;
 pub mod static_file;
+pub mod stub_status;
 pub mod try_files;
 pub mod upstream;

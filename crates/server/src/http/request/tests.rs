@@ -11,12 +11,13 @@ use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
 
 use super::*;
+use crate::counters::Counters;
 use crate::http::connection::Connection;
 use crate::http::exchange::memory::Recorder;
 use crate::listen::ListenerId;
 use crate::log::Destination;
 use crate::table::TABLES;
-use crate::workers::{Counters, Worker};
+use crate::workers::Worker;
 use crate::{Environment, Generation};
 
 /// A folder with two files, removed in the end.

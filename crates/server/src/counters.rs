@@ -1,0 +1,159 @@
+//! Counters of the process: every thread counts for itself, who reads adds up.
+//!
+//! A [`Count`] is written by one thread and read by any, so counting is a load, an addition and
+//! a store, without a locked instruction and without a cache line that two threads write to. What
+//! is read while threads count is off by what happens meanwhile. The only number that threads
+//! draw together is a connection's serial, once a connection.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A number that one thread changes and every thread may read.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds to it; for the thread that owns it alone, for no addition of another would last.
+    pub fn add(&self, number: u64) {
+        self.set(self.read().wrapping_add(number));
+    }
+
+    /// Takes from it; for the thread that owns it alone.
+    pub fn subtract(&self, number: u64) {
+        self.set(self.read().wrapping_sub(number));
+    }
+
+    /// The number as far as it has come to this thread.
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, number: u64) {
+        self.0.store(number, Ordering::Relaxed);
+    }
+}
+
+/// What one thread counts. Alone on its cache lines (two of them, for they are fetched in pairs).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ThreadCounters {
+    /// Connections accepted since the start.
+    pub accepted: Count,
+    /// Connections open now. One whose last response is still being taken by its client is left
+    /// to the engine and counts no more.
+    pub active: Count,
+    /// Of those, the ones of which a part of a request's head has come.
+    pub reading: Count,
+    /// Of those, the ones that wait for a request.
+    pub waiting: Count,
+    /// Idle connections that were closed to make room for new ones.
+    pub dropped: Count,
+    /// Requests begun since the start, also those whose head was none.
+    pub requests: Count,
+    /// Exchanges lost to a panic.
+    pub panics: Count,
+}
+
+/// The counters of all threads of a process.
+#[derive(Debug, Default)]
+pub struct Counters {
+    serial: AtomicU64,
+    threads: Mutex<Vec<Arc<ThreadCounters>>>,
+}
+
+impl Counters {
+    /// The counters of a thread that starts.
+    pub fn join(&self) -> Arc<ThreadCounters> {
+        let joined = Arc::<ThreadCounters>::default();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.push(Arc::clone(&joined));
+        joined
+    }
+
+    /// The next connection's number, counted over all threads from 1.
+    pub fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The sums over all threads.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.iter() {
+            totals.accepted += thread.accepted.read();
+            totals.active += thread.active.read();
+            totals.reading += thread.reading.read();
+            totals.waiting += thread.waiting.read();
+            totals.dropped += thread.dropped.read();
+            totals.requests += thread.requests.read();
+            totals.panics += thread.panics.read();
+        }
+        totals
+    }
+}
+
+/// The sums of [`ThreadCounters`] at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// See [`ThreadCounters::accepted`].
+    pub accepted: u64,
+    /// See [`ThreadCounters::active`].
+    pub active: u64,
+    /// See [`ThreadCounters::reading`].
+    pub reading: u64,
+    /// See [`ThreadCounters::waiting`].
+    pub waiting: u64,
+    /// See [`ThreadCounters::dropped`].
+    pub dropped: u64,
+    /// See [`ThreadCounters::requests`].
+    pub requests: u64,
+    /// See [`ThreadCounters::panics`].
+    pub panics: u64,
+}
+
+impl Totals {
+    /// Connections with a request that is being worked on or answered: those that do neither of
+    /// the other two things. So nothing is counted where a request begins and ends.
+    pub fn writing(&self) -> u64 {
+        self.active
+            .saturating_sub(self.reading)
+            .saturating_sub(self.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_sums_over_threads() {
+        let counters = Arc::new(Counters::default());
+        let threads = (0..4).map(|_| {
+            let counters = Arc::clone(&counters);
+            std::thread::spawn(move || {
+                let mine = counters.join();
+                for _ in 0..1000 {
+                    mine.requests.add(1);
+                    mine.active.add(3);
+                    mine.active.subtract(2);
+                    counters.next_serial();
+                }
+                mine.waiting.add(10);
+                mine.reading.add(5);
+            })
+        });
+        for thread in threads.collect::<Vec<_>>() {
+            thread.join().unwrap();
+        }
+        let totals = counters.totals();
+        assert_eq!((totals.requests, totals.active), (4000, 4000));
+        assert_eq!((totals.waiting, totals.reading), (40, 20));
+        assert_eq!(totals.writing(), 3940);
+        assert_eq!(counters.next_serial(), 4001);
+    }
+
+    #[test]
+    fn threads_share_no_cache_line() {
+        assert_eq!(align_of::<ThreadCounters>(), 128);
+    }
+}

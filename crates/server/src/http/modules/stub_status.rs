@@ -1,0 +1,84 @@
+//! `stub_status`: a handful of numbers about connections and requests, as monitors know them.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_stub_status_module.html>. The numbers are those of
+//! all threads ([`counters`](crate::counters)) since the worker process started, and go on
+//! over reloads. Not here: anything per server or location.
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Inherit, ScopeRef, Setting, parse};
+use proto::method::Method;
+
+use crate::counters::Totals;
+use crate::http::output::page;
+use crate::http::request::{Request, Step};
+
+/// `stub_status`; nginx before 1.7.5 wanted an argument, which it never looked at.
+pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::nothing)
+    .contexts(Contexts::SERVER.or(Contexts::LOCATION))
+    .arity(Arity::between(0, 1))
+    .inherit(Inherit::Handler)
+    .manual(
+        "Answers with the number of open connections, of connections and requests since the \
+         start, and of connections by what they do: `Reading` a request's head, `Writing` a \
+         response or working on one, `Waiting` for a request. The numbers are those of the whole \
+         worker process and of the variables `$connections_active`, `$connections_reading`, \
+         `$connections_writing` and `$connections_waiting`.",
+    );
+
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&STUB_STATUS];
+
+/// Whether a scope of its own says `stub_status`.
+pub fn is_written(scope: ScopeRef<'_>) -> bool {
+    scope.writes(DIRECTIVES)
+}
+
+/// Answers with the page.
+pub fn serve(request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Finish(405);
+    }
+    let text = text(&request.connection.worker.counters().totals());
+    page(request, 200, Bytes::from_static(b"text/plain"), text.into())
+}
+
+/// The page, with nginx's spaces at the ends of lines. What is accepted is handled: where there
+/// is no room, nothing is accepted.
+fn text(totals: &Totals) -> String {
+    let Totals {
+        accepted,
+        active,
+        requests,
+        reading,
+        waiting,
+        ..
+    } = totals;
+    let writing = totals.writing();
+    format!(
+        "Active connections: {active} \n\
+         server accepts handled requests\n \
+         {accepted} {accepted} {requests} \n\
+         Reading: {reading} Writing: {writing} Waiting: {waiting} \n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As nginx 1.31 answers the first request after its start.
+    #[test]
+    fn the_page_is_that_of_nginx() {
+        let totals = Totals {
+            accepted: 1,
+            active: 1,
+            requests: 1,
+            ..Totals::default()
+        };
+        assert_eq!(
+            text(&totals),
+            "Active connections: 1 \nserver accepts handled requests\n 1 1 1 \n\
+             Reading: 0 Writing: 1 Waiting: 0 \n"
+        );
+    }
+}
