@@ -11,9 +11,7 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
-    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map,
-    open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
-    try_files, upstream,
+    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, mirror, open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -35,6 +33,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     open_file_cache::OpenFileCache::DIRECTIVES,
     disable_symlinks::DisableSymlinks::DIRECTIVES,
     try_files::DIRECTIVES,
+    mirror::Mirror::DIRECTIVES,
     access::Access::DIRECTIVES,
     auth_request::AuthRequest::DIRECTIVES,
     rewrite::DIRECTIVES,
@@ -64,6 +63,7 @@ const MODULES: &[&str] = &[
     "ngx_http_gzip_filter_module",
     "ngx_http_gzip_static_module",
     "ngx_http_map_module",
+    "ngx_http_mirror_module",
     "ngx_http_rewrite_module",
     "ngx_http_split_clients_module",
     "ngx_http_stub_status_module",

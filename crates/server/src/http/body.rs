@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -96,7 +97,7 @@ impl Feature for BodySettings {
 }
 
 /// A body that was read whole.
-#[derive(Default)]
+#[derive(Clone, Default)]
 enum Stored {
     /// Not read.
     #[default]
@@ -104,7 +105,7 @@ enum Stored {
     /// In memory, as it came.
     Memory(Vec<Bytes>),
     /// In a temporary file.
-    File(TemporaryFile),
+    File(Rc<TemporaryFile>),
 }
 
 /// A file that holds a body.
@@ -125,7 +126,7 @@ impl Drop for TemporaryFile {
 }
 
 /// What is known of a request's body.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct RequestBody {
     announced: Option<u64>,
     chunked: bool,
@@ -221,6 +222,14 @@ impl RequestBody {
     /// Whether it has been read whole.
     pub fn is_read(&self) -> bool {
         !matches!(self.stored, Stored::Nowhere)
+    }
+
+    /// The body as a subrequest has it: what has been read whole, or nothing.
+    pub fn shared(&self) -> RequestBody {
+        match self.is_read() {
+            true => self.clone(),
+            false => RequestBody::default(),
+        }
     }
 
     /// The body in memory (`$request_body`); `None` where it was not read or lies in a file.
@@ -372,7 +381,7 @@ async fn store(
         None => Stored::Memory(parts),
         Some((temporary, mut offset)) => {
             write(request, &temporary.file, &mut offset, &mut parts).await?;
-            Stored::File(temporary)
+            Stored::File(Rc::new(temporary))
         }
     };
     Ok(())

@@ -15,6 +15,7 @@ use proto::method::Method;
 use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
+use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
     geo, map, proxy, rewrite, split_clients, static_file, stub_status, try_files, upstream,
@@ -634,6 +635,8 @@ impl Builder<'_, '_> {
             },
             post_action: Some(compiler.feature_or_report::<PostAction>(scope)?)
                 .filter(|action| !action.is_off()),
+            mirror: Some(compiler.feature_or_report::<Mirror>(scope)?)
+                .filter(|mirror| !mirror.is_off()),
             index: compiler.feature_or_report(scope)?,
             autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,

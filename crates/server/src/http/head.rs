@@ -58,6 +58,7 @@ impl Request {
             body_bytes_sent: 0,
             limit_rate: None,
             upstream: None,
+            background: None,
             script: Default::default(),
             prepared: false,
             repeatable: None,
@@ -99,6 +100,7 @@ impl Request {
         self.body_bytes_sent = 0;
         self.limit_rate = None;
         self.upstream = None;
+        self.background = None;
         self.prepared = false;
         self.repeatable = None;
         let client = self.client_mut();

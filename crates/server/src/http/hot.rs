@@ -149,6 +149,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.auth_request.is_none()
         && plan.post_action.is_none()
         && plan.try_files.is_none()
+        && plan.mirror.is_none()
         && plan.gzip_static.is_off()
         && plan.disable_symlinks.is_off()
         && plan.addition.is_off()

@@ -15,7 +15,7 @@ use crate::http::filters::{addition::Addition, charset::Charset, gzip::Gzip, hea
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_request::AuthRequest, autoindex::AutoIndex,
-    disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index,
+    disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index, mirror::Mirror,
     open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
     static_file::Types, try_files::TryFiles,
 };
@@ -73,6 +73,8 @@ pub struct Plan {
     pub auth_request: Option<Arc<AuthRequest>>,
     /// `try_files` of this very scope.
     pub try_files: Option<Arc<TryFiles>>,
+    /// `mirror`; `None` where it is off.
+    pub mirror: Option<Arc<Mirror>>,
     /// `index`.
     pub index: Arc<Index>,
     /// `autoindex`.

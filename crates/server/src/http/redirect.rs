@@ -149,6 +149,18 @@ impl Request {
         Some(child)
     }
 
+    /// A subrequest that runs beside this one: with its method, a copy of its variables, and its
+    /// body where that has been read. Nobody sees its answer.
+    pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
+        let (values, captures) = (self.values.clone(), self.captures.clone());
+        let mut child = self.subrequest(uri, args, true)?;
+        self.values = values;
+        self.captures = captures;
+        child.method = self.method;
+        child.body = self.body.shared();
+        Some(child)
+    }
+
     /// Takes the shared variables and counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
         self.values = std::mem::take(&mut child.values);

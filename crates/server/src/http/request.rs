@@ -13,12 +13,12 @@ use proto::h1;
 use proto::method::Method;
 
 use crate::generation::Local;
+use crate::http::background::Background;
 use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{
-    access, auth_request, autoindex, gzip_static, index, post_action, proxy, rewrite, static_file,
-    stub_status, try_files,
+    access, auth_request, autoindex, gzip_static, index, mirror, post_action, proxy, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -141,6 +141,8 @@ pub struct Request {
     pub limit_rate: Option<u64>,
     /// What `proxy_pass` saw of its upstream, for variables.
     pub upstream: Option<Box<proxy::Seen>>,
+    /// Subrequests that run beside it (`mirror`); none for most.
+    pub background: Option<Box<Background>>,
     /// Scratch of the rewrite script.
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.
@@ -171,8 +173,23 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     };
     if request.depth == 0 {
         post_action::run(request, &outcome).await;
+        end_background(request, &outcome).await;
     }
     outcome
+}
+
+/// Waits for subrequests in the background, whose request has been answered; a request that could
+/// not be answered gives them up.
+async fn end_background(request: &mut Request, outcome: &Result<(), Abort>) {
+    let Some(background) = request.background.take() else {
+        return;
+    };
+    if outcome.is_ok() {
+        if let Some(connection) = request.connection.shared() {
+            connection.stream.start_send();
+        }
+        background.ended().await;
+    }
 }
 
 /// Goes on from a step until a response has been sent.
@@ -235,6 +252,12 @@ async fn phases(
     match access_phase(request, exchange).await? {
         Step::Next => {}
         step => return Ok(step),
+    }
+    if request.plan.mirror.is_some() {
+        match Box::pin(mirror::precontent(request, exchange)).await? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
     }
     match try_files::precontent(request).await {
         Step::Next => {}

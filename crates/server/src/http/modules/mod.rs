@@ -8,6 +8,7 @@ pub mod geo;
 pub mod gzip_static;
 pub mod index;
 pub mod map;
+pub mod mirror;
 pub mod open_file_cache;
 pub mod post_action;
 pub mod proxy;

@@ -135,7 +135,7 @@ fn write_host(request: &mut Request, settings: &Settings, target: &Target, head:
 
 /// How the body is delimited, unless `proxy_set_header` says it.
 fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &mut Vec<u8>) {
-    if request.depth > 0 || !request.body.is_announced() {
+    if !request.body.is_announced() {
         return;
     }
     if !buffered && request.body.chunked() {

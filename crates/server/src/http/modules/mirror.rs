@@ -1,0 +1,127 @@
+//! `mirror`: copies of requests for another server, whose answers are dropped.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_mirror_module.html>. Each copy is a background
+//! subrequest with the request's method, arguments and, unless `mirror_request_body` is off, its
+//! body, which is then read whole before the request itself goes on.
+
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+
+use crate::compile::{Compiler, Feature};
+use crate::http::body;
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::request::{Request, Step};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// `mirror uri | off`
+pub static MIRROR: Setting<Box<[Bytes]>> = Setting::new("mirror", &["uri | off"], uris)
+    .contexts(HSL)
+    .inherit(Inherit::List)
+    .default("off")
+    .manual(
+        "A URI that a copy of each request is sent to, by a subrequest whose answer is dropped. \
+         Several lines make several copies.",
+    );
+
+/// `mirror_request_body on | off`
+pub static MIRROR_REQUEST_BODY: Setting<bool> =
+    Setting::new("mirror_request_body", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("on")
+        .manual(
+            "Gives the copies the request's body, which is read whole before the request goes on \
+             and before copies are made: `proxy_request_buffering off` and its like have no \
+             effect then.",
+        );
+
+fn uris(setter: &Setter<'_>) -> Result<Box<[Bytes]>, Fault> {
+    let mut uris: Vec<Bytes> = Vec::new();
+    let mut off = false;
+    for line in setter.lines() {
+        let duplicate = || Fault::at(&line.name, "\"mirror\" directive is duplicate");
+        for word in &line.args {
+            let is_off = &*word.bytes == b"off";
+            if off || (is_off && !uris.is_empty()) {
+                return Err(duplicate());
+            }
+            off = is_off;
+            if !is_off {
+                uris.push(Bytes::copy_from_slice(&word.bytes));
+            }
+        }
+    }
+    Ok(uris.into())
+}
+
+/// `mirror` and `mirror_request_body`.
+#[derive(Debug)]
+pub struct Mirror {
+    uris: Box<[Bytes]>,
+    request_body: bool,
+}
+
+impl Feature for Mirror {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&MIRROR, &MIRROR_REQUEST_BODY];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Mirror, Fault> {
+        Ok(Mirror {
+            uris: scope.get(&MIRROR)?,
+            request_body: scope.get(&MIRROR_REQUEST_BODY)?,
+        })
+    }
+}
+
+impl Mirror {
+    /// Whether no copy is made.
+    pub fn is_off(&self) -> bool {
+        self.uris.is_empty()
+    }
+}
+
+/// Starts the copies of a main request.
+pub async fn precontent(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let Some(mirror) = request.plan.mirror.clone() else {
+        return Ok(Step::Next);
+    };
+    if request.depth > 0 {
+        return Ok(Step::Next);
+    }
+    if mirror.request_body {
+        match body::read(request, exchange).await {
+            Ok(()) => {}
+            Err(Ok(status)) => return Ok(Step::Finish(status)),
+            Err(Err(abort)) => return Err(abort),
+        }
+    }
+    for uri in &mirror.uris {
+        let Some(child) = request.background_subrequest(uri.to_vec(), request.args.clone()) else {
+            return Ok(Step::Finish(500));
+        };
+        request
+            .background
+            .get_or_insert_default()
+            .start(child);
+    }
+    Ok(Step::Next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::filters::testing;
+
+    #[test]
+    fn off_stands_alone() {
+        for text in ["mirror /a; mirror off;", "mirror off; mirror /a;", "mirror off; mirror off;"] {
+            let text = format!("http {{ {text} }}");
+            let fault = testing::compiled::<Mirror>(&text, &["http"]).unwrap_err();
+            assert!(fault.contains("\"mirror\" directive is duplicate"), "{fault}");
+        }
+        let text = "http { mirror /a; mirror /b; server { mirror off; } }";
+        let (http, _) = testing::compiled::<Mirror>(text, &["http"]).unwrap();
+        assert_eq!(&*http.uris, [Bytes::from("/a"), Bytes::from("/b")]);
+        let (server, _) = testing::compiled::<Mirror>(text, &["http", "server"]).unwrap();
+        assert!(server.is_off() && server.request_body);
+    }
+}
