@@ -11,7 +11,9 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gzip, headers};
 use crate::http::modules::{
-    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, mirror, open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status, try_files, upstream,
+    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, mirror,
+    open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
+    try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 

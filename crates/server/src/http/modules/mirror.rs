@@ -98,10 +98,7 @@ pub async fn precontent(request: &mut Request, exchange: &mut Exchange) -> Resul
         let Some(child) = request.background_subrequest(uri.to_vec(), request.args.clone()) else {
             return Ok(Step::Finish(500));
         };
-        request
-            .background
-            .get_or_insert_default()
-            .start(child);
+        request.background.get_or_insert_default().start(child);
     }
     Ok(Step::Next)
 }
@@ -113,10 +110,17 @@ mod tests {
 
     #[test]
     fn off_stands_alone() {
-        for text in ["mirror /a; mirror off;", "mirror off; mirror /a;", "mirror off; mirror off;"] {
+        for text in [
+            "mirror /a; mirror off;",
+            "mirror off; mirror /a;",
+            "mirror off; mirror off;",
+        ] {
             let text = format!("http {{ {text} }}");
             let fault = testing::compiled::<Mirror>(&text, &["http"]).unwrap_err();
-            assert!(fault.contains("\"mirror\" directive is duplicate"), "{fault}");
+            assert!(
+                fault.contains("\"mirror\" directive is duplicate"),
+                "{fault}"
+            );
         }
         let text = "http { mirror /a; mirror /b; server { mirror off; } }";
         let (http, _) = testing::compiled::<Mirror>(text, &["http"]).unwrap();
