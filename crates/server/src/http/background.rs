@@ -92,7 +92,7 @@ async fn run(mut child: Box<Request>, task: Rc<Task>) {
         Ok(Either::First(_)) if child.plan.core.log_subrequest => log::write_access(&mut child),
         Ok(_) => {}
         Err(panics::Panicked { place, message }) => {
-            child.connection.worker.count_panic();
+            child.connection.worker.counts().panics.add(1);
             log::error!(
                 child,
                 Alert,
