@@ -1,12 +1,14 @@
 //! Tidegate as the process crate sees it: what a configuration needs, and the server that runs
 //! it, put together from `process` and `server`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conf::{Declared, Diagnostic, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
+use conf::{Declared, Diagnostic, Disk, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
 use engine::net::Address;
 use process::{
     Application, Bundle, ErrorLog, Events, LogTarget, MasterSettings, Need, NeedKind, Needs,
@@ -27,7 +29,40 @@ pub(crate) fn registry() -> &'static Registry {
 }
 
 /// The program itself.
-pub(crate) struct Tidegate;
+pub(crate) struct Tidegate {
+    /// What is read in place of files of the disk.
+    pub(crate) texts: Texts,
+    /// What is done when the first worker serves.
+    pub(crate) serving: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Tidegate {
+    /// A server by the files of the disk.
+    pub(crate) const fn new() -> Tidegate {
+        Tidegate {
+            texts: Texts(BTreeMap::new()),
+            serving: None,
+        }
+    }
+}
+
+/// The files of the disk, with texts of our own in the place of some: configurations that a
+/// subcommand makes or changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Texts(pub(crate) BTreeMap<PathBuf, Vec<u8>>);
+
+impl Files for Texts {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self.0.get(path) {
+            Some(text) => Ok(text.clone()),
+            None => Disk.read(path),
+        }
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        Disk.glob(pattern)
+    }
+}
 
 impl Application for Tidegate {
     fn banner(&self) -> String {
@@ -37,6 +72,16 @@ impl Application for Tidegate {
 
     fn registry(&self) -> &Registry {
         registry()
+    }
+
+    fn files(&self) -> Box<dyn Files + '_> {
+        Box::new(self.texts.clone())
+    }
+
+    fn serving(&self) {
+        if let Some(serving) = &self.serving {
+            serving();
+        }
     }
 
     fn examine(

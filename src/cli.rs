@@ -16,8 +16,25 @@ use process::{Action, ErrorLog, Options, SignalName};
 pub(crate) mod paths {
     /// Relative data paths start here (`-p`).
     pub(crate) const PREFIX: &str = "/usr/share/nginx";
-    /// The configuration (`-c`).
-    pub(crate) const CONF: &str = "/etc/nginx/nginx.conf";
+    /// The configuration (`-c`), where it exists.
+    pub(crate) const OWN_CONF: &str = "/etc/tidegate/tidegate.conf";
+    /// The configuration (`-c`) where there is none of our own.
+    pub(crate) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+
+    /// The configuration that is read where the command line names none.
+    pub(crate) fn conf() -> &'static str {
+        conf_of(|path| std::path::Path::new(path).exists())
+    }
+
+    /// The same, by what exists.
+    pub(super) fn conf_of(exists: impl Fn(&str) -> bool) -> &'static str {
+        if exists(OWN_CONF) {
+            OWN_CONF
+        } else {
+            NGINX_CONF
+        }
+    }
+
     /// The log until the configuration's own is open, and its default (`-e`).
     pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
     /// The default of `pid`.
@@ -137,7 +154,7 @@ impl Flags {
         let prefix = PathBuf::from(self.prefix.unwrap_or_else(|| paths::PREFIX.into()));
         // Joined even where it is absolute: an absolute path wins.
         let below = |path: &OsStr| prefix.join(Path::new(path));
-        let conf = self.conf.unwrap_or_else(|| paths::CONF.into());
+        let conf = self.conf.unwrap_or_else(|| paths::conf().into());
         let error_log = self.error_log.unwrap_or_else(|| paths::ERROR_LOG.into());
         let error_log = match error_log.as_bytes() {
             b"" | b"stderr" => ErrorLog::Stderr,
@@ -171,11 +188,13 @@ pub(crate) fn shown(show: Show, modules: &[String]) -> String {
     }
     if show.configure {
         let _ = writeln!(text, "compatible with nginx version: nginx/{NGINX_VERSION}");
+        let (own, other) = (paths::OWN_CONF, paths::NGINX_CONF);
+        let _ = writeln!(text, "configuration: {own} if it exists, else {other}");
         let _ = write!(
             text,
             "configure arguments: --prefix={} --conf-path={} --error-log-path={} --pid-path={}",
             paths::PREFIX,
-            paths::CONF,
+            paths::conf(),
             paths::ERROR_LOG,
             paths::PID
         );
@@ -188,13 +207,23 @@ pub(crate) fn shown(show: Show, modules: &[String]) -> String {
 }
 
 fn usage() -> String {
-    let (prefix, error_log, conf) = (paths::PREFIX, paths::ERROR_LOG, paths::CONF);
+    let options = option_help();
     format!(
         "\
 Usage: tidegate [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
-       tidegate docs [name | --all directory]
+       tidegate command ...   (tidegate --help lists the commands)
 
+{options}
+"
+    )
+}
+
+/// nginx's options, one a line.
+pub(crate) fn option_help() -> String {
+    let (prefix, error_log, conf) = (paths::PREFIX, paths::ERROR_LOG, paths::conf());
+    format!(
+        "\
 Options:
   -?,-h         : this help
   -v            : show version and exit
@@ -207,7 +236,6 @@ Options:
   -e filename   : set error log file (default: {error_log})
   -c filename   : set configuration file (default: {conf})
   -g directives : set global directives out of configuration file
-
 "
     )
 }
@@ -256,8 +284,14 @@ mod tests {
     #[test]
     fn defaults_are_absolute() {
         let options = options(&["-p", "/srv"]);
-        assert_eq!(options.conf_path, Path::new(paths::CONF));
+        assert_eq!(options.conf_path, Path::new(paths::conf()));
         assert_eq!(options.error_log, ErrorLog::File(paths::ERROR_LOG.into()));
+    }
+
+    #[test]
+    fn our_own_configuration_goes_before_that_of_nginx() {
+        assert_eq!(paths::conf_of(|_| true), "/etc/tidegate/tidegate.conf");
+        assert_eq!(paths::conf_of(|_| false), "/etc/nginx/nginx.conf");
     }
 
     #[test]
@@ -311,8 +345,10 @@ mod tests {
             format!("tidegate version: tidegate/{}", env!("CARGO_PKG_VERSION"))
         );
         assert!(lines[1].contains("nginx version: nginx/1.31.5"));
-        assert!(lines[2].starts_with("configure arguments: --prefix=/usr/share/nginx "));
-        assert!(lines[2].ends_with(" --with-x"));
-        assert_eq!(lines.len(), 3);
+        let configuration = "/etc/tidegate/tidegate.conf if it exists, else /etc/nginx/nginx.conf";
+        assert_eq!(lines[2], format!("configuration: {configuration}"));
+        assert!(lines[3].starts_with("configure arguments: --prefix=/usr/share/nginx "));
+        assert!(lines[3].ends_with(" --with-x"));
+        assert_eq!(lines.len(), 4);
     }
 }

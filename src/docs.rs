@@ -1,41 +1,56 @@
 //! `tidegate docs`: the manual of a directive on the terminal, and the pages of all of them.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use conf::Registry;
 
-const USAGE: &str = "usage: tidegate docs [name | --all directory]";
+use crate::application::registry;
+
+/// Print the manual of a directive, or the names of all
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The directive; without it every name is listed
+    name: Option<String>,
+    /// Write a page for each directive into this folder
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "name")]
+    all: Option<PathBuf>,
+}
 
 /// Prints the manual of one directive, or the names of all; with `--all` writes one page for
-/// each into a directory. The error is the line to print.
-pub(crate) fn run(arguments: &[OsString], registry: &Registry) -> Result<(), String> {
-    match arguments {
-        [] => {
-            let names = registry.iter().flat_map(|declared| declared.spec().names());
-            let names: BTreeSet<&str> = names.collect();
-            names
-                .iter()
-                .try_for_each(|name| print(&format!("{name}\n")))
-        }
-        [flag, directory] if flag == "--all" => write_pages(Path::new(directory), registry),
-        [name] => {
-            let name = name.to_string_lossy();
-            let mut pages = registry.find(&name).map(conf::manual::terminal).peekable();
-            if pages.peek().is_none() {
-                let hint = registry.nearest_name(&name);
-                let hint = hint.map(|near| format!(", did you mean \"{near}\"?"));
-                return Err(format!(
-                    "unknown directive \"{name}\"{}",
-                    hint.unwrap_or_default()
-                ));
-            }
-            pages.try_for_each(|page| print(&page))
-        }
-        _ => Err(USAGE.to_owned()),
+/// each into a directory.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let registry = registry();
+    let done = match (&arguments.all, &arguments.name) {
+        (Some(directory), _) => write_pages(directory, registry),
+        (None, Some(name)) => print_page(name, registry),
+        (None, None) => print_names(registry),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => crate::fail(&text),
     }
+}
+
+fn print_names(registry: &Registry) -> Result<(), String> {
+    let names = registry.iter().flat_map(|declared| declared.spec().names());
+    let names: BTreeSet<&str> = names.collect();
+    names
+        .iter()
+        .try_for_each(|name| print(&format!("{name}\n")))
+}
+
+fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
+    let mut pages = registry.find(name).map(conf::manual::terminal).peekable();
+    if pages.peek().is_none() {
+        let hint = registry.nearest_name(name);
+        let hint = hint.map(|near| format!(", did you mean \"{near}\"?"));
+        let hint = hint.unwrap_or_default();
+        return Err(format!("unknown directive \"{name}\"{hint}"));
+    }
+    pages.try_for_each(|page| print(&page))
 }
 
 fn print(text: &str) -> Result<(), String> {
@@ -59,7 +74,6 @@ mod tests {
     use conf::Effect;
 
     use super::*;
-    use crate::application::registry;
 
     #[test]
     fn no_declaration_has_a_fault() {

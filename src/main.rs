@@ -1,7 +1,8 @@
-//! Tidegate's command line: nginx's flags, and `tidegate docs`.
+//! Tidegate's command line: nginx's flags, and subcommands of our own.
 
 mod application;
 mod cli;
+mod commands;
 mod docs;
 mod main_level;
 mod modules;
@@ -12,18 +13,16 @@ use std::process::ExitCode;
 
 use application::{Tidegate, registry};
 
+/// The server that nginx's flags start, and the worker process of whichever.
+static TIDEGATE: Tidegate = Tidegate::new();
+
 fn main() -> ExitCode {
     if process::is_worker() {
-        return process::worker_main(&Tidegate);
+        return process::worker_main(&TIDEGATE);
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if let Some((command, rest)) = arguments.split_first()
-        && command == "docs"
-    {
-        return match docs::run(rest, registry()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(text) => fail(&text),
-        };
+    if commands::is_one(&arguments) {
+        return commands::run();
     }
     let command_line = match cli::parse(arguments) {
         Ok(command_line) => command_line,
@@ -35,11 +34,12 @@ fn main() -> ExitCode {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
     match command_line.options {
-        Some(options) => process::run(options, &Tidegate),
+        Some(options) => process::run(options, &TIDEGATE),
         None => ExitCode::SUCCESS,
     }
 }
 
+/// Prints why nothing was done.
 fn fail(text: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
     ExitCode::FAILURE

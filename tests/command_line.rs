@@ -290,6 +290,41 @@ fn one_life() {
     assert_eq!(get(port), None);
 }
 
+#[test]
+fn a_pid_file_of_a_live_process_stops_a_start() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let prefix = Prefix::new(&format!(
+        "pid PREFIX/nginx.pid;\nevents {{}}\nhttp {{\naccess_log off;\n\
+         server {{ listen 127.0.0.1:{port}; return 200 one; }}\n}}\n"
+    ));
+    let refused = |pid: u32, name: &str| {
+        let text =
+            format!("pid file \"PREFIX/nginx.pid\" names process {pid} ({name}), which is running");
+        (Some(1), format!("tidegate: [emerg] {text}\n"))
+    };
+
+    // Another program: nginx beside us, say, whose pid file the configuration names.
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    let content = format!("{}\n", other.id());
+    fs::write(prefix.0.join("nginx.pid"), &content).unwrap();
+    assert_eq!(prefix.printed(&[]), refused(other.id(), "sleep"));
+    assert_eq!(prefix.file("nginx.pid"), content);
+    assert_eq!(get(port), None);
+
+    // A file that was left over is no obstacle, and then it is Tidegate that lives behind it.
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(prefix.printed(&[]), (Some(0), String::new()));
+    wait_for("another pid file", || prefix.file("nginx.pid") != content);
+    let master = prefix.file("nginx.pid").trim().parse().unwrap();
+    assert_eq!(prefix.printed(&[]), refused(master, "tidegate"));
+    assert_eq!(get(port).unwrap(), "one");
+}
+
 /// The body of a response, if one comes.
 fn get(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;

@@ -26,6 +26,16 @@ pub trait Files {
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
+impl<F: Files + ?Sized> Files for Box<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        (**self).read(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        (**self).glob(pattern)
+    }
+}
+
 /// The file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use conf::{Diagnostic, Files, Loaded, Registry};
+use conf::{Diagnostic, Disk, Files, Loaded, Registry};
 
 use crate::bundle::Bundle;
 use crate::log::Level;
@@ -24,6 +24,11 @@ pub trait Application: Sync {
     /// Every directive the program knows.
     fn registry(&self) -> &Registry;
 
+    /// Where the master reads configurations: the disk, unless the program makes some of its own.
+    fn files(&self) -> Box<dyn Files + '_> {
+        Box::new(Disk)
+    }
+
     /// Compiles once and says what a worker needs, or every error. Runs in the master at start,
     /// with `-t`, and on every reload.
     ///
@@ -35,6 +40,10 @@ pub trait Application: Sync {
         files: &dyn Files,
         options: &Options,
     ) -> Result<Needs, Vec<Diagnostic>>;
+
+    /// Called in the master when its first worker serves, for those who wait for that. Must not
+    /// wait for anything: the master does nothing else meanwhile.
+    fn serving(&self) {}
 
     /// The serving half, made once in a worker process before its first [`Worker::prepare`].
     fn worker(&self, events: Events) -> Box<dyn Worker>;

@@ -147,25 +147,29 @@ fn open_failed(path: &Path, error: &io::Error) -> String {
     failure(&format!("open() \"{}\" failed", path.display()), error)
 }
 
-/// A process that may not be signalled lives all the same.
+/// A process that may not be signalled lives all the same; one that has ended and waits for its
+/// parent to notice does not.
 fn is_alive(pid: Pid) -> bool {
-    !matches!(
+    let exists = !matches!(
         rustix::process::test_kill_process(pid),
         Err(rustix::io::Errno::SRCH)
-    )
+    );
+    let state = stat_fields(pid).and_then(|fields| fields.into_iter().next());
+    exists && state.is_none_or(|state| state != "Z")
+}
+
+/// The fields of proc_pid_stat(5) from the third, the state, on: before it stands the name in
+/// brackets, which may hold anything.
+fn stat_fields(pid: Pid) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
 /// When a process started, from proc_pid_stat(5) and the time of the boot.
 fn start_time(pid: Pid) -> Option<SystemTime> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything; field 22 is the twentieth after it.
-    let ticks: u64 = stat
-        .rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()?;
+    // Field 22 of the manual's count.
+    let ticks: u64 = stat_fields(pid)?.get(19)?.parse().ok()?;
     let boot = fs::read_to_string("/proc/stat").ok()?;
     let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
     let per_second = rustix::param::clock_ticks_per_second();
@@ -245,7 +249,15 @@ mod tests {
             .unwrap();
         assert_eq!(check(&path), Ok(()));
 
+        // One that was killed but not waited for is no process any more.
+        fs::write(&path, format!("{}\n", sleeper.id())).unwrap();
+        assert!(check(&path).is_err());
         sleeper.kill().unwrap();
+        let begin = std::time::Instant::now();
+        while check(&path).is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
         sleeper.wait().unwrap();
         fs::write(&path, format!("{}\n", sleeper.id())).unwrap();
         assert_eq!(check(&path), Ok(()));

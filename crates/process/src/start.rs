@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-use conf::{Diagnostic, Disk, Recorder, Recording, SourceFile};
+use conf::{Diagnostic, Recorder, Recording, SourceFile};
 
 use crate::application::{Application, Needs};
 use crate::daemon;
@@ -58,7 +58,7 @@ pub(crate) fn examine(
     options: &Options,
     application: &dyn Application,
 ) -> Result<Examined, Findings> {
-    let files = Recorder::new(Disk);
+    let files = Recorder::new(application.files());
     let Options {
         conf_path, globals, ..
     } = options;

@@ -74,6 +74,8 @@ pub(crate) struct Master {
     stop: Option<Stop>,
     /// Whether any worker has ever served; if the first cannot, the master ends.
     has_served: bool,
+    /// Whether the application was told so.
+    has_told: bool,
     first_start_failed: bool,
 }
 
@@ -123,6 +125,7 @@ impl Master {
             unanswered: Vec::new(),
             stop: None,
             has_served: false,
+            has_told: false,
             first_start_failed: false,
         })
     }
@@ -375,6 +378,9 @@ impl Master {
                 if generation == number {
                     let replies = std::mem::take(&mut self.unanswered);
                     replies.into_iter().for_each(Reply::committed);
+                    if !std::mem::replace(&mut self.has_told, true) {
+                        self.application.serving();
+                    }
                 }
             }
             Report::Finished { generation } => {

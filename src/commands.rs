@@ -1,0 +1,48 @@
+//! What the command line has beside nginx's flags: subcommands, and `--help` over both.
+//!
+//! nginx takes no argument that does not begin with a dash, so a word in the first place can only
+//! be one of these. Each subcommand is a file of its own, with its arguments and its `run`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{cli, docs};
+
+/// A web server that reads nginx.conf and takes nginx's command line
+#[derive(Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    override_usage = "tidegate [nginx's options]\n       tidegate <COMMAND> [options]",
+    after_help = cli::option_help(),
+    help_template = "{about}\n\nUsage: {usage}\n\nCommands:\n{subcommands}{after-help}"
+)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Docs(docs::Arguments),
+}
+
+/// Whether arguments (without the program's name) are for a subcommand.
+pub(crate) fn is_one(arguments: &[OsString]) -> bool {
+    let Some(first) = arguments.first() else {
+        return false;
+    };
+    let of_the_program = ["help", "--help", "--version"];
+    of_the_program.iter().any(|known| first == known)
+        || Program::command().find_subcommand(first).is_some()
+}
+
+/// Runs the subcommand that this process was started for. Arguments that it does not take end the
+/// process with code 2, as clap does it.
+pub(crate) fn run() -> ExitCode {
+    match Program::parse().command {
+        Command::Docs(arguments) => docs::run(&arguments),
+    }
+}
