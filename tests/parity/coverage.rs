@@ -25,6 +25,7 @@ const DIRECTIVES: &str = "
     reset_timedout_connection lingering_close lingering_timeout lingering_time absolute_redirect
     server_name_in_redirect port_in_redirect chunked_transfer_encoding msie_padding disable_symlinks
     send_timeout client_body_in_single_buffer empty_gif include
+    gunzip sub_filter sub_filter_once sub_filter_last_modified sub_filter_types
 ";
 
 /// Directives of the issue whose values no client can tell apart, with the reason.
@@ -36,6 +37,7 @@ const INVISIBLE: &str = "
     worker_connections    how many connections at once; benches/idle_memory opens 10,000
     multi_accept          how many connections are accepted at once
     gzip_buffers          the memory that compression uses
+    gunzip_buffers        the memory that decompression uses
     output_buffers        the memory that reading uses
     variables_hash_*      the memory of a table
     types_hash_*          the memory of a table

@@ -9,7 +9,7 @@ use crate::events::Events;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
-use crate::http::filters::{addition, charset, gzip, headers};
+use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
 use crate::http::modules::{
     access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, mirror,
     open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
@@ -44,6 +44,8 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     split_clients::DIRECTIVES,
     gzip::Gzip::DIRECTIVES,
     gzip_static::GzipStatic::DIRECTIVES,
+    gunzip::Gunzip::DIRECTIVES,
+    sub::Sub::DIRECTIVES,
     charset::Charset::DIRECTIVES,
     headers::Headers::DIRECTIVES,
     addition::Addition::DIRECTIVES,
@@ -62,6 +64,7 @@ const MODULES: &[&str] = &[
     "ngx_http_charset_filter_module",
     "ngx_http_empty_gif_module",
     "ngx_http_geo_module",
+    "ngx_http_gunzip_filter_module",
     "ngx_http_gzip_filter_module",
     "ngx_http_gzip_static_module",
     "ngx_http_map_module",
@@ -69,6 +72,7 @@ const MODULES: &[&str] = &[
     "ngx_http_rewrite_module",
     "ngx_http_split_clients_module",
     "ngx_http_stub_status_module",
+    "ngx_http_sub_filter_module",
 ];
 
 /// The directives of this crate with those that the caller brings (the process's own).

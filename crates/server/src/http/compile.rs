@@ -643,6 +643,8 @@ impl Builder<'_, '_> {
             disable_symlinks: compiler.feature_or_report(scope)?,
             gzip_static: compiler.feature_or_report(scope)?,
             gzip: compiler.feature_or_report(scope)?,
+            gunzip: compiler.feature_or_report(scope)?,
+            sub: compiler.feature_or_report(scope)?,
             charset: compiler.feature_or_report(scope)?,
             headers: compiler.feature_or_report(scope)?,
             addition: compiler.feature_or_report(scope)?,

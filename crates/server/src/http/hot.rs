@@ -153,6 +153,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.gzip_static.is_off()
         && plan.disable_symlinks.is_off()
         && plan.addition.is_off()
+        && plan.sub.is_off()
         && plan.charset.is_constant()
         && plan.headers.is_constant()
         && plan.core.root.path.literal().is_some()

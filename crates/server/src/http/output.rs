@@ -138,15 +138,42 @@ pub async fn respond(
 }
 
 /// One piece of the source through the request's own filters. Ranges are cut out of files as they
-/// are; includes are resolved in order.
+/// are; files are read into memory where a filter needs their bytes.
 async fn send_piece(
     request: &mut Request,
     exchange: &mut Exchange,
     filters: &mut Filters,
     piece: Piece,
 ) -> Result<(), Abort> {
+    let mut cut = Vec::new();
+    filters.cut(piece, &mut cut)?;
+    for piece in cut {
+        match piece {
+            Piece::File {
+                file,
+                offset,
+                length,
+            } if filters.need_bytes() => {
+                let mut reading = Reading::new(file, offset, length);
+                while let Some(piece) = reading.next().await? {
+                    send_filtered(request, exchange, filters, piece).await?;
+                }
+            }
+            piece => send_filtered(request, exchange, filters, piece).await?,
+        }
+    }
+    Ok(())
+}
+
+/// One piece through the filters that look at it; includes are resolved in order.
+async fn send_filtered(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    piece: Piece,
+) -> Result<(), Abort> {
     let mut out = Vec::new();
-    filters.apply(piece, &mut out)?;
+    filters.apply(request, piece, &mut out)?;
     for piece in out {
         match piece {
             Piece::Include { uri, args } => include(request, exchange, uri, args).await?,
@@ -155,54 +182,48 @@ async fn send_piece(
                 file,
                 offset,
                 length,
-            } if filters.need_bytes() || exchange.needs_bytes() => {
-                send_read(
-                    request,
-                    exchange,
-                    filters,
-                    file,
-                    offset..offset.saturating_add(length),
-                )
-                .await?;
+            } if exchange.needs_bytes() => {
+                let mut reading = Reading::new(file, offset, length);
+                while let Some(piece) = reading.next().await? {
+                    exchange.send(request, piece).await?;
+                }
             }
-            piece => send_recoded(request, exchange, filters, piece).await?,
+            piece => exchange.send(request, piece).await?,
         }
     }
     Ok(())
 }
 
-/// A stretch of a file, read into memory piece by piece.
-async fn send_read(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    filters: &mut Filters,
+/// A stretch of a file that is read into memory piece by piece.
+struct Reading {
     file: File,
-    mut range: Range<u64>,
-) -> Result<(), Abort> {
-    while range.start < range.end {
-        let length = (range.end - range.start).min(READ_SIZE);
-        let bytes = file
-            .read_at(range.start, length as usize)
+    range: Range<u64>,
+}
+
+impl Reading {
+    fn new(file: File, offset: u64, length: u64) -> Reading {
+        Reading {
+            file,
+            range: offset..offset.saturating_add(length),
+        }
+    }
+
+    /// The next piece; `None` at the end of the stretch.
+    async fn next(&mut self) -> Result<Option<Piece>, Abort> {
+        if self.range.is_empty() {
+            return Ok(None);
+        }
+        let length = (self.range.end - self.range.start).min(READ_SIZE);
+        let bytes = self
+            .file
+            .read_at(self.range.start, length as usize)
             .await
             .map_err(Abort::File)?;
         if bytes.is_empty() {
             return Err(Abort::FileTruncated);
         }
-        range.start += bytes.len() as u64;
-        send_recoded(request, exchange, filters, Piece::Bytes(bytes)).await?;
-    }
-    Ok(())
-}
-
-async fn send_recoded(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    filters: &mut Filters,
-    piece: Piece,
-) -> Result<(), Abort> {
-    match filters.recode(piece) {
-        Some(piece) => exchange.send(request, piece).await,
-        None => Ok(()),
+        self.range.start += bytes.len() as u64;
+        Ok(Some(Piece::Bytes(bytes)))
     }
 }
 

@@ -11,7 +11,9 @@ use proto::method::Method;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
-use crate::http::filters::{addition::Addition, charset::Charset, gzip::Gzip, headers::Headers};
+use crate::http::filters::{
+    addition::Addition, charset::Charset, gunzip::Gunzip, gzip::Gzip, headers::Headers, sub::Sub,
+};
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_request::AuthRequest, autoindex::AutoIndex,
@@ -87,6 +89,10 @@ pub struct Plan {
     pub gzip_static: Arc<GzipStatic>,
     /// `gzip` and its family.
     pub gzip: Arc<Gzip>,
+    /// `gunzip`.
+    pub gunzip: Arc<Gunzip>,
+    /// `sub_filter` and its family.
+    pub sub: Arc<Sub>,
     /// `charset` and its family.
     pub charset: Arc<Charset>,
     /// `add_header`, `add_trailer`, `expires`.

@@ -132,7 +132,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         }
         Abort::BadBody(text) => error!(request, Error, "{text}"),
         // Whoever found it has logged it, or there is nothing to say.
-        Abort::Upstream | Abort::BodyTimedOut | Abort::Silently | Abort::Ended => {}
+        Abort::Upstream | Abort::Filter | Abort::BodyTimedOut | Abort::Silently | Abort::Ended => {}
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Abort {
     FileTruncated,
     /// The upstream's response ended before its announced end; already logged.
     Upstream,
+    /// A filter cannot go on with the body; already logged.
+    Filter,
     /// The client's body breaks framing.
     BadBody(&'static str),
     /// Something of ours failed; the words are for the log.

@@ -242,7 +242,8 @@ fn level(setter: &Setter<'_>) -> Result<u64, Fault> {
     }
 }
 
-fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
+/// Reads the arguments of `gzip_buffers` and its like; the number is checked and dropped.
+pub(super) fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
     let (number, size) = (setter.first().argument(0), setter.first().argument(1));
     match (number.text().parse::<u32>(), parse::size_text(&size.text())) {
         (Ok(1..), Some(size @ 1..)) => Ok(size),

@@ -1,16 +1,18 @@
 //! What a response passes on its way out.
 //!
 //! [`Filters::for_response`] runs the header filters in nginx's order: conditional requests, added
-//! fields, addition, charset, gzip, ranges. Each looks at `request.response`, changes it, and stays for
-//! the body if there is work to do there. gzip is the exception: it is given to the exchange, because it
-//! compresses what included subrequests send as well.
+//! fields, gunzip, addition, sub, charset, gzip, ranges. Each looks at `request.response`, changes it, and
+//! stays for the body if there is work to do there. gzip is the exception: it is given to the exchange,
+//! because it compresses what included subrequests send as well.
 
 pub mod addition;
 pub mod charset;
+pub mod gunzip;
 pub mod gzip;
 pub mod headers;
 pub mod not_modified;
 pub mod range;
+pub mod sub;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -27,7 +29,9 @@ use crate::http::response::Response;
 #[derive(Default)]
 pub struct Filters {
     range: Option<range::Cut>,
+    gunzip: Option<Box<gunzip::Expand>>,
     addition: Option<addition::Wrap>,
+    sub: Option<Box<sub::Substitute>>,
     recode: Option<charset::Recode>,
 }
 
@@ -39,8 +43,12 @@ impl Filters {
         if main {
             not_modified::check(request)?;
             headers::add(request);
+        }
+        filters.gunzip = gunzip::begin(request);
+        if main {
             filters.addition = addition::begin(request);
         }
+        filters.sub = sub::begin(request);
         filters.recode = charset::begin(request);
         if main {
             if let Some(compressor) = gzip::begin(request) {
@@ -51,35 +59,67 @@ impl Filters {
         Ok(filters)
     }
 
-    /// Whether files must be read into memory before [`Filters::recode`].
+    /// Whether files must be read into memory before [`Filters::apply`].
     pub fn need_bytes(&self) -> bool {
-        self.recode.is_some()
+        self.gunzip.is_some() || self.sub.is_some() || self.recode.is_some()
     }
 
-    /// Passes one piece of the request's own body through the filters that take files as they are; what
-    /// leaves is appended.
-    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
-        let Some(addition) = &mut self.addition else {
-            return match &mut self.range {
-                Some(range) => range.apply(piece, out),
-                None => {
-                    out.push(piece);
-                    Ok(())
-                }
-            };
-        };
-        // A response that text is added to has no ranges.
-        out.extend(addition.apply(piece).into_iter().flatten());
-        Ok(())
-    }
-
-    /// Passes one piece that came out of [`Filters::apply`] through the filters that look at bytes.
-    pub fn recode(&mut self, piece: Piece) -> Option<Piece> {
-        match &mut self.recode {
-            Some(recode) => recode.apply(piece),
-            None => Some(piece),
+    /// Cuts what was asked for out of the body as it is stored; what is left is appended.
+    pub fn cut(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        match &mut self.range {
+            Some(range) => range.apply(piece, out),
+            None => {
+                out.push(piece);
+                Ok(())
+            }
         }
     }
+
+    /// Passes one piece that came out of [`Filters::cut`] through the filters that change the body; what
+    /// leaves is appended.
+    pub fn apply(
+        &mut self,
+        request: &mut Request,
+        piece: Piece,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), Abort> {
+        let first = out.len();
+        out.push(piece);
+        if let Some(gunzip) = &mut self.gunzip {
+            through(out, first, |piece, out| gunzip.apply(request, piece, out))?;
+        }
+        if let Some(addition) = &mut self.addition {
+            through(out, first, |piece, out| {
+                out.extend(addition.apply(piece).into_iter().flatten());
+                Ok(())
+            })?;
+        }
+        if let Some(sub) = &mut self.sub {
+            through(out, first, |piece, out| {
+                sub.apply(request, piece, out);
+                Ok(())
+            })?;
+        }
+        if let Some(recode) = &mut self.recode {
+            through(out, first, |piece, out| {
+                out.extend(recode.apply(piece));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes the pieces from `first` on through one filter.
+fn through(
+    pieces: &mut Vec<Piece>,
+    first: usize,
+    mut filter: impl FnMut(Piece, &mut Vec<Piece>) -> Result<(), Abort>,
+) -> Result<(), Abort> {
+    let taken: Vec<Piece> = pieces.drain(first..).collect();
+    taken
+        .into_iter()
+        .try_for_each(|piece| filter(piece, pieces))
 }
 
 /// A set of media types, as `gzip_types`, `charset_types` and `addition_types` give it.

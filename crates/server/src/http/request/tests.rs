@@ -2,23 +2,16 @@
 //! on the wire is for `tests/simulation` and the comparison with nginx.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use conf::{Recording, Registry, Sealed};
 use engine::net::{Address, Listener};
-use engine::sim::{self, Faults};
+use engine::sim;
 
 use super::*;
-use crate::counters::Counters;
-use crate::http::connection::Connection;
 use crate::http::exchange::memory::Recorder;
-use crate::listen::ListenerId;
-use crate::log::Destination;
-use crate::table::TABLES;
-use crate::workers::Worker;
-use crate::{Environment, Generation};
+use crate::http::filters::testing;
 
 /// A folder with two files, removed in the end.
 struct Folder(PathBuf);
@@ -42,61 +35,17 @@ impl Drop for Folder {
     }
 }
 
-/// The generation of a configuration with these lines in its only server.
-fn generation(folder: &Path, lines: &str) -> (Generation, ListenerId) {
+/// What a server of these lines gives for a request line and fields.
+fn answer(lines: &str, head: &str) -> Recorder {
+    let folder = Folder::new();
     let text = format!(
         "events {{ }} error_log /dev/null; http {{ access_log off; types {{ text/plain txt; text/html html; }}
          charset_map iso-8859-1 utf-8 {{ E9 C3A9; }} proxy_temp_path {0}; client_body_temp_path {0};
          server {{ listen 10.0.0.1:80; root {0}; {lines} }} }}",
-        folder.display()
+        folder.0.display()
     );
-    let path = Path::new("/nginx.conf");
-    let files = Sealed::new(Recording {
-        files: vec![(path.into(), text.into_bytes())],
-        globs: Vec::new(),
-    });
-    let root = Path::new("/");
-    let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
-    assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
-    let environment = Environment {
-        prefix: root,
-        conf_prefix: root,
-        files: &files,
-        default_error_log: Destination::Stderr,
-        privileged: false,
-    };
-    match crate::compile(&loaded.tree, &environment) {
-        Ok(mut compiled) => (compiled.generation, compiled.bindings.remove(0).id),
-        Err(diagnostics) => panic!("{diagnostics:?}"),
-    }
-}
-
-/// What a server of these lines gives for a request line and fields.
-fn answer(lines: &str, head: &str) -> Recorder {
-    let folder = Folder::new();
-    let (generation, id) = generation(&folder.0, lines);
-    let faults = Faults::default();
-    let mut runtime = sim::runtime(1, faults, engine::Settings::default()).unwrap();
-    runtime.block_on(async {
+    testing::serve(&text, head, async |mut request| {
         start_upstream();
-        let worker = Worker::start(Arc::new(generation), 1, Arc::new(Counters::default()));
-        // The client's connection is there to be asked about; nothing passes over it.
-        let address = Address::Inet("10.0.0.1:80".parse().unwrap());
-        let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();
-        let _client = engine::net::connect(&address, None, None).await.unwrap();
-        let stream = listener.accept().await.unwrap();
-        let connection = Rc::new(Connection::new(stream, 1, id, Rc::clone(&worker)));
-        let local = worker.current();
-        let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
-        let mut request = Request::new(&local, &connection, &server.unwrap());
-        let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
-        let limits = request.server.core.head_limits();
-        let client = request.client_mut();
-        h1::parse_head(&bytes, &limits, &mut client.head)
-            .unwrap()
-            .unwrap();
-        client.bytes = bytes;
-        request.begin().unwrap();
         let mut exchange = Exchange::memory(Recorder::default());
         handle(&mut request, &mut exchange).await.unwrap();
         exchange.into_recorded().unwrap()

@@ -1,0 +1,469 @@
+//! Replaces strings in responses: `sub_filter` and its family.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. Strings are found in any case and across the
+//! borders of pieces; of those that begin at one place, the one that is written first is taken. Nothing is
+//! kept of a body but the beginning of what may become a match. The search is Horspool's, over all strings
+//! at once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
+};
+
+use super::{MediaTypes, media_types};
+use crate::compile::{Compiler, Feature};
+use crate::http::output::Piece;
+use crate::http::request::Request;
+use crate::text::Text;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// How many strings a level may look for, as in nginx.
+const PATTERNS_MAX: usize = 255;
+
+/// `sub_filter STRING REPLACEMENT`
+pub static SUB_FILTER: Setting<Vec<(Template, Template)>> = Setting::new(
+    "sub_filter",
+    &["string replacement"],
+    pairs,
+)
+.contexts(HSL)
+.arity(Arity::exactly(2))
+.inherit(Inherit::List)
+.manual(
+    "Replaces a string in responses, whatever its case. Both may hold variables. Of several strings that \
+     begin at the same place the first is taken. The directives of a level replace those of the level above.",
+);
+
+/// `sub_filter_once on | off`
+pub static SUB_FILTER_ONCE: Setting<bool> =
+    Setting::new("sub_filter_once", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("on")
+        .manual("Whether each string is replaced only where it stands first.");
+
+/// `sub_filter_last_modified on | off`
+pub static SUB_FILTER_LAST_MODIFIED: Setting<bool> =
+    Setting::new("sub_filter_last_modified", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .manual(
+            "Keeps `Last-Modified` and, as a weak one, the ETag of responses in which strings are replaced.",
+        );
+
+/// `sub_filter_types TYPE…`
+pub static SUB_FILTER_TYPES: Setting<MediaTypes> = Setting::new(
+    "sub_filter_types",
+    &["mime-type …"],
+    media_types,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("text/html")
+.manual(
+    "The media types of responses in which strings are replaced, besides `text/html`; `*` is every type.",
+);
+
+fn pairs(setter: &Setter<'_>) -> Result<Vec<(Template, Template)>, Fault> {
+    if let Some(line) = setter.lines().get(PATTERNS_MAX) {
+        return Err(Fault::at(
+            &line.name,
+            format!("number of search patterns exceeds {PATTERNS_MAX}"),
+        ));
+    }
+    setter.lines().iter().map(|line| pair(line)).collect()
+}
+
+fn pair(line: &Line) -> Result<(Template, Template), Fault> {
+    let pattern = line.argument(0);
+    if pattern.bytes.is_empty() {
+        return Err(Fault::at(pattern, "empty search pattern"));
+    }
+    Ok((
+        Template::parse(pattern)?,
+        Template::parse(line.argument(1))?,
+    ))
+}
+
+/// `sub_filter` and its family as one scope sees them.
+#[derive(Debug)]
+pub struct Sub {
+    pairs: Box<[Pair]>,
+    /// Ready for the search, where no string holds a variable.
+    prepared: Option<Arc<Patterns>>,
+    once: bool,
+    keep_last_modified: bool,
+    types: MediaTypes,
+}
+
+#[derive(Debug)]
+struct Pair {
+    pattern: Text,
+    replacement: Text,
+}
+
+impl Feature for Sub {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &SUB_FILTER,
+        &SUB_FILTER_ONCE,
+        &SUB_FILTER_LAST_MODIFIED,
+        &SUB_FILTER_TYPES,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let pairs: Box<[Pair]> = scope
+            .written(&SUB_FILTER)?
+            .unwrap_or_default()
+            .iter()
+            .map(|(pattern, replacement)| Pair {
+                pattern: compiler.text(pattern),
+                replacement: compiler.text(replacement),
+            })
+            .collect();
+        let literals: Option<Vec<(usize, Bytes)>> = pairs
+            .iter()
+            .enumerate()
+            .map(|(at, pair)| Some((at, pair.pattern.literal()?.clone())))
+            .collect();
+        Ok(Sub {
+            prepared: literals.and_then(Patterns::new).map(Arc::new),
+            pairs,
+            once: scope.get(&SUB_FILTER_ONCE)?,
+            keep_last_modified: scope.get(&SUB_FILTER_LAST_MODIFIED)?,
+            types: scope.get(&SUB_FILTER_TYPES)?,
+        })
+    }
+}
+
+impl Sub {
+    /// Whether nothing is ever replaced.
+    pub fn is_off(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// The strings as this request has them; those that come out empty are not looked for.
+    fn patterns(&self, request: &mut Request) -> Option<Arc<Patterns>> {
+        if let Some(prepared) = &self.prepared {
+            return Some(Arc::clone(prepared));
+        }
+        let evaluated = self.pairs.iter().enumerate();
+        let evaluated = evaluated.map(|(at, pair)| (at, pair.pattern.evaluate(request)));
+        Patterns::new(evaluated.collect()).map(Arc::new)
+    }
+}
+
+/// Prepares the response for what will be replaced in it.
+pub(super) fn begin(request: &mut Request) -> Option<Box<Substitute>> {
+    if request.plan.sub.is_off()
+        || request.response.content_length == Some(0)
+        || !request
+            .plan
+            .sub
+            .types
+            .contain(&request.response.content_type)
+    {
+        return None;
+    }
+    let settings = Arc::clone(&request.plan.sub);
+    let patterns = settings.patterns(request)?;
+    let response = &mut request.response;
+    if request.depth == 0 {
+        response.clear_content_length();
+        if settings.keep_last_modified {
+            response.weaken_etag();
+        } else {
+            response.clear_last_modified();
+            response.remove(b"ETag");
+        }
+    }
+    Some(Box::new(Substitute {
+        used: vec![false; patterns.strings.len()],
+        replacements: vec![None; patterns.strings.len()],
+        patterns,
+        settings,
+        held: Vec::new(),
+    }))
+}
+
+/// Strings prepared for the search, in lower case.
+#[derive(Debug)]
+struct Patterns {
+    /// Each with the number of its directive.
+    strings: Vec<(usize, Bytes)>,
+    /// Length of the shortest, at least 1.
+    shortest: usize,
+    /// By a byte in lower case that stands where the shortest string would end: how far the next place is
+    /// at which one could end.
+    shifts: Box<[u8; 256]>,
+}
+
+impl Patterns {
+    /// `None` where there is nothing to look for.
+    fn new(strings: Vec<(usize, Bytes)>) -> Option<Patterns> {
+        let strings: Vec<(usize, Bytes)> = strings
+            .into_iter()
+            .filter(|(_, string)| !string.is_empty())
+            .map(|(at, string)| (at, string.to_ascii_lowercase().into()))
+            .collect();
+        let shortest = strings.iter().map(|(_, string)| string.len()).min()?;
+        let mut shifts = Box::new([u8::try_from(shortest).unwrap_or(u8::MAX); 256]);
+        for (_, string) in &strings {
+            let window = string.iter().take(shortest).rev();
+            for (distance, &byte) in (0..=u8::MAX).zip(window) {
+                let shift = &mut shifts[usize::from(byte)]; // any byte is an index of 256
+                *shift = distance.min(*shift);
+            }
+        }
+        Some(Patterns {
+            strings,
+            shortest,
+            shifts,
+        })
+    }
+}
+
+/// Replaces strings in one body.
+pub(super) struct Substitute {
+    settings: Arc<Sub>,
+    patterns: Arc<Patterns>,
+    /// By string: whether it has been replaced.
+    used: Vec<bool>,
+    /// By string: its replacement, evaluated where it is first needed.
+    replacements: Vec<Option<Bytes>>,
+    /// The end of what came so far, where a string may begin. Shorter than the longest string.
+    held: Vec<u8>,
+}
+
+/// What the search comes to.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// A string stands here.
+    Match { start: usize, string: usize },
+    /// The text ends within what may be a string.
+    Partial { start: usize },
+    /// There is none.
+    Nothing,
+}
+
+impl Substitute {
+    /// Replaces what stands in one piece and in what was held back before it.
+    pub(super) fn apply(&mut self, request: &mut Request, piece: Piece, out: &mut Vec<Piece>) {
+        let Piece::Bytes(mut text) = piece else {
+            if !matches!(piece, Piece::Flush) {
+                push(std::mem::take(&mut self.held).into(), out);
+            }
+            out.push(piece);
+            return;
+        };
+        if !self.held.is_empty() {
+            let mut joined = std::mem::take(&mut self.held);
+            joined.extend_from_slice(&text);
+            text = joined.into();
+        }
+        let mut from = 0;
+        loop {
+            match self.search(&text, from) {
+                Found::Match { start, string } => {
+                    push(text.slice(from..start), out);
+                    push(self.replacement(request, string), out);
+                    from = start + self.length(string);
+                }
+                Found::Partial { start } => {
+                    push(text.slice(from..start), out);
+                    self.held.extend_from_slice(&text.slice(start..));
+                    return;
+                }
+                Found::Nothing => {
+                    push(text.slice(from..), out);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The leftmost place from `from` on where a string stands or may stand.
+    fn search(&self, text: &[u8], from: usize) -> Found {
+        let patterns = &self.patterns;
+        let mut end = from + patterns.shortest - 1;
+        while let Some(byte) = text.get(end) {
+            let shift = patterns.shifts[usize::from(byte.to_ascii_lowercase())]; // any byte is an index of 256
+            if shift > 0 {
+                end += usize::from(shift);
+                continue;
+            }
+            match self.at(text, end + 1 - patterns.shortest) {
+                Found::Nothing => end += 1,
+                found => return found,
+            }
+        }
+        // Here no string fits any more, but one may begin.
+        (end + 1 - patterns.shortest..text.len())
+            .map(|start| self.at(text, start))
+            .find(|found| *found != Found::Nothing)
+            .unwrap_or(Found::Nothing)
+    }
+
+    /// Which string begins at a place.
+    fn at(&self, text: &[u8], start: usize) -> Found {
+        let rest = text.get(start..).unwrap_or_default();
+        for (string, (_, pattern)) in self.patterns.strings.iter().enumerate() {
+            if self.settings.once && self.used.get(string) == Some(&true) {
+                continue;
+            }
+            let length = rest.len().min(pattern.len());
+            let (begun, wanted) = (rest.get(..length), pattern.get(..length));
+            if !begun
+                .zip(wanted)
+                .is_some_and(|(begun, wanted)| begun.eq_ignore_ascii_case(wanted))
+            {
+                continue;
+            }
+            return if length == pattern.len() {
+                Found::Match { start, string }
+            } else {
+                Found::Partial { start }
+            };
+        }
+        Found::Nothing
+    }
+
+    fn length(&self, string: usize) -> usize {
+        let strings = &self.patterns.strings;
+        strings.get(string).map_or(1, |(_, string)| string.len())
+    }
+
+    /// What stands for a string, which is used by that.
+    fn replacement(&mut self, request: &mut Request, string: usize) -> Bytes {
+        if let Some(used) = self.used.get_mut(string) {
+            *used = true;
+        }
+        if let Some(Some(known)) = self.replacements.get(string) {
+            return known.clone();
+        }
+        let directive = self.patterns.strings.get(string).map(|(at, _)| *at);
+        let pair = directive.and_then(|at| self.settings.pairs.get(at));
+        let value = pair.map_or_else(Bytes::new, |pair| pair.replacement.evaluate(request));
+        if let Some(slot) = self.replacements.get_mut(string) {
+            *slot = Some(value.clone());
+        }
+        value
+    }
+}
+
+fn push(bytes: Bytes, out: &mut Vec<Piece>) {
+    if !bytes.is_empty() {
+        out.push(Piece::Bytes(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::filters::testing;
+    use crate::text::Part;
+
+    /// Replaces in a text that comes in pieces of this many bytes; `from` becomes `to`.
+    fn replaced(pairs: &[(&str, &str)], once: bool, text: &str, step: usize) -> String {
+        let literal = |text: &str| Text::new([Part::Literal(text.to_owned().into())]);
+        let settings = Sub {
+            pairs: pairs
+                .iter()
+                .map(|(from, to)| Pair {
+                    pattern: literal(from),
+                    replacement: literal(to),
+                })
+                .collect(),
+            prepared: None,
+            once,
+            keep_last_modified: false,
+            types: MediaTypes::All,
+        };
+        testing::with_request(|request| {
+            let patterns = settings.patterns(request).unwrap();
+            let mut substitute = Substitute {
+                used: vec![false; pairs.len()],
+                replacements: vec![None; pairs.len()],
+                patterns,
+                settings: Arc::new(settings),
+                held: Vec::new(),
+            };
+            let mut out = Vec::new();
+            for piece in text.as_bytes().chunks(step) {
+                let piece = Piece::Bytes(Bytes::copy_from_slice(piece));
+                substitute.apply(request, piece, &mut out);
+            }
+            substitute.apply(request, Piece::Last, &mut out);
+            testing::text_of(&out)
+        })
+    }
+
+    /// The same by looking at every place of the whole text.
+    fn naive(pairs: &[(&str, &str)], once: bool, text: &str) -> String {
+        let (mut out, mut used, mut rest) = (String::new(), vec![false; pairs.len()], text);
+        while !rest.is_empty() {
+            let found = pairs.iter().enumerate().find(|(at, (from, _))| {
+                !(once && used[*at])
+                    && rest.len() >= from.len()
+                    && rest.as_bytes()[..from.len()].eq_ignore_ascii_case(from.as_bytes())
+            });
+            let (length, put) = match found {
+                Some((at, (from, to))) => {
+                    used[at] = true;
+                    (from.len(), *to)
+                }
+                None => (1, &rest[..1]),
+            };
+            out.push_str(put);
+            rest = &rest[length..];
+        }
+        out
+    }
+
+    #[test]
+    fn agrees_with_a_naive_replacement_at_every_border() {
+        let sets: [&[(&str, &str)]; 6] = [
+            &[("ab", "X")],
+            &[("aab", "1"), ("ab", "2"), ("b", "3")],
+            &[("abab", "1"), ("ba", "2")],
+            &[("a", "aa"), ("aaaa", "never")],
+            &[("AbC", ""), ("c", "C!")],
+            &[("bbbbbb", "6"), ("ab", "")],
+        ];
+        let texts = [
+            "",
+            "ab",
+            "aaab",
+            "abababab",
+            "cabcABCab",
+            "bbbbbabbbbbbbab",
+            "aAbBaBcCabab",
+        ];
+        for pairs in sets {
+            for text in texts {
+                for once in [false, true] {
+                    let expected = naive(pairs, once, text);
+                    for step in 1..=text.len().max(1) {
+                        let found = replaced(pairs, once, text, step);
+                        assert_eq!(found, expected, "{pairs:?} once={once} {text:?} by {step}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes() {
+        let error =
+            |text: &str| testing::feature::<Sub>(&format!("http {{ {text} }}"), &["http"]).err();
+        assert_eq!(error("sub_filter \"\" x;").unwrap(), "empty search pattern");
+        let many = "sub_filter a b; ".repeat(256);
+        assert_eq!(
+            error(&many).unwrap(),
+            "number of search patterns exceeds 255"
+        );
+        assert!(error("sub_filter $uri $host;").is_none());
+    }
+}
