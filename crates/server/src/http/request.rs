@@ -361,4 +361,4 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -184,6 +184,7 @@ mod tests {
 
     use super::*;
     use crate::http::filters::testing;
+    use crate::http::request::tests::with_request;
 
     fn compressed(text: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -197,7 +198,7 @@ mod tests {
             block,
             ended: false,
         };
-        testing::with_request(|request| {
+        with_request(|request| {
             let mut out = Vec::new();
             for piece in input.chunks(step) {
                 let piece = Piece::Bytes(Bytes::copy_from_slice(piece));

@@ -363,6 +363,7 @@ fn push(bytes: Bytes, out: &mut Vec<Piece>) {
 mod tests {
     use super::*;
     use crate::http::filters::testing;
+    use crate::http::request::tests::with_request;
     use crate::text::Part;
 
     /// Replaces in a text that comes in pieces of this many bytes; `from` becomes `to`.
@@ -381,7 +382,7 @@ mod tests {
             keep_last_modified: false,
             types: MediaTypes::All,
         };
-        testing::with_request(|request| {
+        with_request(|request| {
             let patterns = settings.patterns(request).unwrap();
             let mut substitute = Substitute {
                 used: vec![false; pairs.len()],
