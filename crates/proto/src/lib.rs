@@ -1,14 +1,15 @@
 //! Protocols without I/O and without a clock: bytes go in, values and errors come out.
 //!
 //! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), request targets
-//! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`])
-//! and content codings ([`accept`]). The reference for what is accepted and what is refused is nginx 1.31;
+//! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]),
+//! content codings ([`accept`]) and Base64 ([`base64`]). The reference for what is accepted and what is refused is nginx 1.31;
 //! the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
 //! log and the status for the response; who writes them is the server's business.
 
 pub mod accept;
+pub mod base64;
 pub mod date;
 pub mod etag;
 pub mod h1;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::http::compile::Http;
 use crate::http::hot::HotCache;
-use crate::http::modules::{open_file_cache::FileCache, upstream};
+use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, upstream};
 use crate::log::{ErrorLog, LogFile};
 use crate::variables::Table;
 
@@ -71,6 +71,8 @@ pub struct Local {
     pub hot: RefCell<HotCache>,
     /// Open descriptors and metadata (`open_file_cache`).
     pub files: RefCell<FileCache>,
+    /// Files of users (`auth_basic_user_file`).
+    pub user_files: RefCell<UserFiles>,
     /// How the servers of each group have done.
     pub upstreams: RefCell<upstream::States>,
     /// Whether a newer generation has replaced it on this thread.
@@ -84,6 +86,7 @@ impl Local {
             generation,
             hot: RefCell::default(),
             files: RefCell::default(),
+            user_files: RefCell::default(),
             upstreams: RefCell::default(),
             retired: Cell::new(false),
         }

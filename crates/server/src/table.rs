@@ -11,8 +11,8 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
 use crate::http::modules::{
-    access, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map, mirror,
-    open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
+    access, auth_basic, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map,
+    mirror, open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
     try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -37,6 +37,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     try_files::DIRECTIVES,
     mirror::Mirror::DIRECTIVES,
     access::Access::DIRECTIVES,
+    auth_basic::AuthBasic::DIRECTIVES,
     auth_request::AuthRequest::DIRECTIVES,
     rewrite::DIRECTIVES,
     map::DIRECTIVES,
@@ -59,6 +60,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
 const MODULES: &[&str] = &[
     "ngx_http_access_module",
     "ngx_http_addition_filter_module",
+    "ngx_http_auth_basic_module",
     "ngx_http_auth_request_module",
     "ngx_http_autoindex_module",
     "ngx_http_charset_filter_module",

@@ -15,6 +15,7 @@ use proto::method::Method;
 use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
+use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
@@ -620,6 +621,8 @@ impl Builder<'_, '_> {
                 compiler.feature_or_report::<crate::http::modules::access::Access>(scope)?,
             )
             .filter(|access| !access.is_empty()),
+            auth_basic: Some(compiler.feature_or_report::<AuthBasic>(scope)?)
+                .filter(|auth| !auth.is_off()),
             auth_request: Some(
                 compiler
                     .feature_or_report::<crate::http::modules::auth_request::AuthRequest>(scope)?,

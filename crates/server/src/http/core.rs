@@ -279,6 +279,11 @@ static SATISFY: Setting<bool> = Setting::new("satisfy", &["all | any"], |setter|
 .default("all")
 .manual("Whether every access check must grant a request, or any one.");
 
+static AUTH_DELAY: Setting<Duration> = Setting::new("auth_delay", &["time"], parse::milliseconds)
+    .contexts(HSL)
+    .default("0s")
+    .manual("How long the answer 401 to a request without access is held back, to slow down guessing and to hide how long a check took.");
+
 static ROOT: Setting<Template> = Setting::new("root", &["path"], root)
     .also(&["alias"])
     .contexts(HSLI)
@@ -390,6 +395,8 @@ pub struct Core {
     pub server_tokens: ServerTokens,
     /// `satisfy any`.
     pub satisfy_any: bool,
+    /// `auth_delay`.
+    pub auth_delay: Duration,
     /// `log_not_found`.
     pub log_not_found: bool,
     /// `log_subrequest`.
@@ -428,6 +435,7 @@ impl Feature for Core {
         &SERVER_NAME_IN_REDIRECT,
         &SERVER_TOKENS,
         &SATISFY,
+        &AUTH_DELAY,
         &LOG_NOT_FOUND,
         &LOG_SUBREQUEST,
         &MSIE_PADDING,
@@ -469,6 +477,7 @@ impl Feature for Core {
             server_name_in_redirect: scope.get(&SERVER_NAME_IN_REDIRECT)?,
             server_tokens: scope.get(&SERVER_TOKENS)?,
             satisfy_any: scope.get(&SATISFY)?,
+            auth_delay: scope.get(&AUTH_DELAY)?,
             log_not_found: scope.get(&LOG_NOT_FOUND)?,
             log_subrequest: scope.get(&LOG_SUBREQUEST)?,
             msie_padding: scope.get(&MSIE_PADDING)?,

@@ -4,6 +4,7 @@
 //! amounts to; [`exchange`] one request and its response on whatever protocol; [`filters`]
 //! what a response passes on its way out; [`modules`] one feature a file.
 
+pub mod access_phase;
 pub mod background;
 pub mod body;
 pub mod compile;

@@ -16,7 +16,7 @@ use crate::http::filters::{
 };
 use crate::http::location::Locations;
 use crate::http::modules::{
-    access::Access, auth_request::AuthRequest, autoindex::AutoIndex,
+    access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
     disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index, mirror::Mirror,
     open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
     static_file::Types, try_files::TryFiles,
@@ -71,6 +71,8 @@ pub struct Plan {
     pub error_pages: Arc<ErrorPages>,
     /// `allow`, `deny`; `None` where nothing is written.
     pub access: Option<Arc<Access>>,
+    /// `auth_basic`; `None` where nobody is asked.
+    pub auth_basic: Option<Arc<AuthBasic>>,
     /// `auth_request`; `None` where it is off.
     pub auth_request: Option<Arc<AuthRequest>>,
     /// `try_files` of this very scope.

@@ -18,13 +18,13 @@ use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{
-    access, auth_request, autoindex, gzip_static, index, mirror, post_action, proxy, rewrite,
-    static_file, stub_status, try_files,
+    autoindex, gzip_static, index, mirror, post_action, proxy, rewrite, static_file, stub_status,
+    try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
-use crate::http::{error_page, location};
+use crate::http::{access_phase, error_page, location};
 use crate::listen::AddressServers;
 use crate::regex::Captures;
 use crate::variables::Cached;
@@ -250,7 +250,7 @@ async fn phases(
             step => return Ok(step),
         }
     }
-    match access_phase(request, exchange).await? {
+    match access_phase::run(request, exchange).await? {
         Step::Next => {}
         step => return Ok(step),
     }
@@ -288,44 +288,6 @@ fn find_location(request: &mut Request) -> Step {
         return Step::Finish(413);
     }
     Step::Next
-}
-
-/// Access: `allow`/`deny` and `auth_request`, combined by `satisfy`. Not for subrequests.
-async fn access_phase(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    if request.depth > 0 || (request.plan.access.is_none() && request.plan.auth_request.is_none()) {
-        return Ok(Step::Next);
-    }
-    let any = request.plan.core.satisfy_any;
-    let mut denied = None;
-    let mut granted = false;
-    for checker in 0..2 {
-        let verdict = match checker {
-            0 => access::check(request),
-            _ => auth_request::check(request, exchange).await?,
-        };
-        match verdict {
-            access::Verdict::Declined => {}
-            access::Verdict::Granted if any => {
-                granted = true;
-                break;
-            }
-            access::Verdict::Granted => {}
-            access::Verdict::Refused(status @ (401 | 403)) if any => denied = Some(status),
-            access::Verdict::Refused(status) => {
-                denied = Some(status);
-                break;
-            }
-        }
-    }
-    Ok(match denied {
-        Some(status) if !granted => {
-            if any && status == 403 {
-                crate::log::error!(request, Error, "access forbidden by rule");
-            }
-            Step::Finish(status)
-        }
-        _ => Step::Next,
-    })
 }
 
 /// The content handler of the plan, or files: index, listing, precompressed, plain.

@@ -6,6 +6,7 @@ use proto::header::Known;
 use proto::method::Method;
 
 use super::{decimal, joined};
+use crate::http::modules::auth_basic::Credentials;
 use crate::http::request::Request;
 
 pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -160,10 +161,10 @@ pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
 
 /// The user of `Authorization: Basic`, before any check of the password.
 pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match request.header(Known::Authorization) {
-        Some(value) => basic_user(value, out),
-        None => false,
-    }
+    let credentials = request
+        .header(Known::Authorization)
+        .and_then(Credentials::parse);
+    append(credentials.as_ref().map(Credentials::user), out)
 }
 
 fn append(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
@@ -217,55 +218,6 @@ fn after_spaces(bytes: &[u8]) -> &[u8] {
     bytes.get(spaces..).unwrap_or_default()
 }
 
-/// Appends the user of Basic credentials; false where they are none: another scheme, bad
-/// Base64, no colon or no name before it (RFC 7617, as nginx reads it).
-fn basic_user(value: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some((scheme, encoded)) = value.split_at_checked("Basic ".len()) else {
-        return false;
-    };
-    if !scheme.eq_ignore_ascii_case(b"Basic ") {
-        return false;
-    }
-    let start = out.len();
-    let decoded = decode_base64(after_spaces(encoded), out);
-    let user = out
-        .get(start..)
-        .and_then(|credentials| credentials.iter().position(|byte| *byte == b':'))
-        .filter(|length| decoded && *length > 0);
-    out.truncate(start + user.unwrap_or(0));
-    user.is_some()
-}
-
-/// Appends what Base64 stands for. As nginx: the first `=` ends it, whatever follows, and the
-/// bits left over count for nothing. False where it is no Base64.
-fn decode_base64(encoded: &[u8], out: &mut Vec<u8>) -> bool {
-    let length = encoded
-        .iter()
-        .position(|byte| *byte == b'=')
-        .unwrap_or(encoded.len());
-    let mut bits = 0_u32;
-    for (at, byte) in encoded.iter().take(length).enumerate() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return false,
-        };
-        bits = bits << 6 | u32::from(value);
-        // The first character of four only begins a byte; each other completes one.
-        let ready = match at % 4 {
-            0 => continue,
-            1 => bits >> 4,
-            2 => bits >> 2,
-            _ => bits,
-        };
-        out.push(ready as u8);
-    }
-    length % 4 != 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,31 +258,5 @@ mod tests {
         assert_eq!(find_set_cookie(b"ID = 7", b"id"), Some(&b"7"[..]));
         assert_eq!(find_set_cookie(b"x=1; id=7", b"id"), None);
         assert_eq!(find_set_cookie(b"id", b"id"), None);
-    }
-
-    /// Values from RFC 7617, section 2, and nginx's rules for odd ones.
-    #[test]
-    fn users_of_basic_credentials() {
-        let user = |value: &str| {
-            let mut out = b"kept".to_vec();
-            let found = basic_user(value.as_bytes(), &mut out);
-            let user = out.strip_prefix(b"kept").unwrap().to_vec();
-            assert_eq!(found, !user.is_empty());
-            found.then(|| String::from_utf8(user).unwrap())
-        };
-        assert_eq!(
-            user("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==").as_deref(),
-            Some("Aladdin")
-        );
-        assert_eq!(user("bAsIc    dGVzdDoxMjPCow==").as_deref(), Some("test"));
-        assert_eq!(user("Basic dGVzdDo").as_deref(), Some("test")); // no padding
-        assert_eq!(user("Basic dGVzdDo=junk").as_deref(), Some("test"));
-        assert_eq!(user("Basic dGVzdA=="), None); // no colon
-        assert_eq!(user("Basic OnNlY3JldA=="), None); // no name
-        assert_eq!(user("Basic dGVzd"), None); // five characters
-        assert_eq!(user("Basic dGVz!Do="), None);
-        assert_eq!(user("Basic "), None);
-        assert_eq!(user("Bearer QWxhZGRpbjpvcGVu"), None);
-        assert_eq!(user("Bas"), None);
     }
 }

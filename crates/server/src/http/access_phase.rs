@@ -1,0 +1,85 @@
+//! The access phase: `allow` and `deny`, `auth_basic`, `auth_request`, combined by `satisfy`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#satisfy>. Subrequests pass it
+//! unchecked: the request that they belong to has been let in.
+
+use engine::select::{Either, either};
+
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::access::{self, Verdict};
+use crate::http::modules::{auth_basic, auth_request};
+use crate::http::plan::Plan;
+use crate::http::request::{Request, Step};
+use crate::log;
+
+/// The checks, in nginx's order.
+const CHECKS: [Check; 3] = [Check::Address, Check::Password, Check::Subrequest];
+
+#[derive(Clone, Copy)]
+enum Check {
+    Address,
+    Password,
+    Subrequest,
+}
+
+/// Lets the request in, or ends it.
+pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    if request.depth > 0 || is_open(&request.plan) {
+        return Ok(Step::Next);
+    }
+    let Some(status) = refusal(request, exchange).await? else {
+        return Ok(Step::Next);
+    };
+    if status == 401 {
+        delay(request, exchange).await?;
+    }
+    Ok(Step::Finish(status))
+}
+
+fn is_open(plan: &Plan) -> bool {
+    plan.access.is_none() && plan.auth_basic.is_none() && plan.auth_request.is_none()
+}
+
+/// The status that the checks together refuse the request with.
+async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Option<u16>, Abort> {
+    let any = request.plan.core.satisfy_any;
+    let mut refused = None;
+    for check in CHECKS {
+        let verdict = match check {
+            Check::Address => access::check(request),
+            Check::Password => auth_basic::check(request).await,
+            Check::Subrequest => auth_request::check(request, exchange).await?,
+        };
+        match verdict {
+            Verdict::Declined => {}
+            Verdict::Granted if any => {
+                // What an earlier check would have asked the client for.
+                request.response.remove(b"WWW-Authenticate");
+                return Ok(None);
+            }
+            Verdict::Granted => {}
+            // Another check may still grant access. A challenge tells the client more than a 403.
+            Verdict::Refused(status @ (401 | 403)) if any => {
+                refused = refused.filter(|refused| *refused == 401).or(Some(status));
+            }
+            Verdict::Refused(status) => return Ok(Some(status)),
+        }
+    }
+    if refused == Some(403) {
+        log::error!(request, Error, "access forbidden by rule");
+    }
+    Ok(refused)
+}
+
+/// `auth_delay`: holds the answer back, unless the client leaves.
+async fn delay(request: &Request, exchange: &mut Exchange) -> Result<(), Abort> {
+    let delay = request.plan.core.auth_delay;
+    if delay.is_zero() {
+        return Ok(());
+    }
+    log::error!(request, Info, "delaying unauthorized request");
+    match either(engine::sleep(delay), exchange.client_gone()).await {
+        Either::First(()) => Ok(()),
+        Either::Second(abort) => Err(abort),
+    }
+}

@@ -1,0 +1,73 @@
+//! Name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads it.
+
+use proto::base64::{self, Alphabet};
+
+/// What a client says of itself.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// `name:password`.
+    text: Vec<u8>,
+    /// Where the colon stands.
+    colon: usize,
+}
+
+impl Credentials {
+    /// Reads a field's value; `None` where it holds no Basic credentials: another scheme, bad
+    /// Base64, no colon or no name before it.
+    pub fn parse(value: &[u8]) -> Option<Credentials> {
+        const SCHEME: &[u8] = b"Basic ";
+        let (scheme, encoded) = value.split_at_checked(SCHEME.len())?;
+        if !scheme.eq_ignore_ascii_case(SCHEME) {
+            return None;
+        }
+        let mut text = Vec::new();
+        if !base64::decode(encoded.trim_ascii_start(), Alphabet::Standard, &mut text) {
+            return None;
+        }
+        let colon = memchr::memchr(b':', &text).filter(|at| *at > 0)?;
+        Some(Credentials { text, colon })
+    }
+
+    /// The name; never empty.
+    pub fn user(&self) -> &[u8] {
+        self.text.get(..self.colon).unwrap_or_default()
+    }
+
+    /// The password. As for a C library, a zero byte ends it.
+    pub fn password(&self) -> &[u8] {
+        let password = self.text.get(self.colon + 1..).unwrap_or_default();
+        password.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values from RFC 7617, section 2, and nginx's rules for odd ones.
+    #[test]
+    fn credentials_are_read_as_nginx_reads_them() {
+        let read = |value: &str| {
+            let credentials = Credentials::parse(value.as_bytes())?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            Some((text(credentials.user()), text(credentials.password())))
+        };
+        let is = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(
+            read("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+            is("Aladdin", "open sesame")
+        );
+        assert_eq!(read("bAsIc    dGVzdDoxMjPCow=="), is("test", "123£"));
+        assert_eq!(read("Basic dGVzdDo"), is("test", "")); // no padding
+        assert_eq!(read("Basic dGVzdDo=junk"), is("test", ""));
+        assert_eq!(read("Basic dGVzdDphOmI="), is("test", "a:b"));
+        assert_eq!(read("Basic dGVzdDphAGI="), is("test", "a")); // "a", zero, "b"
+        assert_eq!(read("Basic dGVzdA=="), None); // no colon
+        assert_eq!(read("Basic OnNlY3JldA=="), None); // no name
+        assert_eq!(read("Basic dGVzd"), None); // five characters
+        assert_eq!(read("Basic dGVz!Do="), None);
+        assert_eq!(read("Basic "), None);
+        assert_eq!(read("Bearer QWxhZGRpbjpvcGVu"), None);
+        assert_eq!(read("Bas"), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Files of users: reading, and following their changes without a reload.
+//!
+//! nginx reads the file on every request. Here one look at the file's metadata tells whether what
+//! was read before still holds. A file that changed within the last seconds is not kept, because it
+//! may change again without another time stamp.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base::hash::Map;
+use bytes::Bytes;
+use engine::file::{self, Metadata};
+
+/// Files that a thread keeps; variables in a path may name any number.
+const FILES_KEPT_MAX: usize = 64;
+
+/// The largest file that is kept, in bytes. Larger ones are read on every request.
+const KEPT_SIZE_MAX: u64 = 8 * 1024 * 1024;
+
+/// How much of a file is read at once.
+const READ_SIZE: usize = 64 * 1024;
+
+/// How long a file must have been left alone before it is kept, in seconds.
+const SETTLED_AFTER: i64 = 2;
+
+/// Which step of reading failed.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    /// Opening.
+    Open(io::Error),
+    /// Reading.
+    Read(io::Error),
+}
+
+/// The users of one file.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    passwords: Map<Bytes, Bytes>,
+}
+
+impl Users {
+    /// Reads lines of `name:password[:comment]`. Of several lines about one name the first counts.
+    fn parse(text: &Bytes) -> Users {
+        let mut users = Users::default();
+        for line in text.split(|byte| *byte == b'\n') {
+            if matches!(line.first(), None | Some(b'#' | b'\r')) {
+                continue;
+            }
+            let Some(colon) = memchr::memchr(b':', line) else {
+                continue;
+            };
+            let (name, rest) = line.split_at(colon);
+            let rest = rest.get(1..).unwrap_or_default();
+            let mut fields = rest.split(|byte| matches!(byte, b':' | b'\r'));
+            let password = fields.next().unwrap_or_default();
+            users
+                .passwords
+                .entry(text.slice_ref(name))
+                .or_insert_with(|| text.slice_ref(password));
+        }
+        users
+    }
+
+    /// The stored password of a user.
+    pub(super) fn password_of(&self, user: &[u8]) -> Option<&Bytes> {
+        self.passwords.get(user)
+    }
+}
+
+/// The files that a thread has read.
+#[derive(Default)]
+pub struct UserFiles {
+    files: Map<PathBuf, (Metadata, Rc<Users>)>,
+}
+
+impl UserFiles {
+    fn find(&self, path: &Path, metadata: &Metadata) -> Option<Rc<Users>> {
+        let (known, users) = self.files.get(path)?;
+        (known == metadata).then(|| Rc::clone(users))
+    }
+
+    fn keep(&mut self, path: &Path, metadata: Metadata, users: &Rc<Users>) {
+        if self.files.len() >= FILES_KEPT_MAX {
+            self.files.clear();
+        }
+        self.files
+            .insert(path.to_owned(), (metadata, Rc::clone(users)));
+    }
+}
+
+/// The users of a file as it is now.
+pub(super) async fn read(files: &RefCell<UserFiles>, path: &Path) -> Result<Rc<Users>, ReadError> {
+    let metadata = file::stat_now(path).map_err(ReadError::Open)?;
+    if let Some(users) = files.borrow().find(path, &metadata) {
+        return Ok(users);
+    }
+    let (file, metadata) = file::open(path).await.map_err(ReadError::Open)?;
+    let mut text = Vec::new();
+    loop {
+        let part = file.read_at(text.len() as u64, READ_SIZE).await;
+        let part = part.map_err(ReadError::Read)?;
+        if part.is_empty() {
+            break;
+        }
+        text.extend_from_slice(&part);
+    }
+    let users = Rc::new(Users::parse(&text.into()));
+    let changed = metadata.mtime.max(metadata.ctime);
+    let settled = engine::wall().as_secs() as i64 - changed > SETTLED_AFTER;
+    if settled && metadata.size <= KEPT_SIZE_MAX {
+        files.borrow_mut().keep(path, metadata, &users);
+    }
+    Ok(users)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `ngx_http_auth_basic_handler`.
+    #[test]
+    fn lines_are_read_as_nginx_reads_them() {
+        let text = Bytes::from_static(
+            b"# comment:x\n\nann:secret\r\nbob:hash:a comment\nbob:other\n name:x\nnobody\n:y\nlast:z",
+        );
+        let users = Users::parse(&text);
+        let password = |user: &str| {
+            let found = users.password_of(user.as_bytes())?;
+            Some(String::from_utf8_lossy(found).into_owned())
+        };
+        assert_eq!(password("ann").as_deref(), Some("secret"));
+        assert_eq!(password("bob").as_deref(), Some("hash"));
+        assert_eq!(password(" name").as_deref(), Some("x"));
+        assert_eq!(password("last").as_deref(), Some("z"));
+        for user in ["# comment", "name", "nobody", "x"] {
+            assert_eq!(password(user), None, "{user}");
+        }
+    }
+}
