@@ -33,7 +33,7 @@ mod worker;
 pub use blocking::blocking;
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
-pub use clock::{now, wall};
+pub use clock::{now, uptime, wall};
 pub use engine::{
     Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
 };

@@ -46,11 +46,12 @@ pub(crate) struct Worker {
     /// Streams that have sent a whole chunk of a file and go on in the next turn.
     pub(crate) next_turn: Vec<Key>,
     pub(crate) after: After,
+    /// Empty queues for streams that begin to send.
     #[expect(
         clippy::vec_box,
         reason = "they move between here and the streams as boxes"
     )]
-    spare_queues: Vec<Box<Outgoing>>,
+    pub(crate) spare_queues: Vec<Box<Outgoing>>,
     due: Vec<Timer>,
 }
 
@@ -227,11 +228,6 @@ impl Worker {
             }
         }
         self.due = due;
-    }
-
-    /// An empty queue for a stream that begins to send.
-    pub(crate) fn queue(&mut self) -> Box<Outgoing> {
-        self.spare_queues.pop().unwrap_or_default()
     }
 
     /// Takes a queue back that is no longer needed; what is left in it is dropped.

@@ -89,9 +89,13 @@ impl Stream {
     }
 
     /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits: the rest goes on by itself
-    /// as the socket drains.
-    pub fn start_send(&self) {
-        enter(|worker| worker.start_send(self.key));
+    /// as the socket drains. How many bytes that rest has is returned.
+    pub fn start_send(&self) -> usize {
+        let rest = enter(|worker| {
+            worker.start_send(self.key);
+            worker.backlog(self.key)
+        });
+        usize::try_from(rest).unwrap_or(usize::MAX)
     }
 
     /// Sends what was pushed, then closes. The engine sees to it; the send timeout ends it.

@@ -330,32 +330,22 @@ impl Worker {
 // Sending.
 impl Worker {
     pub(crate) fn push(&mut self, key: Key, segment: Segment) {
-        let useless = match self.streams.get(key) {
-            Some(state) => {
-                segment.is_empty() || state.shutdown || state.send_failure != Failure::NONE
-            }
-            None => true,
+        let useful = |state: &&mut StreamState| {
+            !segment.is_empty() && !state.shutdown && state.send_failure == Failure::NONE
         };
-        if useless {
+        let Some(state) = self.streams.get_mut(key).filter(useful) else {
             self.after.spent.push(segment);
             return;
-        }
-        let queue = match self
-            .streams
-            .get_mut(key)
-            .and_then(|state| state.pending.take())
-        {
-            Some(queue) => queue,
-            None => self.queue(),
         };
-        let now_ms = self.clock.now_ms();
-        if let Some(state) = self.streams.get_mut(key) {
-            if state.backlog == 0 {
-                state.progress_ms = now_ms;
-            }
-            state.backlog += segment.len();
-            state.pending.insert(queue).push(segment);
+        if state.backlog == 0 {
+            state.progress_ms = self.clock.now_ms();
         }
+        state.backlog += segment.len();
+        let spare = &mut self.spare_queues;
+        let queue = state
+            .pending
+            .get_or_insert_with(|| spare.pop().unwrap_or_default());
+        queue.push(segment);
     }
 
     /// Gives what is queued to the engine, as far as it goes now.

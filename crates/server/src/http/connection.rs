@@ -40,6 +40,8 @@ pub struct Connection {
     pub requests: Cell<u64>,
     /// When it was accepted.
     pub started: Instant,
+    /// The same as [`engine::uptime`] counts.
+    pub accepted: Duration,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
     /// Since when it waits for the next request, if it does: it may then be closed without loss.
@@ -72,6 +74,7 @@ impl Connection {
             listener,
             requests: Cell::new(0),
             started: engine::now(),
+            accepted: engine::uptime(),
             worker,
             idle_since: Cell::new(None),
             nodelay: Cell::new(false),
@@ -300,9 +303,11 @@ pub async fn serve(connection: Rc<Connection>) {
             }
             After::Drop => break,
         }
-        if connection.stream.backlog() > PIPELINE_BACKLOG_MAX
-            && connection.stream.drained(0).await.is_err()
-        {
+        let backlog = match pipelined {
+            true => connection.stream.backlog(),
+            false => connection.stream.start_send(),
+        };
+        if backlog > PIPELINE_BACKLOG_MAX && connection.stream.drained(0).await.is_err() {
             break;
         }
     }
@@ -332,10 +337,9 @@ fn finish(connection: Rc<Connection>) {
     }
 }
 
-/// Sends what is queued and waits for the first bytes of the next request. `None` ends the
+/// Waits for the first bytes of the next request. `None` ends the
 /// connection: the client closed, was silent for too long, or we are shutting down.
 async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
-    connection.stream.start_send();
     let first = connection.requests.get() == 0;
     if !first && connection.worker.quitting() {
         return None;
@@ -483,6 +487,7 @@ async fn serve_slowly(
 ) -> After {
     // The long way may change all that was made of the head.
     request.repeatable = None;
+    request.answer = None;
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
         Err((text, status)) => {

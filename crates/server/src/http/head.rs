@@ -62,6 +62,7 @@ impl Request {
             script: Default::default(),
             prepared: false,
             repeatable: None,
+            answer: None,
         }
     }
 
@@ -103,6 +104,7 @@ impl Request {
         self.background = None;
         self.prepared = false;
         self.repeatable = None;
+        self.answer = None;
         let client = self.client_mut();
         client.host.clear();
         client.head.clear();

@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use base::hash::Map;
 use bytes::Bytes;
@@ -22,7 +22,8 @@ use proto::method::Method;
 
 use crate::http::connection::After;
 use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
-use crate::http::filters::{gzip, not_modified};
+use crate::http::filters::gzip;
+use crate::http::filters::not_modified::{self, Verdict};
 use crate::http::modules::{access, static_file};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
@@ -47,10 +48,12 @@ struct Entry {
     path: PathBuf,
     /// What is known of the path.
     known: Known,
-    /// When it was last confirmed.
-    confirmed: Instant,
-    /// The response as it is sent on a connection that is kept alive, and on one that is not.
+    /// When it was last confirmed, as [`engine::uptime`] counts.
+    confirmed: Duration,
+    /// The response as it is sent on a connection that ends, and on one that is kept alive.
     responses: [Option<Dated>; 2],
+    /// The same for a client that has the file already: 304.
+    unmodified: [Option<Dated>; 2],
     body: Bytes,
     content_type: Bytes,
 }
@@ -68,10 +71,21 @@ enum Known {
 }
 
 /// A response with the second that its Date field names.
+#[derive(Clone)]
 struct Dated {
     second: u64,
     head_length: usize,
     bytes: Bytes,
+}
+
+/// What a request was answered with. While it holds, the same head is answered alike without
+/// another look at anything.
+pub struct Answer {
+    response: Dated,
+    status: u16,
+    keep_alive: bool,
+    /// The file need not be looked at before this moment.
+    until: Duration,
 }
 
 /// What must be equal for a file to count as the same.
@@ -210,7 +224,19 @@ pub fn respond(request: &mut Request) -> Option<After> {
 /// Answers a request whose head is that of one answered here before: what was found of it then
 /// holds, but for the file, the client's address and the state of the connection.
 pub fn respond_again(request: &mut Request) -> Option<After> {
-    look_up(request)
+    let Some(answer) = request.answer.take() else {
+        return look_up(request);
+    };
+    let holds = answer.response.second == engine::wall().as_secs()
+        && engine::uptime() < answer.until
+        && answer.keep_alive == may_keep_alive(&request.connection, request);
+    if !holds {
+        return look_up(request);
+    }
+    request.response.status = answer.status;
+    let after = send(request, &answer.response, answer.keep_alive);
+    request.answer = Some(answer);
+    Some(after)
 }
 
 /// Looks for the response of the request's plan and path, and sends it.
@@ -228,57 +254,89 @@ fn look_up(request: &mut Request) -> Option<After> {
 
 fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> Option<After> {
     let entry = cache.entries.get_mut(key)?;
-    if !confirm(entry, &request.plan) {
+    let Some(until) = confirm(entry, &request.plan) else {
         cache.remove(key);
         return None;
-    }
+    };
     if request.plan.access.is_some() && !access::allows(request) {
         return None;
     }
-    let keep_alive =
-        request.client.head.keeps_alive() && may_keep_alive(&request.connection, request);
-    match &entry.known {
+    let asks_to_stay = request.client.head.keeps_alive();
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let logged = match &entry.known {
         Known::Nothing => {
             if error_page::is_padded(request) {
                 return None;
             }
             request.response.status = 404;
-            static_file::log_missing(request, &entry.path);
+            static_file::log_missing(request, &entry.path)
         }
         Known::File { identity, etag } => {
-            request.response.status = 200;
-            if not_modified::is_conditional(request) {
-                let last_modified = identity.mtime.0;
-                return conditional(
-                    request,
-                    &entry.content_type,
-                    etag.as_ref(),
-                    last_modified,
-                    keep_alive,
-                );
-            }
+            let time = Some(identity.mtime.0);
+            request.response.status = match not_modified::verdict(request, time, etag.as_deref()) {
+                Verdict::Send => 200,
+                Verdict::NotModified => 304,
+                Verdict::Failed => return None,
+            };
+            false
         }
-    }
-    let second = engine::wall().as_secs();
-    let slot = &mut entry.responses[usize::from(keep_alive)];
-    let dated = match slot {
-        Some(dated) if dated.second == second => dated,
-        _ => slot.insert(write(
-            request,
-            &entry.known,
-            &entry.content_type,
-            &entry.body,
-            second,
-            keep_alive,
-        )),
     };
+    let second = engine::wall().as_secs();
+    let slots = match request.response.status {
+        304 => &entry.unmodified,
+        _ => &entry.responses,
+    };
+    let response = match &slots[usize::from(keep_alive)] {
+        Some(dated) if dated.second == second => dated.clone(),
+        _ => renew(entry, request, second, keep_alive),
+    };
+    let after = send(request, &response, keep_alive);
+    // Where every use asks the file system, the access rules or the log, it must go on to do so;
+    // and what ends its connection will not be asked for again.
+    if until > engine::uptime() && request.plan.access.is_none() && !logged && keep_alive {
+        request.answer = Some(Answer {
+            response,
+            status: request.response.status,
+            keep_alive,
+            until,
+        });
+    }
+    Some(after)
+}
+
+/// Writes the response with this second's date and keeps it.
+fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool) -> Dated {
+    let unmodified = request.response.status == 304;
+    let body = if unmodified {
+        &Bytes::new()
+    } else {
+        &entry.body
+    };
+    let dated = write(
+        request,
+        &entry.known,
+        &entry.content_type,
+        body,
+        second,
+        keep_alive,
+    );
+    let slots = match unmodified {
+        true => &mut entry.unmodified,
+        false => &mut entry.responses,
+    };
+    slots[usize::from(keep_alive)] = Some(dated.clone());
+    dated
+}
+
+/// Sends a response of this second and ends the request.
+fn send(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
     request
         .connection
         .stream
-        .push(Segment::Bytes(dated.bytes.clone()));
-    request.bytes_sent = dated.bytes.len() as u64;
-    request.body_bytes_sent = request.bytes_sent - dated.head_length as u64;
-    Some(leave(request, keep_alive))
+        .push(Segment::Bytes(response.bytes.clone()));
+    request.bytes_sent = response.bytes.len() as u64;
+    request.body_bytes_sent = request.bytes_sent - response.head_length as u64;
+    leave(request, keep_alive)
 }
 
 /// Writes a response out, head and body contiguous.
@@ -294,6 +352,9 @@ fn write(
     match known {
         Known::File { identity, etag } => {
             fill_head(request, content_type, etag.as_ref(), identity.mtime.0);
+            if request.response.status == 304 {
+                not_modified::forget_body(&mut request.response);
+            }
         }
         Known::Nothing => {
             request.response.content_type = content_type.clone();
@@ -317,38 +378,6 @@ fn write(
         head_length,
         bytes: bytes.into(),
     }
-}
-
-/// Answers If-None-Match and If-Modified-Since: 304, or the whole file by the long way.
-fn conditional(
-    request: &mut Request,
-    content_type: &Bytes,
-    etag: Option<&Bytes>,
-    last_modified: i64,
-    keep_alive: bool,
-) -> Option<After> {
-    fill_head(request, content_type, etag, last_modified);
-    if !not_modified::is_unmodified(request) {
-        request.response.clear();
-        return None;
-    }
-    request.response.status = 304;
-    request.response.content_type = Bytes::new();
-    request.response.content_length = None;
-    request.response.allow_ranges = false;
-    request.response.remove(b"Accept-Ranges");
-    let mut head = Vec::with_capacity(320);
-    write_head(
-        request,
-        Framing {
-            chunked: false,
-            keep_alive,
-        },
-        &mut head,
-    );
-    request.bytes_sent = head.len() as u64;
-    request.connection.stream.push(Segment::Bytes(head.into()));
-    Some(leave(request, keep_alive))
 }
 
 /// The head's fields as the static handler and the constant filters give them.
@@ -387,21 +416,28 @@ fn leave(request: &mut Request, keep_alive: bool) -> After {
     After::KeepAlive
 }
 
-/// Whether the path still holds what the response says.
-fn confirm(entry: &mut Entry, plan: &Plan) -> bool {
-    let now = engine::now();
-    match &entry.known {
-        Known::File { identity, .. } => {
-            if let Some(valid) = plan.open_file_cache.valid()
-                && now.duration_since(entry.confirmed) < valid
-            {
-                return true;
-            }
-            entry.confirmed = now;
-            stat_now(&entry.path).is_ok_and(|metadata| Identity::from(&metadata) == *identity)
-        }
-        Known::Nothing => stat_now(&entry.path).is_err_and(|error| is_missing(&error)),
+/// Whether the path still holds what the response says: until when that need not be asked again,
+/// or `None` if it no longer does.
+fn confirm(entry: &mut Entry, plan: &Plan) -> Option<Duration> {
+    let now = engine::uptime();
+    let cache = &plan.open_file_cache;
+    let valid = match &entry.known {
+        Known::File { .. } => cache.valid(),
+        Known::Nothing => cache.valid().filter(|_| cache.keeps_errors()),
+    };
+    let valid = valid.unwrap_or_default();
+    if now.saturating_sub(entry.confirmed) < valid {
+        return Some(entry.confirmed + valid);
     }
+    entry.confirmed = now;
+    let found = stat_now(&entry.path);
+    let holds = match &entry.known {
+        Known::File { identity, .. } => {
+            found.is_ok_and(|metadata| Identity::from(&metadata) == *identity)
+        }
+        Known::Nothing => found.is_err_and(|error| is_missing(&error)),
+    };
+    holds.then(|| now + valid)
 }
 
 fn is_missing(error: &std::io::Error) -> bool {
@@ -476,8 +512,9 @@ fn keep(request: &Request, path: &[u8], known: Known, body: Bytes, content_type:
     let entry = Entry {
         path: Request::path_of(path),
         known,
-        confirmed: engine::now(),
+        confirmed: engine::uptime(),
         responses: [None, None],
+        unmodified: [None, None],
         body: Bytes::copy_from_slice(&body),
         content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
     };

@@ -152,6 +152,8 @@ pub struct Request {
     /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
     /// is compared and never followed; the generation in `local` keeps the place taken.
     pub repeatable: Option<*const AddressServers>,
+    /// What it was answered with then, if the same head may be answered alike.
+    pub answer: Option<crate::http::hot::Answer>,
 }
 
 /// Where the request loop goes on.

@@ -363,7 +363,9 @@ impl H1 {
                     length -= part;
                 }
             }
-            Piece::Flush => self.connection.stream.start_send(),
+            Piece::Flush => {
+                self.connection.stream.start_send();
+            }
             Piece::Last => {
                 if self.chunked {
                     self.push_last_chunk(request);
@@ -574,7 +576,7 @@ pub fn may_keep_alive(connection: &Connection, request: &Request) -> bool {
     let core = &request.plan.core;
     !core.keepalive_timeout.is_zero()
         && connection.requests.get() < core.keepalive_requests
-        && engine::now().saturating_duration_since(connection.started) <= core.keepalive_time
+        && engine::uptime().saturating_sub(connection.accepted) <= core.keepalive_time
         && !connection.worker.quitting()
         && !connection.is_left_over()
         && core.keepalive_disable.allows(request)

@@ -23,10 +23,14 @@ pub(super) fn check(request: &mut Request) -> Result<(), u16> {
     if conditions.is_empty() {
         return Ok(());
     }
-    match conditions.evaluate(&request.response, request.plan.core.if_modified_since) {
+    let response = &request.response;
+    let tag = response.field(b"ETag").map(|tag| &tag[..]);
+    let mode = request.plan.core.if_modified_since;
+    match conditions.evaluate(last_modified(response), tag, mode) {
         Verdict::Send => Ok(()),
         Verdict::NotModified => {
-            into_not_modified(&mut request.response);
+            request.response.status = 304;
+            forget_body(&mut request.response);
             Ok(())
         }
         Verdict::Failed => {
@@ -36,15 +40,11 @@ pub(super) fn check(request: &mut Request) -> Result<(), u16> {
     }
 }
 
-/// Whether the request has any condition.
-pub fn is_conditional(request: &Request) -> bool {
-    !Conditions::of(request).is_empty()
-}
-
-/// Whether the answer is 304 if `request.response` is what would be sent with 200.
-pub fn is_unmodified(request: &Request) -> bool {
+/// What the request's conditions, if it has any, say of a representation that was last modified
+/// at `time` and has this `tag`.
+pub fn verdict(request: &Request, time: Option<i64>, tag: Option<&[u8]>) -> Verdict {
     let mode = request.plan.core.if_modified_since;
-    Conditions::of(request).evaluate(&request.response, mode) == Verdict::NotModified
+    Conditions::of(request).evaluate(time, tag, mode)
 }
 
 /// The conditional fields of a request.
@@ -56,10 +56,14 @@ struct Conditions<'a> {
     none_matching: Option<&'a [u8]>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+/// How conditions turn out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The representation is sent.
     Send,
+    /// The client has it: 304.
     NotModified,
+    /// The client wants another one: 412.
     Failed,
 }
 
@@ -80,9 +84,8 @@ impl<'a> Conditions<'a> {
             && self.none_matching.is_none()
     }
 
-    fn evaluate(&self, response: &Response, mode: IfModifiedSince) -> Verdict {
-        let time = last_modified(response);
-        let tag = response.field(b"ETag").map(|tag| &tag[..]);
+    /// What they say of a representation that was last modified at `time` and has this `tag`.
+    fn evaluate(&self, time: Option<i64>, tag: Option<&[u8]>, mode: IfModifiedSince) -> Verdict {
         // nginx takes a date that cannot be read for one before all others.
         let date = |value: &[u8]| date::parse_http(value).unwrap_or(-1);
 
@@ -119,8 +122,7 @@ impl<'a> Conditions<'a> {
 }
 
 /// The head of a 304 keeps what identifies the representation and loses what describes a body.
-fn into_not_modified(response: &mut Response) {
-    response.status = 304;
+pub fn forget_body(response: &mut Response) {
     response.status_text = None;
     response.content_type = Bytes::new();
     response.content_type_parameters = Bytes::new();
@@ -136,6 +138,7 @@ mod tests {
 
     const TIME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+    const TIME_AND_TAG: (Option<i64>, Option<&[u8]>) = (Some(784_111_777), Some(b"\"a\""));
     const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 
     fn response() -> Response {
@@ -168,7 +171,7 @@ mod tests {
                 ..Conditions::default()
             },
         };
-        conditions.evaluate(&response(), mode)
+        conditions.evaluate(TIME_AND_TAG.0, TIME_AND_TAG.1, mode)
     }
 
     #[test]
@@ -207,7 +210,7 @@ mod tests {
                 modified_since: Some(value.as_bytes()),
                 ..Conditions::default()
             };
-            conditions.evaluate(&response(), IfModifiedSince::Exact)
+            conditions.evaluate(TIME_AND_TAG.0, TIME_AND_TAG.1, IfModifiedSince::Exact)
         };
         assert_eq!(both(b"\"a\"", TIME), Verdict::NotModified);
         assert_eq!(both(b"\"b\"", TIME), Verdict::Send);
@@ -221,8 +224,8 @@ mod tests {
         response.content_length = Some(5);
         response.allow_ranges = true;
         response.add("Content-Encoding", "gzip");
-        into_not_modified(&mut response);
-        assert_eq!((response.status, response.content_length), (304, None));
+        forget_body(&mut response);
+        assert_eq!(response.content_length, None);
         assert!(response.content_type.is_empty() && !response.allow_ranges && response.header_only);
         assert!(response.field(b"Content-Encoding").is_none());
         assert!(response.field(b"ETag").is_some());

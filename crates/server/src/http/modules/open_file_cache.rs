@@ -100,6 +100,11 @@ impl OpenFileCache {
     pub fn valid(&self) -> Option<Duration> {
         self.cache.map(|_| self.valid)
     }
+
+    /// Whether it also remembers what is not there.
+    pub fn keeps_errors(&self) -> bool {
+        self.errors
+    }
 }
 
 impl Feature for OpenFileCache {

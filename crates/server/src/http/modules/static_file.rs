@@ -288,7 +288,7 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u1
 }
 
 /// The line for a file that is still not there, as `refused` writes it.
-pub fn log_missing(request: &Request, path: &Path) {
+pub fn log_missing(request: &Request, path: &Path) -> bool {
     if request.plan.core.log_not_found {
         let reason = io::Error::from_raw_os_error(libc::ENOENT);
         let path = log::Printable(path.as_os_str().as_bytes());
@@ -299,6 +299,7 @@ pub fn log_missing(request: &Request, path: &Path) {
             log::Errno(&reason)
         );
     }
+    request.plan.core.log_not_found
 }
 
 /// The URI with a slash at its end, escaped, with the arguments.
