@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{cli, docs};
+use crate::{cli, docs, serve};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -26,6 +26,7 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(serve::Arguments),
     Docs(docs::Arguments),
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn is_one(arguments: &[OsString]) -> bool {
 /// process with code 2, as clap does it.
 pub(crate) fn run() -> ExitCode {
     match Program::parse().command {
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Docs(arguments) => docs::run(&arguments),
     }
 }

@@ -6,6 +6,8 @@ mod commands;
 mod docs;
 mod main_level;
 mod modules;
+mod private_folder;
+mod serve;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,0 +1,81 @@
+//! A folder of this run alone: pid file, temporary files, logs.
+//!
+//! It is made anew, so nobody else can have put anything into it, and goes with its owner.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// How often another name is tried where one is taken.
+const ATTEMPTS: u32 = 100;
+
+/// The folder; removed with everything in it when the value is dropped, unless it is to stay.
+#[derive(Debug)]
+pub(crate) struct PrivateFolder {
+    path: PathBuf,
+    stays: bool,
+}
+
+impl PrivateFolder {
+    /// A folder among the temporary files, removed at the end. The error names what could not be
+    /// made.
+    pub(crate) fn temporary(purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
+        let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let base = base.filter(|path| path.is_dir());
+        let base = base.unwrap_or_else(std::env::temp_dir);
+        let process = std::process::id();
+        let mut number = 0;
+        loop {
+            let path = base.join(format!("tidegate-{purpose}-{process}-{number}"));
+            match make(&path) {
+                Ok(()) => return Ok(PrivateFolder { path, stays: false }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < ATTEMPTS => {
+                    number += 1;
+                }
+                Err(error) => return Err((path, error)),
+            }
+        }
+    }
+
+    /// Where it is, absolute.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Makes a folder for its owner. Where that is root, a worker process of another user must reach
+/// what it owns in it, but need not see what else there is.
+fn make(path: &Path) -> io::Result<()> {
+    let mode = if process::identity::is_superuser() {
+        0o711
+    } else {
+        0o700
+    };
+    DirBuilder::new().mode(mode).create(path)
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        if !self.stays {
+            // What cannot be removed is no reason to fail at the end.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_its_own_and_goes_with_its_owner() {
+        let one = PrivateFolder::temporary("test").unwrap();
+        let other = PrivateFolder::temporary("test").unwrap();
+        assert_ne!(one.path(), other.path());
+        fs::write(one.path().join("file"), "").unwrap();
+        let path = one.path().to_owned();
+        drop(one);
+        assert!(!path.exists() && other.path().is_dir());
+    }
+}

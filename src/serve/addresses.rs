@@ -1,0 +1,211 @@
+//! Where `serve` listens: what `--listen` means, which port is free, and under which URLs people
+//! reach it.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+
+/// The port that is meant where none is given.
+const PORT: u16 = 8080;
+
+/// How many ports are tried, from [`PORT`] on, where none was asked for.
+const PORTS_TRIED_MAX: u16 = 100;
+
+/// Where to listen.
+pub(super) struct Chosen {
+    pub(super) addresses: Vec<SocketAddr>,
+    /// What to say where it is not what people expect.
+    pub(super) note: Option<String>,
+}
+
+/// What `--listen` asks for, checked to be free; without it the first free port from 8080 on. The
+/// error is the line to print.
+pub(super) fn choose(listen: &[String]) -> Result<Chosen, String> {
+    if listen.is_empty() {
+        return first_free(PORT);
+    }
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for text in listen {
+        for address in parse(text)? {
+            let address = bind(address).map_err(|error| {
+                process::log::failure(&format!("cannot listen on {address}"), &error)
+            })?;
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    Ok(Chosen {
+        addresses,
+        note: None,
+    })
+}
+
+fn first_free(wanted: u16) -> Result<Chosen, String> {
+    let last = wanted.saturating_add(PORTS_TRIED_MAX - 1);
+    for port in wanted..=last {
+        match bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
+            Ok(address) => {
+                let note =
+                    (port != wanted).then(|| format!("Port {wanted} is taken, this is {port}."));
+                return Ok(Chosen {
+                    addresses: vec![address],
+                    note,
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => {
+                let call = format!("cannot listen on 127.0.0.1:{port}");
+                return Err(process::log::failure(&call, &error));
+            }
+        }
+    }
+    Err(format!(
+        "no port from {wanted} to {last} is free on 127.0.0.1; name one with --listen"
+    ))
+}
+
+/// Binds for a moment, to learn whether that will do and which port 0 stands for.
+fn bind(address: SocketAddr) -> io::Result<SocketAddr> {
+    TcpListener::bind(address)?.local_addr()
+}
+
+/// The addresses that a `--listen` names: a host name may have several.
+fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        // Nothing is open to the network that nobody asked to be.
+        return Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]);
+    }
+    let unbracketed = text.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = unbracketed.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::from((ip, PORT))]);
+    }
+    let with_port = match text.rsplit_once(':') {
+        Some(("" | "*", port)) => format!("0.0.0.0:{port}"),
+        Some(_) => text.to_owned(),
+        None => format!("{}:{PORT}", if text == "*" { "0.0.0.0" } else { text }),
+    };
+    let found = with_port
+        .to_socket_addrs()
+        .map_err(|error| format!("--listen {text}: {error}"))?;
+    Ok(found.collect())
+}
+
+/// The URLs of some addresses: of one that stands for all, each that this machine has.
+pub(super) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
+    let mut urls = Vec::new();
+    for address in addresses {
+        let port = address.port();
+        let ips = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => {
+                let table = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+                all(Ipv4Addr::LOCALHOST.into(), own_ipv4(&table))
+            }
+            IpAddr::V6(ip) if ip.is_unspecified() => {
+                let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+                all(Ipv6Addr::LOCALHOST.into(), own_ipv6(&table))
+            }
+            ip => vec![ip],
+        };
+        let new: Vec<String> = ips
+            .into_iter()
+            .map(|ip| format!("http://{}/", SocketAddr::from((ip, port))))
+            .collect();
+        urls.extend(new);
+    }
+    urls
+}
+
+fn all<Ip: Into<IpAddr>>(loopback: IpAddr, others: Vec<Ip>) -> Vec<IpAddr> {
+    let others = others.into_iter().map(Into::into);
+    std::iter::once(loopback).chain(others).collect()
+}
+
+/// The addresses of this machine in the kernel's routing table: the line after an address says
+/// what kind it is.
+fn own_ipv4(table: &str) -> Vec<Ipv4Addr> {
+    let mut found: Vec<Ipv4Addr> = Vec::new();
+    let mut last = None;
+    for line in table.lines() {
+        if let Some((_, address)) = line.split_once("|-- ") {
+            last = address.trim().parse().ok();
+        } else if line.trim() == "/32 host LOCAL"
+            && let Some(address) = last
+            && !Ipv4Addr::is_loopback(&address)
+            && !found.contains(&address)
+        {
+            found.push(address);
+        }
+    }
+    found
+}
+
+/// The same of the kernel's list of IPv6 addresses, without those of single links: their URLs
+/// would need the name of an interface.
+fn own_ipv6(table: &str) -> Vec<Ipv6Addr> {
+    const GLOBAL: &str = "00";
+    let address = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let digits = fields.next()?;
+        let scope = fields.nth(2)?;
+        let bits = u128::from_str_radix(digits, 16).ok()?;
+        (scope == GLOBAL).then(|| Ipv6Addr::from(bits))
+    };
+    table.lines().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_the_usual() {
+        for (text, expected) in [
+            ("9000", "127.0.0.1:9000"),
+            ("0.0.0.0", "0.0.0.0:8080"),
+            ("127.0.0.2:81", "127.0.0.2:81"),
+            (":81", "0.0.0.0:81"),
+            ("*:81", "0.0.0.0:81"),
+            ("*", "0.0.0.0:8080"),
+            ("[::1]", "[::1]:8080"),
+            ("::1", "[::1]:8080"),
+            ("[::]:81", "[::]:81"),
+        ] {
+            let expected: SocketAddr = expected.parse().unwrap();
+            assert_eq!(parse(text), Ok(vec![expected]), "{text}");
+        }
+        assert!(parse("127.0.0.1:99999").is_err());
+    }
+
+    #[test]
+    fn a_taken_port_is_an_error_where_it_was_asked_for_and_passed_by_where_not() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = choose(&[port.to_string()]).err().unwrap();
+        let expected = format!("cannot listen on 127.0.0.1:{port} (98: Address already in use)");
+        assert_eq!(error, expected);
+        let chosen = first_free(port).unwrap();
+        let free = chosen.addresses[0].port();
+        assert!(free > port);
+        let note = format!("Port {port} is taken, this is {free}.");
+        assert_eq!(chosen.note, Some(note));
+    }
+
+    #[test]
+    fn own_addresses_are_found_in_the_tables_of_the_kernel() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     \
+                     |-- 192.168.1.0\n        /24 link UNICAST\n     |-- 192.168.1.7\n        /32 \
+                     host LOCAL\n     |-- 192.168.1.255\n        /32 link BROADCAST\nLocal:\n     \
+                     |-- 192.168.1.7\n        /32 host LOCAL\n";
+        assert_eq!(own_ipv4(table), [Ipv4Addr::new(192, 168, 1, 7)]);
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     fe800000000000000000000000000001 02 40 20 80     eth0\n\
+                     20010db8000000000000000000000007 02 40 00 80     eth0\n";
+        assert_eq!(
+            own_ipv6(table),
+            ["2001:db8::7".parse::<Ipv6Addr>().unwrap()]
+        );
+        let urls = urls(&["127.0.0.1:80".parse().unwrap(), "[::1]:81".parse().unwrap()]);
+        assert_eq!(urls, ["http://127.0.0.1:80/", "http://[::1]:81/"]);
+    }
+}

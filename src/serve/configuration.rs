@@ -1,0 +1,289 @@
+//! The configuration that `serve` amounts to.
+//!
+//! Nothing here is more than somebody could have written; it decides what is sensible where nobody
+//! says: what is cached, compressed, hidden and logged.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use super::types;
+
+/// What a site is like.
+pub(super) struct Site {
+    pub(super) listen: Vec<SocketAddr>,
+    /// A folder for the pid file and request bodies.
+    pub(super) folder: String,
+    /// `--types`
+    pub(super) types: Option<String>,
+    /// The file of names and passwords, where they are asked for.
+    pub(super) users: Option<String>,
+    /// The arguments of `user`, where the master is root.
+    pub(super) user: Option<String>,
+    pub(super) access_log: AccessLog,
+    pub(super) browse: bool,
+    pub(super) spa: bool,
+    pub(super) cors: bool,
+    pub(super) hidden: bool,
+}
+
+/// How requests are logged, to standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AccessLog {
+    /// One short line a request.
+    Terminal {
+        /// Whether the status has a colour.
+        colours: bool,
+    },
+    /// One object a request.
+    Json,
+}
+
+/// Names that hold a digest of what is in the file, as bundlers make them: letters and digits in
+/// eight or more hexadecimal digits before the extension. Under such a name nothing ever changes.
+const DIGEST_NAME: &str = "[.-](?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\
+                           \\.(?:css|js|mjs|wasm|woff2?|png|jpe?g|gif|svg|webp|avif)$";
+
+/// Caches ask before they use what they have; an answer without a body then.
+const ASK: &str = "no-cache";
+
+/// A year: the longest that RFC 9111 recommends.
+const KEEP: &str = "public, max-age=31536000, immutable";
+
+impl Site {
+    /// The whole text.
+    pub(super) fn configuration(&self) -> String {
+        let folder = &self.folder;
+        let user = match &self.user {
+            Some(user) => format!("user {user};\n"),
+            None => String::new(),
+        };
+        let further_types = match &self.types {
+            Some(path) => format!("    include {};\n", quoted(path)),
+            None => String::new(),
+        };
+        format!(
+            "\
+daemon off;
+{user}worker_processes auto;
+pid {pid};
+error_log stderr error;
+events {{}}
+http {{
+{types}{further_types}    default_type application/octet-stream;
+    charset utf-8;
+    charset_types {charset_types};
+    gzip on;
+    gzip_vary on;
+    gzip_proxied any;
+    gzip_min_length 1000;
+    gzip_types {gzip_types};
+    gzip_static on;
+    sendfile on;
+    tcp_nopush on;
+    log_not_found off;
+    client_body_temp_path {body};
+    proxy_temp_path {proxy};
+{access_log}{server}}}
+",
+            pid = quoted(&format!("{folder}/pid")),
+            body = quoted(&format!("{folder}/body")),
+            proxy = quoted(&format!("{folder}/proxy")),
+            types = types::block(),
+            charset_types = types::with_charset(),
+            gzip_types = types::worth_compressing(),
+            access_log = self.access_log.lines(),
+            server = self.server(),
+        )
+    }
+
+    fn server(&self) -> String {
+        let mut text = String::from("    server {\n");
+        let mut line = |line: &str| {
+            let _ = writeln!(text, "        {line}");
+        };
+        for address in &self.listen {
+            line(&format!("listen {address};"));
+        }
+        line("root .;");
+        line("index index.html index.htm;");
+        // The port that people see may be another one than ours.
+        line("absolute_redirect off;");
+        self.headers(ASK).iter().for_each(|header| line(header));
+        if let Some(users) = &self.users {
+            line("auth_basic \"this site\";");
+            line(&format!("auth_basic_user_file {};", quoted(users)));
+        }
+        if self.cors {
+            // Browsers ask without a name and a password, so this comes before those are wanted.
+            line("if ($request_method = OPTIONS) { return 204; }");
+        }
+        if self.browse {
+            line("autoindex on;");
+            line("autoindex_exact_size off;");
+            line("autoindex_localtime on;");
+        }
+        if self.spa {
+            line("location / { try_files $uri $uri/ /index.html; }");
+        }
+        if !self.hidden {
+            // RFC 8615 has a name for what is not meant to be hidden.
+            line("location ^~ /.well-known/ {");
+            line("    location ~ ^/\\.well-known/(?:.*/)?\\. { return 404; }");
+            line("}");
+            line("location ~ /\\. { return 404; }");
+        }
+        line(&format!("location ~ {} {{", quoted(DIGEST_NAME)));
+        self.headers(KEEP)
+            .iter()
+            .for_each(|header| line(&format!("    {header}")));
+        line("}");
+        if self.spa {
+            // What has an extension is a file or nothing.
+            line("location ~ \\.[^/.]+$ {}");
+        }
+        text.push_str("    }\n");
+        text
+    }
+
+    /// Every header of a scope: a location with one of its own has no other.
+    fn headers(&self, caching: &str) -> Vec<String> {
+        let mut headers = vec![format!("add_header Cache-Control \"{caching}\";")];
+        if self.cors {
+            let cors = [
+                ("Origin", "*"),
+                ("Methods", "GET, HEAD, OPTIONS"),
+                ("Headers", "*, Authorization, Range"),
+            ];
+            let allow = |(name, value): (&str, &str)| {
+                format!("add_header Access-Control-Allow-{name} \"{value}\" always;")
+            };
+            headers.extend(cors.map(allow));
+            headers.push("add_header Access-Control-Expose-Headers \"*\" always;".to_owned());
+            headers.push("add_header Access-Control-Max-Age 86400 always;".to_owned());
+        }
+        headers
+    }
+}
+
+impl AccessLog {
+    /// The lines of the `http` block.
+    fn lines(self) -> String {
+        match self {
+            AccessLog::Json => json_lines(),
+            AccessLog::Terminal { colours } => terminal_lines(colours),
+        }
+    }
+}
+
+fn json_lines() -> String {
+    let fields = [
+        ("time", "\"$time_iso8601\""),
+        ("client", "\"$remote_addr\""),
+        ("user", "\"$remote_user\""),
+        ("method", "\"$request_method\""),
+        ("host", "\"$host\""),
+        ("uri", "\"$request_uri\""),
+        ("protocol", "\"$server_protocol\""),
+        ("status", "$status"),
+        ("bytes", "$body_bytes_sent"),
+        ("seconds", "$request_time"),
+        ("referer", "\"$http_referer\""),
+        ("user_agent", "\"$http_user_agent\""),
+    ];
+    let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
+    format!(
+        "    log_format json escape=json '{{{}}}';\n    access_log /dev/stdout json;\n",
+        fields.join(",")
+    )
+}
+
+/// A format for each class of status: colours are text of the format, because values of variables
+/// are made harmless.
+fn terminal_lines(colours: bool) -> String {
+    let mut text =
+        String::from("    map $time_iso8601 $clock { default -; ~T(?<of_day>[0-9:]+) $of_day; }\n");
+    let classes = [
+        ("done", "~^2 1; default 0;", 32),
+        ("moved", "~^3 1; default 0;", 36),
+        ("refused", "~^4 1; default 0;", 33),
+        ("failed", "~^[234] 0; default 1;", 31),
+    ];
+    for (name, rows, colour) in classes {
+        let status = match colours {
+            true => format!("\u{1b}[{colour}m$status\u{1b}[0m"),
+            false => "$status".to_owned(),
+        };
+        let _ = write!(
+            text,
+            "    map $status ${name} {{ {rows} }}
+    log_format {name} '$clock $request_method $request_uri {status} ${{body_bytes_sent}}B \
+             ${{request_time}}s';
+    access_log /dev/stdout {name} if=${name};\n"
+        );
+    }
+    text
+}
+
+/// A word in quotes.
+pub(super) fn quoted(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{escaped}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    use crate::application::{Texts, registry};
+
+    fn site() -> Site {
+        Site {
+            listen: vec!["127.0.0.1:8080".parse().unwrap()],
+            folder: "/tmp/a \"b\" \\c".to_owned(),
+            types: None,
+            users: None,
+            user: None,
+            access_log: AccessLog::Json,
+            browse: false,
+            spa: false,
+            cors: false,
+            hidden: false,
+        }
+    }
+
+    /// The errors that reading a text finds.
+    fn errors(text: &str) -> Vec<String> {
+        let path = Path::new("/serve.conf");
+        let texts = Texts([(path.to_owned(), text.as_bytes().to_vec())].into());
+        let loaded = conf::load(path, Path::new("/"), &[], registry(), &texts);
+        loaded
+            .diagnostics
+            .iter()
+            .map(ToString::to_string)
+            .filter(|text| !text.contains("no effect"))
+            .collect()
+    }
+
+    #[test]
+    fn every_combination_is_read_without_a_word() {
+        let logs = [
+            AccessLog::Json,
+            AccessLog::Terminal { colours: false },
+            AccessLog::Terminal { colours: true },
+        ];
+        for (number, access_log) in (0..32).zip(logs.into_iter().cycle()) {
+            let site = Site {
+                access_log,
+                browse: number & 1 != 0,
+                spa: number & 2 != 0,
+                cors: number & 4 != 0,
+                hidden: number & 8 != 0,
+                users: (number & 16 != 0).then(|| "/tmp/users".to_owned()),
+                ..site()
+            };
+            let text = site.configuration();
+            assert_eq!(errors(&text), [""; 0], "{text}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! `tidegate serve DIR`: a site without any configuration.
+//!
+//! Nothing is served by other code than everywhere else: the arguments become the text of a
+//! configuration ([`configuration`]), which takes the way of every configuration. Here are the
+//! arguments, the addresses and what is printed.
+//!
+//! Deliberately not here: passing requests on, several sites, reload. Who wants those writes a
+//! configuration; `--print-configuration` is the one to begin with.
+
+mod addresses;
+mod configuration;
+mod password;
+mod types;
+
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use process::{Action, ErrorLog, Identity, Options, identity};
+
+use crate::application::{Texts, Tidegate};
+use crate::private_folder::PrivateFolder;
+use configuration::{AccessLog, Site};
+
+/// Serve a folder, without any configuration
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The folder
+    #[arg(default_value = ".")]
+    directory: PathBuf,
+    /// Where to listen: ADDRESS:PORT, a PORT of 127.0.0.1, or an ADDRESS with port 8080; port 0 is
+    /// any free one. Without it 127.0.0.1:8080, or the next port that is free
+    #[arg(short, long, value_name = "ADDRESS:PORT")]
+    listen: Vec<String>,
+    /// List folders that have no index.html
+    #[arg(long)]
+    browse: bool,
+    /// Answer unknown paths without an extension with /index.html, for applications of one page
+    #[arg(long)]
+    spa: bool,
+    /// Let pages of any origin read the site
+    #[arg(long)]
+    cors: bool,
+    /// Ask for a name and a password; USER alone takes the password from the environment variable
+    /// TIDEGATE_PASSWORD
+    #[arg(long, value_name = "USER:PASSWORD")]
+    password: Option<String>,
+    /// Ask for a name and a password of this file, which htpasswd makes
+    #[arg(long, value_name = "FILE", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
+    /// Serve names that begin with a dot, too (.git, .env)
+    #[arg(long)]
+    hidden: bool,
+    /// Types by extension, in the format of nginx's mime.types, in addition to the built-in ones
+    #[arg(long, value_name = "FILE")]
+    types: Option<PathBuf>,
+    /// Whom to serve as when started by root: without it who called sudo, else nobody
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Print the configuration that this amounts to, and serve nothing
+    #[arg(long)]
+    print_configuration: bool,
+}
+
+/// Serves until the process is told to end.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match prepare(arguments) {
+        Ok(Some(prepared)) => prepared.serve(),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(text) => crate::fail(&text),
+    }
+}
+
+/// All that is known before anything is served.
+struct Prepared {
+    options: Options,
+    text: String,
+    announcement: String,
+    /// Removed when it is dropped, at the end.
+    _folder: PrivateFolder,
+}
+
+/// Works out everything; nothing is left to do where the configuration was only to be printed.
+fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
+    let directory = folder(&arguments.directory)?;
+    if arguments.spa && !directory.join("index.html").is_file() {
+        let directory = directory.display();
+        return Err(format!(
+            "--spa answers with index.html, which {directory} does not have"
+        ));
+    }
+    let chosen = addresses::choose(&arguments.listen)?;
+    let user = worker_user(arguments.user)?;
+    let credentials = arguments.password.as_deref();
+    let credentials = credentials.map(password::credentials).transpose()?;
+    let folder = PrivateFolder::temporary("serve").map_err(|(path, error)| {
+        process::log::failure(&format!("mkdir() \"{}\" failed", path.display()), &error)
+    })?;
+    let types = arguments.types.map(|path| readable(&path)).transpose()?;
+    let users = match (credentials, arguments.password_file) {
+        (Some(credentials), _) => {
+            let reader = user.as_ref().map(|user| user.identity.user);
+            Some(credentials.write(folder.path(), reader)?)
+        }
+        (None, Some(path)) => Some(password::link(&readable(&path)?, folder.path())?),
+        (None, None) => None,
+    };
+    let site = Site {
+        listen: chosen.addresses.clone(),
+        folder: text(folder.path())?,
+        types: types.as_deref().map(text).transpose()?,
+        users: users.as_deref().map(text).transpose()?,
+        user: user.as_ref().map(|user| user.line.clone()),
+        access_log: access_log(),
+        browse: arguments.browse,
+        spa: arguments.spa,
+        cors: arguments.cors,
+        hidden: arguments.hidden,
+    };
+    let text = site.configuration();
+    if arguments.print_configuration {
+        print!("{text}");
+        return Ok(None);
+    }
+    let mut announcement = String::new();
+    announcement.extend(chosen.note.map(|note| format!("{note}\n")));
+    announcement.push_str(&greeting(&directory, &chosen.addresses));
+    announcement.extend(user.and_then(|user| user.warning(&directory)));
+    let options = Options {
+        conf_path: folder.path().join("serve.conf"),
+        // Relative, so that a name with `$` in it is no variable: `root` starts here.
+        prefix: directory,
+        error_log: ErrorLog::Stderr,
+        globals: Vec::new(),
+        action: Action::Start,
+        quiet: false,
+    };
+    Ok(Some(Prepared {
+        options,
+        text,
+        announcement,
+        _folder: folder,
+    }))
+}
+
+impl Prepared {
+    fn serve(self) -> ExitCode {
+        let texts = [(self.options.conf_path.clone(), self.text.into_bytes())];
+        let announcement = self.announcement;
+        let tidegate = Tidegate {
+            texts: Texts(texts.into()),
+            // On standard error: where the output is piped, it holds lines of the log alone.
+            serving: Some(Box::new(move || {
+                let _ = std::io::stderr().write_all(announcement.as_bytes());
+            })),
+        };
+        // It lives as long as the process, which is what a leak is.
+        process::run(self.options, Box::leak(Box::new(tidegate)))
+    }
+}
+
+/// The folder to serve, absolute.
+fn folder(path: &Path) -> Result<PathBuf, String> {
+    let path = readable(path)?;
+    if path.is_dir() {
+        Ok(path)
+    } else {
+        Err(format!("{} is not a folder", path.display()))
+    }
+}
+
+/// A path that exists, absolute.
+fn readable(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|error| {
+        process::log::failure(&format!("\"{}\" cannot be used", path.display()), &error)
+    })
+}
+
+/// A path as it may stand in a configuration of ours.
+fn text(path: &Path) -> Result<String, String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// Lines for people on a terminal, JSON for programs.
+fn access_log() -> AccessLog {
+    if !std::io::stdout().is_terminal() {
+        return AccessLog::Json;
+    }
+    // https://no-color.org: any value but the empty one.
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    AccessLog::Terminal { colours: !plain }
+}
+
+fn greeting(directory: &Path, addresses: &[SocketAddr]) -> String {
+    let mut text = format!("Serving {} at\n", directory.display());
+    for url in addresses::urls(addresses) {
+        text.push_str(&format!("  {url}\n"));
+    }
+    text.push_str("Ctrl-C ends it.\n");
+    text
+}
+
+/// Whom the worker process becomes.
+struct User {
+    /// The arguments of `user`.
+    line: String,
+    identity: Identity,
+}
+
+/// Whom to serve as; nobody else where this process is not root.
+fn worker_user(wanted: Option<String>) -> Result<Option<User>, String> {
+    if !identity::is_superuser() {
+        return match wanted {
+            Some(_) => Err("--user is for root only".to_owned()),
+            None => Ok(None),
+        };
+    }
+    let resolve = |user: &str, group: Option<&str>| {
+        let identity = Identity::resolve(user, group)?;
+        let line = [user]
+            .into_iter()
+            .chain(group)
+            .collect::<Vec<_>>()
+            .join(" ");
+        Ok::<_, identity::UnknownName>(User { line, identity })
+    };
+    if let Some(name) = wanted {
+        return resolve(&name, None)
+            .map(Some)
+            .map_err(|error| error.to_string());
+    }
+    let caller = std::env::var("SUDO_USER")
+        .ok()
+        .and_then(|name| resolve(&name, None).ok());
+    let user = match caller {
+        Some(user) => user,
+        None => resolve("nobody", Some("nogroup"))
+            .or_else(|_| resolve("nobody", None))
+            .map_err(|error| error.to_string())?,
+    };
+    Ok(Some(user))
+}
+
+impl User {
+    /// What to say where the user may not enter the folder: every answer would be 403.
+    fn warning(&self, directory: &Path) -> Option<String> {
+        let closed = directory
+            .ancestors()
+            .find(|folder| !self.may_enter(folder))?;
+        Some(format!(
+            "Warning: user {} may not enter {}, so every answer will be 403; --user NAME serves \
+             as somebody else.\n",
+            self.identity.name,
+            closed.display()
+        ))
+    }
+
+    fn may_enter(&self, folder: &Path) -> bool {
+        let Ok(metadata) = folder.metadata() else {
+            return true;
+        };
+        let Identity {
+            user,
+            group,
+            ref groups,
+            ..
+        } = self.identity;
+        let owner = metadata.gid();
+        let bit = if user == 0 || metadata.uid() == user {
+            0o100
+        } else if owner == group || groups.contains(&owner) {
+            0o010
+        } else {
+            0o001
+        };
+        user == 0 || metadata.mode() & bit != 0
+    }
+}
