@@ -11,9 +11,9 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
 use crate::http::modules::{
-    access, auth_basic, auth_request, autoindex, disable_symlinks, geo, gzip_static, index, map,
-    mirror, open_file_cache, post_action, proxy, rewrite, split_clients, static_file, stub_status,
-    try_files, upstream,
+    access, auth_basic, auth_request, autoindex, dav, disable_symlinks, geo, gzip_static, index,
+    map, mirror, open_file_cache, post_action, proxy, rewrite, split_clients, static_file,
+    stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -36,6 +36,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     disable_symlinks::DisableSymlinks::DIRECTIVES,
     try_files::DIRECTIVES,
     mirror::Mirror::DIRECTIVES,
+    dav::Dav::DIRECTIVES,
     access::Access::DIRECTIVES,
     auth_basic::AuthBasic::DIRECTIVES,
     auth_request::AuthRequest::DIRECTIVES,
@@ -64,6 +65,7 @@ const MODULES: &[&str] = &[
     "ngx_http_auth_request_module",
     "ngx_http_autoindex_module",
     "ngx_http_charset_filter_module",
+    "ngx_http_dav_module",
     "ngx_http_empty_gif_module",
     "ngx_http_geo_module",
     "ngx_http_gunzip_filter_module",

@@ -3,6 +3,7 @@
 //! Handlers that stream it read from the exchange themselves; [`read`] is for those that need
 //! it whole, as nginx's `proxy_request_buffering on` does.
 
+use std::cell::Cell;
 use std::future::ready;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -110,6 +111,8 @@ enum Stored {
 
 /// A file that holds a body.
 struct TemporaryFile {
+    /// Somebody has taken the file, and does with it as he likes.
+    taken: Cell<bool>,
     file: File,
     /// The name that it has or, without `client_body_in_file_only`, had.
     path: PathBuf,
@@ -118,7 +121,7 @@ struct TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        if self.in_file_only == InFileOnly::Removed {
+        if self.in_file_only == InFileOnly::Removed && !self.taken.get() {
             // Somebody else may have removed or moved it: that is what it is there for.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -135,6 +138,8 @@ pub struct RequestBody {
     ended: bool,
     stored: Stored,
     dropped: bool,
+    /// It goes to a file with a name, for a handler that moves the file.
+    to_file: bool,
 }
 
 impl RequestBody {
@@ -248,6 +253,17 @@ impl RequestBody {
         }
     }
 
+    /// The name of the temporary file that [`read_into_file`] made, which is left to the caller.
+    pub fn take_file(&self) -> Option<PathBuf> {
+        match &self.stored {
+            Stored::File(temporary) if temporary.in_file_only == InFileOnly::Removed => {
+                temporary.taken.set(true);
+                Some(temporary.path.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// The name that the temporary file has or had (`$request_body_file`).
     pub fn file_name(&self) -> Option<&Path> {
         match &self.stored {
@@ -296,6 +312,21 @@ pub async fn read(
         }
     }
     store(request, parts, stored).await.map_err(Ok)
+}
+
+/// Reads the body whole into a file that has a name until the request ends: see
+/// [`RequestBody::take_file`].
+pub async fn read_into_file(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    request.body.to_file = true;
+    if matches!(request.body.stored, Stored::Memory(_))
+        && let Stored::Memory(parts) = std::mem::take(&mut request.body.stored)
+    {
+        return store(request, parts, None).await.map_err(Ok);
+    }
+    read(request, exchange).await
 }
 
 /// Reads what has come of the body already. `None` where that is the whole, which is then stored
@@ -372,7 +403,7 @@ async fn store(
     begun: Option<(TemporaryFile, u64)>,
 ) -> Result<(), u16> {
     request.body.note_end();
-    let in_file = request.plan.body.in_file_only != InFileOnly::Off && request.body.is_announced();
+    let in_file = in_file_only(request) != InFileOnly::Off && request.body.is_announced();
     let begun = match begun {
         None if in_file => Some((create(request).await?, 0)),
         begun => begun,
@@ -469,18 +500,22 @@ const NAME_JUMP: u64 = 123_456;
 /// crash leaves the file behind.
 async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let directory = request.plan.body.directory.clone();
-    let in_file_only = request.plan.body.in_file_only;
-    let (path, made) = engine::blocking(move || create_in(&directory, in_file_only)).await;
+    let in_file_only = in_file_only(request);
+    let mode = if request.body.to_file { 0o660 } else { 0o600 };
+    let (path, made) = engine::blocking(move || create_in(&directory, in_file_only, mode)).await;
     let shown = path.display();
     match made {
         Ok(file) => {
             const TEXT: &str = "a client request body is buffered to a temporary file";
-            if in_file_only == InFileOnly::Off {
+            if request.body.to_file {
+                // Nothing out of the ordinary.
+            } else if in_file_only == InFileOnly::Off {
                 log::error!(request, Warn, "{TEXT} {shown}");
             } else {
                 log::error!(request, Notice, "{TEXT} {shown}");
             }
             Ok(TemporaryFile {
+                taken: Cell::new(false),
                 file: File::from(file),
                 path,
                 in_file_only,
@@ -494,9 +529,21 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     }
 }
 
-fn create_in(directory: &Path, in_file_only: InFileOnly) -> (PathBuf, io::Result<std::fs::File>) {
+/// `client_body_in_file_only`, as the request's handler overrides it.
+fn in_file_only(request: &Request) -> InFileOnly {
+    match request.body.to_file {
+        true => InFileOnly::Removed,
+        false => request.plan.body.in_file_only,
+    }
+}
+
+fn create_in(
+    directory: &Path,
+    in_file_only: InFileOnly,
+    mode: u32,
+) -> (PathBuf, io::Result<std::fs::File>) {
     let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
+    options.read(true).write(true).create_new(true).mode(mode);
     let mut step = 1;
     loop {
         let number = NEXT_NAME.fetch_add(step, Ordering::Relaxed) % 10_000_000_000;
@@ -523,8 +570,9 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("tidegate-body-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let make = |in_file_only| {
-            let (path, file) = create_in(&directory, in_file_only);
+            let (path, file) = create_in(&directory, in_file_only, 0o600);
             TemporaryFile {
+                taken: Cell::new(false),
                 file: File::from(file.unwrap()),
                 path,
                 in_file_only,

@@ -16,6 +16,7 @@ use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
 use crate::http::modules::auth_basic::AuthBasic;
+use crate::http::modules::dav::Dav;
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
@@ -640,6 +641,7 @@ impl Builder<'_, '_> {
                 .filter(|action| !action.is_off()),
             mirror: Some(compiler.feature_or_report::<Mirror>(scope)?)
                 .filter(|mirror| !mirror.is_off()),
+            dav: Some(compiler.feature_or_report::<Dav>(scope)?).filter(|dav| !dav.is_off()),
             index: compiler.feature_or_report(scope)?,
             autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,

@@ -17,9 +17,9 @@ use crate::http::filters::{
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
-    disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index, mirror::Mirror,
-    open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy, rewrite::Script,
-    static_file::Types, try_files::TryFiles,
+    dav::Dav, disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index,
+    mirror::Mirror, open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy,
+    rewrite::Script, static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
 use base::hash::Map;
@@ -79,6 +79,8 @@ pub struct Plan {
     pub try_files: Option<Arc<TryFiles>>,
     /// `mirror`; `None` where it is off.
     pub mirror: Option<Arc<Mirror>>,
+    /// `dav_methods` and its family; `None` where it is off.
+    pub dav: Option<Arc<Dav>>,
     /// `index`.
     pub index: Arc<Index>,
     /// `autoindex`.

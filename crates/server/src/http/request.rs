@@ -18,8 +18,8 @@ use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{
-    autoindex, gzip_static, index, mirror, post_action, proxy, rewrite, static_file, stub_status,
-    try_files,
+    access, auth_request, autoindex, dav, gzip_static, index, mirror, post_action, proxy, rewrite,
+    static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -309,11 +309,13 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
         );
         return Ok(Step::Finish(500));
     }
-    for source in 0..4 {
+    for source in 0..5 {
         let step = match source {
             0 => index::serve(request).await,
             1 => autoindex::serve(request).await,
-            2 => gzip_static::serve(request).await,
+            2 if request.plan.dav.is_some() => Box::pin(dav::serve(request, exchange)).await?,
+            2 => Step::Next,
+            3 => gzip_static::serve(request).await,
             _ => static_file::serve(request).await,
         };
         match step {

@@ -69,6 +69,14 @@ macro_rules! event {
 }
 pub(crate) use event;
 
+/// Logs a line about a request at a level that only the run tells.
+pub fn request_error(request: &Request, level: Level, message: Arguments<'_>) {
+    let log = &request.plan.error_log;
+    if log.admits(level, Subsystem::Http) {
+        log.write(level, Subsystem::Http, Subject::Request(request), message);
+    }
+}
+
 /// Writes a line about a connection without a request.
 pub(super) fn write_connection(
     connection: &Connection,

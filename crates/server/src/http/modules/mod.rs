@@ -4,6 +4,7 @@ pub mod access;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
+pub mod dav;
 pub mod disable_symlinks;
 pub mod geo;
 pub mod gzip_static;
