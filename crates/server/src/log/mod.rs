@@ -23,7 +23,9 @@ pub use access::{ACCESS_LOG, AccessLogs, write_access};
 pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
 pub use display::{Errno, Printable};
-pub use error::{Destination, ERROR_LOG, ErrorLog, Subject, process_error, request_error, set_main};
+pub use error::{
+    Destination, ERROR_LOG, ErrorLog, Subject, process_error, request_error, set_main,
+};
 pub(crate) use error::{error, event};
 pub use file::{Buffering, LogFile, LogTable};
 pub use format::{Escape, Formats, LOG_FORMAT, check};

@@ -745,7 +745,11 @@ mod tests {
         let done = transfer(&folder.transfer("a/", "b/", false));
         assert_eq!((done.status, &done.lines), (201, &Vec::new()));
         assert_eq!(fs::read(folder.0.join("b/deep/file")).unwrap(), b"text");
-        assert!(fs::symlink_metadata(folder.0.join("b/link")).unwrap().is_file());
+        assert!(
+            fs::symlink_metadata(folder.0.join("b/link"))
+                .unwrap()
+                .is_file()
+        );
         assert!(!folder.0.join("b/circle").exists());
         let removal = Delete {
             path: folder.0.join("a/"),
