@@ -18,8 +18,8 @@ use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{
-    access, auth_request, autoindex, dav, gzip_static, index, mirror, post_action, proxy, rewrite,
-    static_file, stub_status, try_files,
+    autoindex, dav, gzip_static, index, mirror, post_action, proxy, rewrite, static_file,
+    stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
