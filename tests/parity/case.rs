@@ -29,8 +29,8 @@
 //! replace /index.html "new\n"       puts another file in a file's place;  `remove /index.html`
 //! ```
 //!
-//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @ROOT@ @PREFIX@`. Escapes in what is sent and in
-//! fixture texts: `\r \n \t \0 \\ \" \xHH` and `\{text*1000}` for repetition.
+//! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @DNS@ @ROOT@ @PREFIX@`. Escapes in what is sent
+//! and in fixture texts: `\r \n \t \0 \\ \" \xHH` and `\{text*1000}` for repetition.
 
 use std::path::Path;
 use std::time::Duration;

@@ -26,6 +26,7 @@ const DIRECTIVES: &str = "
     server_name_in_redirect port_in_redirect chunked_transfer_encoding msie_padding disable_symlinks
     send_timeout client_body_in_single_buffer empty_gif include
     gunzip sub_filter sub_filter_once sub_filter_last_modified sub_filter_types
+    resolver resolver_timeout
 ";
 
 /// Directives of the issue whose values no client can tell apart, with the reason.

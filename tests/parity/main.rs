@@ -16,6 +16,7 @@ mod backend;
 mod case;
 mod client;
 mod coverage;
+mod nameserver;
 mod observe;
 mod server;
 mod transcript;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::backend;
 use crate::case::{CaseFile, EntryKind, Step};
 use crate::client;
+use crate::nameserver;
 
 /// Modification time of every fixture: Thu, 04 Mar 2021 05:06:07 GMT.
 pub(crate) const FIXTURE_TIME: u64 = 1_614_834_367;
@@ -102,6 +103,10 @@ impl Server {
             )
         });
         backend::start(listener, scripts.collect());
+        if file.http.contains("@DNS@") {
+            let port = nameserver::start().map_err(|error| format!("a name server: {error}"))?;
+            ports.insert("DNS", port);
+        }
         if file.http.contains("@FULL@") {
             let (port, listener) = free_port();
             ports.insert("FULL", port);

@@ -55,6 +55,14 @@ pub trait Engine {
         sys::stream_socket(to, from)
     }
 
+    /// A new datagram socket that is connected to `to`.
+    ///
+    /// # Errors
+    /// Those of `socket()` and `connect()`; `Unsupported` in a simulation.
+    fn datagram(&mut self, to: &Address) -> io::Result<RawFd> {
+        sys::datagram_socket(to)
+    }
+
     /// A call that changes one property of a socket at once.
     ///
     /// # Errors
@@ -98,7 +106,8 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
-    /// [`Op::Accept`]; its key is of the table of listeners, all others are of the table of streams.
+    /// [`Op::Accept`]; its key is of the table of listeners. [`OpKind::Readable`] is of that of datagram sockets, all
+    /// others are of the table of streams.
     Accept = 0,
     /// [`Op::Connect`]
     Connect = 1,
@@ -108,6 +117,8 @@ pub enum OpKind {
     Send = 3,
     /// [`Op::Close`]
     Close = 4,
+    /// [`Op::Readable`]
+    Readable = 5,
 }
 
 /// One operation. Sockets are descriptors, or numbers of the simulation's own.
@@ -147,6 +158,11 @@ pub enum Op {
     },
     /// Close the socket.
     Close {
+        /// The socket.
+        socket: RawFd,
+    },
+    /// Tell, by [`Outcome::Ready`], when a datagram socket can be received from or has an error to tell.
+    Readable {
         /// The socket.
         socket: RawFd,
     },

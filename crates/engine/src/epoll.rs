@@ -27,6 +27,9 @@ const EVENTS_MAX: usize = 512;
 const LISTENER: u64 = 1 << 63;
 const NOTIFIER: u64 = u64::MAX;
 
+/// Marks an event of a datagram socket: the uppermost bit of an index that never grows so large.
+const DATAGRAM: u64 = 1 << 31;
+
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     notifier: Notifier,
@@ -35,6 +38,8 @@ pub(crate) struct Epoll {
     sources: Vec<Source>,
     /// By the index of the listener's key.
     listeners: Vec<Listener>,
+    /// By the index of the datagram socket's key.
+    datagrams: Vec<Datagram>,
 }
 
 /// What is known of one connected socket.
@@ -59,6 +64,15 @@ struct Sending {
     close: bool,
 }
 
+/// What is known of one datagram socket. It is watched for one event at a time.
+#[derive(Default)]
+struct Datagram {
+    generation: u32,
+    socket: RawFd,
+    registered: bool,
+    waiting: bool,
+}
+
 #[derive(Default)]
 struct Listener {
     generation: u32,
@@ -81,6 +95,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS_MAX),
             sources: Vec::new(),
             listeners: Vec::new(),
+            datagrams: Vec::new(),
         })
     }
 
@@ -131,6 +146,54 @@ impl Epoll {
             listener.registered = true;
         }
         None
+    }
+
+    fn watch_datagram(&mut self, socket: RawFd, key: Key) -> Option<Outcome> {
+        let index = key.index as usize;
+        if index >= self.datagrams.len() {
+            self.datagrams.resize_with(index + 1, Datagram::default);
+        }
+        let datagram = &mut self.datagrams[index];
+        if datagram.socket != socket || datagram.generation != key.generation {
+            *datagram = Datagram {
+                generation: key.generation,
+                socket,
+                ..Datagram::default()
+            };
+        }
+        let data = EventData::new_u64(DATAGRAM | data_of(key));
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        let watched = match datagram.registered {
+            true => epoll::modify(&self.epoll, sys::borrow(socket), data, flags),
+            false => epoll::add(&self.epoll, sys::borrow(socket), data, flags),
+        };
+        datagram.registered |= watched.is_ok();
+        datagram.waiting = watched.is_ok();
+        // What cannot be watched is looked at again and again: better busy than deaf.
+        watched.is_err().then_some(Outcome::Ready)
+    }
+
+    fn datagram_event(&mut self, key: Key, completions: &mut Vec<Completion>) {
+        let index = key.index & !(DATAGRAM as u32);
+        let Some(datagram) = self.datagrams.get_mut(index as usize) else {
+            return;
+        };
+        let known = datagram.generation & 0x7fff_ffff == key.generation;
+        if !known || !std::mem::take(&mut datagram.waiting) {
+            return;
+        }
+        let key = Key {
+            index,
+            generation: datagram.generation,
+        };
+        completions.push(Completion {
+            token: Token {
+                key,
+                kind: OpKind::Readable,
+            },
+            outcome: Outcome::Ready,
+            more: false,
+        });
     }
 
     fn connect(
@@ -367,6 +430,7 @@ impl Engine for Epoll {
                 sys::close(socket);
                 Some(Outcome::Closed)
             }
+            Op::Readable { socket } => self.watch_datagram(socket, token.key),
         }
     }
 
@@ -384,6 +448,12 @@ impl Engine for Epoll {
             let accepting = std::mem::take(&mut listener.accepting);
             return accepting.then(|| Outcome::Accepted(Err(cancelled())));
         }
+        if token.kind == OpKind::Readable {
+            // Its owner closes the socket next, which also unregisters it.
+            let datagram = self.datagrams.get_mut(index)?;
+            let known = datagram.generation == token.key.generation;
+            return (known && std::mem::take(&mut datagram.waiting)).then_some(Outcome::Ready);
+        }
         let source = self.sources.get_mut(index)?;
         if source.generation != token.key.generation {
             return None;
@@ -400,7 +470,7 @@ impl Engine for Epoll {
                 taken: 0,
                 stop: Stop::Failed(cancelled()),
             }),
-            OpKind::Accept | OpKind::Close => None,
+            OpKind::Accept | OpKind::Close | OpKind::Readable => None,
         }
     }
 
@@ -434,6 +504,8 @@ impl Engine for Epoll {
             };
             if data & LISTENER != 0 {
                 self.listener_event(key, completions);
+            } else if data & DATAGRAM != 0 {
+                self.datagram_event(key, completions);
             } else if self.sources.get(key.index as usize).is_some_and(|source| {
                 source.registered && source.generation & 0x7fff_ffff == key.generation
             }) {

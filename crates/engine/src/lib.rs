@@ -9,7 +9,7 @@
 //! (futures, wakers, destructors of what is sent) never runs while the thread's state is borrowed, so that it may call
 //! anything here.
 //!
-//! Not here: protocols, TLS, configuration, and datagrams (they come with the first room that needs them).
+//! Not here: protocols, TLS, configuration.
 
 mod blocking;
 mod buffer;

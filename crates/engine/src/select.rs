@@ -1,4 +1,4 @@
-//! The first of two futures.
+//! The first of two futures, or both.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -28,11 +28,56 @@ pub async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Outp
     .await
 }
 
+/// Waits for both of two futures, which run at the same time.
+pub async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+    let mut first = pin!(first);
+    let mut second = pin!(second);
+    let (mut of_first, mut of_second) = (None, None);
+    poll_fn(|context| {
+        if of_first.is_none()
+            && let Poll::Ready(output) = first.as_mut().poll(context)
+        {
+            of_first = Some(output);
+        }
+        if of_second.is_none()
+            && let Poll::Ready(output) = second.as_mut().poll(context)
+        {
+            of_second = Some(output);
+        }
+        match (of_first.take(), of_second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (first, second) => {
+                (of_first, of_second) = (first, second);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::future::{pending, ready};
     use std::task::{Context, Waker};
+
+    #[test]
+    fn both_are_waited_for_and_polled_until_they_are_ready() {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut polls = 0;
+        let slow = poll_fn(|_| {
+            polls += 1;
+            if polls < 3 {
+                Poll::Pending
+            } else {
+                Poll::Ready(2)
+            }
+        });
+        let mut pair = pin!(both(ready(1), slow));
+        assert_eq!(pair.as_mut().poll(&mut context), Poll::Pending);
+        assert_eq!(pair.as_mut().poll(&mut context), Poll::Pending);
+        assert_eq!(pair.as_mut().poll(&mut context), Poll::Ready((1, 2)));
+    }
 
     #[test]
     fn first_wins_and_a_pending_one_is_passed_over() {

@@ -101,6 +101,37 @@ pub(crate) fn stream_socket(to: &Address, from: Option<IpAddr>) -> io::Result<Ra
     Ok(socket.into_raw_fd())
 }
 
+/// A datagram socket that does not block, is not inherited and is connected to `to`.
+pub(crate) fn datagram_socket(to: &Address) -> io::Result<RawFd> {
+    let family = match to {
+        Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
+        Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        Address::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    match to {
+        Address::Inet(address) => rustix::net::connect(&socket, address)?,
+        Address::Unix(path) => rustix::net::connect(&socket, &unix_address(path)?)?,
+    }
+    Ok(socket.into_raw_fd())
+}
+
+/// Sends one datagram, whole or not at all.
+pub(crate) fn send_datagram(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::send(borrow(socket), bytes, flags))?;
+    Ok(())
+}
+
+/// Receives one datagram if there is one; what does not fit into `buffer` is lost.
+pub(crate) fn receive_datagram(socket: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let flags = rustix::net::RecvFlags::DONTWAIT;
+    let (count, _) =
+        rustix::io::retry_on_intr(|| rustix::net::recv(borrow(socket), &mut *buffer, flags))?;
+    Ok(count)
+}
+
 /// Starts connecting. `Ok(false)` means that it goes on in the background.
 pub(crate) fn connect(socket: RawFd, address: &Address) -> io::Result<bool> {
     let result = match address {

@@ -50,6 +50,8 @@ pub(crate) struct Uring {
     sources: Vec<Source>,
     /// By the index of the listener's key.
     listeners: Vec<Listener>,
+    /// Datagram sockets that are watched, by the index of their key.
+    datagrams: Vec<Key>,
     /// Completions taken from the kernel and not yet looked at.
     arrived: Vec<cqueue::Entry>,
     /// Receives that found no buffer.
@@ -99,25 +101,30 @@ struct Listener {
     ending: bool,
 }
 
-/// Kinds of submissions; the first five are those of [`OpKind`].
+/// Kinds of submissions; the first six are those of [`OpKind`].
 const ACCEPT: u64 = OpKind::Accept as u64;
 const CONNECT: u64 = OpKind::Connect as u64;
 const RECV: u64 = OpKind::Recv as u64;
 const SEND: u64 = OpKind::Send as u64;
 const CLOSE: u64 = OpKind::Close as u64;
+const READABLE: u64 = OpKind::Readable as u64;
 /// Waits until a socket can be written to: for sendfile(2), and where a send came back too early.
-const WRITABLE: u64 = 5;
+const WRITABLE: u64 = 6;
 /// The close that a send is linked to.
-const LINKED_CLOSE: u64 = 6;
+const LINKED_CLOSE: u64 = 7;
 /// The notifier's poll, and cancellations, whose own completion says nothing.
-const OTHER: u64 = 7;
+const OTHER: u64 = 8;
 
-const GENERATION_BITS: u32 = 29;
+/// Bits of a submission's data that tell its kind, and those that tell the key's generation.
+const KIND_BITS: u32 = 4;
+const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
+
+const GENERATION_BITS: u32 = 32 - KIND_BITS;
 const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const NOTIFIER: u64 = OTHER | 1 << 32;
 
 fn user_data(kind: u64, key: Key) -> u64 {
-    kind | u64::from(key.generation & GENERATION_MASK) << 3 | u64::from(key.index) << 32
+    kind | u64::from(key.generation & GENERATION_MASK) << KIND_BITS | u64::from(key.index) << 32
 }
 
 /// Whether this engine can work here; if not, why, in words for the log.
@@ -182,6 +189,7 @@ impl Uring {
             buffers,
             sources: Vec::new(),
             listeners: Vec::new(),
+            datagrams: Vec::new(),
             arrived: Vec::new(),
             starved: VecDeque::new(),
             spare: Vec::new(),
@@ -343,6 +351,19 @@ impl Uring {
         None
     }
 
+    fn watch_datagram(&mut self, socket: RawFd, key: Key) {
+        let index = key.index as usize;
+        if index >= self.datagrams.len() {
+            self.datagrams.resize(index + 1, key);
+        }
+        self.datagrams[index] = key;
+        let entry = opcode::PollAdd::new(Fd(socket), libc::POLLIN as u32)
+            .build()
+            .user_data(user_data(READABLE, key));
+        // SAFETY: a poll points to nothing.
+        unsafe { self.push(&entry) };
+    }
+
     /// Has [`Self::writable`] go on with the send in flight when the socket has room.
     fn await_writable(&mut self, socket: RawFd, key: Key) {
         let entry = opcode::PollAdd::new(Fd(socket), libc::POLLOUT as u32)
@@ -423,14 +444,26 @@ impl Uring {
             }
             return;
         }
-        let kind = data & 7;
+        let kind = data & KIND_MASK;
         let index = (data >> 32) as u32;
-        let generation = (data as u32) >> 3;
+        let generation = (data as u32) >> KIND_BITS;
         if kind == ACCEPT {
             self.accepted(Key { index, generation }, entry.result(), more, completions);
             return;
         }
         if kind == OTHER {
+            return;
+        }
+        if kind == READABLE {
+            // It keeps its place until this completion, so the key is its own.
+            completions.extend(self.datagrams.get(index as usize).map(|key| Completion {
+                token: Token {
+                    key: *key,
+                    kind: OpKind::Readable,
+                },
+                outcome: Outcome::Ready,
+                more: false,
+            }));
             return;
         }
         // A stream keeps its place until its last completion has come, so this is its own record.
@@ -655,6 +688,10 @@ impl Engine for Uring {
                 unsafe { self.push(&entry) };
                 None
             }
+            Op::Readable { socket } => {
+                self.watch_datagram(socket, key);
+                None
+            }
         }
     }
 
@@ -666,6 +703,10 @@ impl Engine for Uring {
                 listener.ending = true;
                 self.end(ACCEPT, token.key);
             }
+            return None;
+        }
+        if token.kind == OpKind::Readable {
+            self.end(READABLE, token.key);
             return None;
         }
         let source = self.sources.get_mut(index)?;
@@ -758,7 +799,7 @@ impl Drop for Uring {
                 if !cqueue::more(entry.flags()) {
                     self.outstanding -= 1;
                 }
-                if entry.user_data() & 7 == ACCEPT && entry.result() >= 0 {
+                if entry.user_data() & KIND_MASK == ACCEPT && entry.result() >= 0 {
                     sys::close(entry.result());
                 }
                 if let Some(id) = cqueue::buffer_select(entry.flags()) {
@@ -958,9 +999,9 @@ mod tests {
             generation: GENERATION_MASK,
         };
         let data = user_data(CLOSE, key);
-        assert_eq!(data & 7, CLOSE);
+        assert_eq!(data & KIND_MASK, CLOSE);
         assert_eq!((data >> 32) as u32, key.index);
-        assert_eq!((data as u32) >> 3, key.generation);
+        assert_eq!((data as u32) >> KIND_BITS, key.generation);
         assert_ne!(data, NOTIFIER);
     }
 }

@@ -15,6 +15,7 @@ use base::wheel::TimerWheel;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine, OpKind, Outcome, Outgoing};
 use crate::net::Segment;
+use crate::net::datagram::DatagramState;
 use crate::net::listener::ListenerState;
 use crate::net::table::StreamState;
 use crate::remote::Remote;
@@ -36,6 +37,7 @@ pub(crate) struct Worker {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) streams: Slab<StreamState>,
     pub(crate) listeners: Slab<ListenerState>,
+    pub(crate) datagrams: Slab<DatagramState>,
     pub(crate) sleepers: Slab<Sleeper>,
     pub(crate) timers: TimerWheel<Timer>,
     pub(crate) clock: Clock,
@@ -136,6 +138,7 @@ impl Worker {
             engine,
             streams: Slab::starting_at(generation),
             listeners: Slab::starting_at(generation),
+            datagrams: Slab::starting_at(generation),
             sleepers: Slab::starting_at(generation),
             timers: TimerWheel::new(0),
             clock,
@@ -173,11 +176,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Closes all streams and waits until the engine has given back what it had of them, as far as it does.
+    /// Closes all sockets and waits until the engine has given back what it had of them, as far as it does.
     pub(crate) fn end(&mut self, completions: &mut Vec<Completion>) {
         self.close_all();
+        self.drop_datagrams();
         for _ in 0..END_ROUNDS_MAX {
-            if self.streams.is_empty() || self.engine.wait(Some(END_ROUND), completions).is_err() {
+            let all_closed = self.streams.is_empty() && self.datagrams.is_empty();
+            if all_closed || self.engine.wait(Some(END_ROUND), completions).is_err() {
                 return;
             }
             for completion in completions.drain(..) {
@@ -210,6 +215,7 @@ impl Worker {
                 self.start_send(key);
             }
             (OpKind::Close, Outcome::Closed) => self.closed(key),
+            (OpKind::Readable, Outcome::Ready) => self.datagram_readable(key),
             (kind, outcome) => debug_assert!(false, "{kind:?} completed with {outcome:?}"),
         }
     }

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::file::File;
-use engine::net::{Address, KeepAlive, ListenOptions, Listener, Segment, Stream, connect, listen};
+use engine::net::{
+    Address, Datagram, KeepAlive, ListenOptions, Listener, Segment, Stream, connect, listen,
+};
+use engine::select::{Either, either};
 use engine::{EngineKind, Runtime, Settings, now, sleep, spawn};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
@@ -32,6 +35,7 @@ kernels!(
     a_file_that_is_cold,
     a_file_that_shrinks_while_it_is_sent,
     a_runtime_ends_with_everything_in_flight,
+    datagrams_are_exchanged_whole,
     multi_accept_serves_all,
     small_sockets_and_a_linked_close,
     small_sockets_and_a_send_timeout,
@@ -51,6 +55,43 @@ fn local(socket: &OwnedFd) -> SocketAddr {
         .unwrap()
         .try_into()
         .unwrap()
+}
+
+/// Several datagrams, each as it was sent; a socket that nobody listens on; one that is dropped while it is watched.
+fn datagrams_are_exchanged_whole(kind: EngineKind) {
+    let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = Address::Inet(server.local_addr().unwrap());
+    let answering = std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        for count in [length, 0, 1] {
+            server.send_to(&buffer[..count], from).unwrap();
+        }
+    });
+    let mut runtime = runtime(kind);
+    runtime.block_on(async move {
+        let socket = Datagram::connect(&address).unwrap();
+        socket.send(b"question").unwrap();
+        let mut buffer = [0; 100];
+        assert_eq!(socket.recv(&mut buffer).await.unwrap(), 8);
+        assert_eq!(&buffer[..8], b"question");
+        assert_eq!(socket.recv(&mut buffer).await.unwrap(), 0);
+        assert_eq!(socket.recv(&mut buffer).await.unwrap(), 1);
+
+        let watching = socket.recv(&mut buffer);
+        let silence = sleep(Duration::from_millis(20));
+        assert!(matches!(
+            either(watching, silence).await,
+            Either::Second(())
+        ));
+        drop(socket);
+
+        answering.join().unwrap();
+        let nobody = Datagram::connect(&address).unwrap();
+        nobody.send(b"anybody?").unwrap();
+        let refused = nobody.recv(&mut buffer).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    });
 }
 
 async fn echo(stream: Stream) {

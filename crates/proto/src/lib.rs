@@ -2,7 +2,8 @@
 //!
 //! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), request targets
 //! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]),
-//! content codings ([`accept`]) and Base64 ([`base64`]). The reference for what is accepted and what is refused is nginx 1.31;
+//! content codings ([`accept`]), Base64 ([`base64`]) and answers of name servers ([`dns`]). The reference for what is
+//! accepted and what is refused is nginx 1.31;
 //! the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
@@ -11,6 +12,7 @@
 pub mod accept;
 pub mod base64;
 pub mod date;
+pub mod dns;
 pub mod etag;
 pub mod h1;
 pub mod header;

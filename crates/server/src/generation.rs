@@ -8,6 +8,7 @@ use crate::http::compile::Http;
 use crate::http::hot::HotCache;
 use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, upstream};
 use crate::log::{ErrorLog, LogFile};
+use crate::resolver;
 use crate::variables::Table;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -75,6 +76,8 @@ pub struct Local {
     pub user_files: RefCell<UserFiles>,
     /// How the servers of each group have done.
     pub upstreams: RefCell<upstream::States>,
+    /// What is known of names that are resolved while requests are served.
+    pub resolvers: RefCell<resolver::Caches>,
     /// Whether a newer generation has replaced it on this thread.
     pub retired: Cell<bool>,
 }
@@ -88,6 +91,7 @@ impl Local {
             files: RefCell::default(),
             user_files: RefCell::default(),
             upstreams: RefCell::default(),
+            resolvers: RefCell::default(),
             retired: Cell::new(false),
         }
     }

@@ -54,6 +54,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     post_action::PostAction::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream::DIRECTIVES,
+    crate::resolver::Resolving::DIRECTIVES,
     crate::accepted::DIRECTIVES,
 ];
 

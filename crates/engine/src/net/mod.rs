@@ -1,10 +1,11 @@
-//! Stream sockets: listening, accepting, connecting, receiving and sending.
+//! Stream sockets: listening, accepting, connecting, receiving and sending; and [`Datagram`] sockets.
 //!
 //! Operations belong to the stream, not to the future that waits for them: dropping a future loses no byte and frees no
 //! buffer that the kernel may still write to. All waiting is for one party each: one receiver and one `drained` a stream.
 
 mod address;
 mod connect;
+pub(crate) mod datagram;
 mod listen;
 pub(crate) mod listener;
 mod stream;
@@ -12,6 +13,7 @@ pub(crate) mod table;
 
 pub use address::Address;
 pub use connect::connect;
+pub use datagram::Datagram;
 pub use listen::{CallError, KeepAlive, ListenOptions, listen};
 pub use listener::{Accept, Listener};
 pub use stream::{Drained, Recv, Stream, TcpInfo};

@@ -421,6 +421,8 @@ impl Engine for Sim {
                 self.discard(socket);
                 Some(Outcome::Closed)
             }
+            // There are no datagram sockets here.
+            Op::Readable { .. } => Some(Outcome::Ready),
         }
     }
 
@@ -451,7 +453,7 @@ impl Engine for Sim {
                     taken: 0,
                     stop: Stop::Failed(cancelled()),
                 }),
-            OpKind::Accept | OpKind::Close => None,
+            OpKind::Accept | OpKind::Close | OpKind::Readable => None,
         }
     }
 
@@ -487,6 +489,10 @@ impl Engine for Sim {
 
     fn now(&self) -> Instant {
         self.start + self.network.borrow().now
+    }
+
+    fn datagram(&mut self, _to: &Address) -> io::Result<RawFd> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn socket(&mut self, _to: &Address, from: Option<IpAddr>) -> io::Result<RawFd> {

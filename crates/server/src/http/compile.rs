@@ -653,6 +653,7 @@ impl Builder<'_, '_> {
             charset: compiler.feature_or_report(scope)?,
             headers: compiler.feature_or_report(scope)?,
             addition: compiler.feature_or_report(scope)?,
+            resolving: compiler.feature_or_report(scope)?,
             access_log: compiler.feature_or_report(scope)?,
             error_log: compiler.feature_or_report(scope)?,
             hot: false,

@@ -22,6 +22,7 @@ use crate::http::modules::{
     rewrite::Script, static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
+use crate::resolver::Resolving;
 use base::hash::Map;
 
 /// What answers in a scope.
@@ -105,6 +106,8 @@ pub struct Plan {
     pub addition: Arc<Addition>,
     /// `post_action`; `None` where there is none.
     pub post_action: Option<Arc<PostAction>>,
+    /// `resolver`, `resolver_timeout`.
+    pub resolving: Arc<Resolving>,
     /// `access_log`.
     pub access_log: Arc<AccessLogs>,
     /// `error_log`.

@@ -13,8 +13,6 @@ mod upstream;
 
 pub use connection::append_address;
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -246,22 +244,13 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// 32 hexadecimal digits that nobody can guess and that no other request has: SipHash of a
-/// counter, under a key of the thread's own.
+/// 32 hexadecimal digits that nobody can guess and that no other request has.
 fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
-    thread_local! {
-        static KEY: RandomState = RandomState::new();
-        static COUNTER: Cell<u64> = const { Cell::new(0) };
-    }
-    KEY.with(|key| {
-        for _ in 0..2 {
-            let count = COUNTER.get().wrapping_add(1);
-            COUNTER.set(count);
-            for byte in key.hash_one(count).to_be_bytes() {
-                out.extend_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
-            }
+    for _ in 0..2 {
+        for byte in crate::random::number().to_be_bytes() {
+            out.extend_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
         }
-    });
+    }
     true
 }
 

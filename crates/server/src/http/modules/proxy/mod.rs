@@ -174,7 +174,16 @@ pub async fn serve(
         },
         Err(status) => return Ok(Step::Finish(status)),
     };
-    let mut selection = Selection::new(&target.group, settings.next_upstream_tries);
+    let ignore_abort = settings.ignore_client_abort;
+    let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
+        Ok(Ok(group)) => group,
+        Ok(Err(status)) => return Ok(Step::Finish(status)),
+        Err(_) => {
+            log::error!(request, Info, "client prematurely closed connection");
+            return Err(left(request));
+        }
+    };
+    let mut selection = Selection::new(&group, settings.next_upstream_tries);
     let (peer, answer) = match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
         Ok(answered) => answered,
         Err(status) => return Ok(Step::Finish(status)),
@@ -596,6 +605,11 @@ fn client_left(request: &mut Request, abort: Abort, doing: &str) -> Abort {
         _ => log::error!(request, Info, "{TEXT} {doing}"),
     }
     note(request, |attempt, elapsed| attempt.response_time = elapsed);
+    left(request)
+}
+
+/// What the log shows for a client that left before it was answered.
+fn left(request: &mut Request) -> Abort {
     if request.response.status == 0 {
         request.response.status = 499;
     }

@@ -1,11 +1,15 @@
 //! Where a request goes: the URL of `proxy_pass`, taken apart.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Fault, Word};
+use engine::net::Address;
+use engine::select::{Either, either};
 
 use crate::compile::Compiler;
+use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::upstream::Group;
 use crate::http::modules::upstream::address::{self, Written};
 use crate::http::request::Request;
@@ -16,14 +20,28 @@ const DEFAULT_PORT: u16 = 80;
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The servers that may answer.
-    pub group: Arc<Group>,
+    /// Who may answer.
+    pub upstream: Upstream,
     /// Host and port as `Host` says them.
     pub host: Bytes,
     /// `$proxy_port`.
     pub port: Bytes,
     /// The URI of `proxy_pass`; `None` where it has none.
     pub uri: Option<Bytes>,
+}
+
+/// Who may answer a request.
+#[derive(Clone, Debug)]
+pub enum Upstream {
+    /// These servers.
+    Group(Arc<Group>),
+    /// Whoever has one of the addresses of a name, which are still to be found.
+    Name {
+        /// The name.
+        name: Bytes,
+        /// The port.
+        port: u16,
+    },
 }
 
 /// The target of a URL without variables: a group that is declared anywhere, an address, or a
@@ -49,13 +67,13 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
             Some(port) => Err(fault(format!(
                 "upstream \"{name}\" may not have port {port}"
             ))),
-            None => Ok(url.target(Arc::clone(group))),
+            None => Ok(url.target(Upstream::Group(Arc::clone(group)))),
         };
     }
     match url.literal() {
-        Some(group) => Ok(url.target(group)),
+        Some(group) => Ok(url.target(Upstream::Group(group))),
         None => match groups.host(&url.server) {
-            Some(group) => Ok(url.target(group)),
+            Some(group) => Ok(url.target(Upstream::Group(group))),
             None => Err(fault(format!("host not found in upstream \"{name}\""))),
         },
     }
@@ -83,11 +101,54 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
         .cloned()
         .or_else(|| url.literal())
     {
-        Some(group) => Ok(url.target(group)),
-        None => {
-            let name = log::Printable(url.server.name);
-            log::error!(request, Error, "no resolver defined to resolve {name}");
-            Err(502)
+        Some(group) => Ok(url.target(Upstream::Group(group))),
+        None => Ok(url.target(Upstream::Name {
+            name: Bytes::copy_from_slice(
+                url.server
+                    .name
+                    .strip_suffix(b".")
+                    .unwrap_or(url.server.name),
+            ),
+            port: url.server.port.unwrap_or(DEFAULT_PORT),
+        })),
+    }
+}
+
+/// The servers of a target: those of a name are looked up now. The inner error is the status to
+/// answer with.
+pub(super) async fn locate(
+    request: &Request,
+    exchange: &mut Exchange,
+    upstream: &Upstream,
+    ignore_client_abort: bool,
+) -> Result<Result<Arc<Group>, u16>, Abort> {
+    let (name, port) = match upstream {
+        Upstream::Group(group) => return Ok(Ok(Arc::clone(group))),
+        Upstream::Name { name, port } => (name, *port),
+    };
+    let shown = log::Printable(name);
+    let resolving = &request.plan.resolving;
+    if !resolving.is_possible() {
+        log::error!(request, Error, "no resolver defined to resolve {shown}");
+        return Ok(Err(502));
+    }
+    let resolved = resolving.resolve(&request.local.resolvers, name);
+    let resolved = match ignore_client_abort {
+        true => resolved.await,
+        false => match either(resolved, exchange.client_gone()).await {
+            Either::First(resolved) => resolved,
+            Either::Second(abort) => return Err(abort),
+        },
+    };
+    match resolved {
+        Ok(addresses) => {
+            let addresses = addresses.into_iter();
+            let addresses = addresses.map(|ip| Address::Inet(SocketAddr::new(ip, port)));
+            Ok(Ok(Group::of_addresses(name.clone(), addresses)))
+        }
+        Err(error) => {
+            log::error!(request, Error, "{shown} could not be resolved ({error})");
+            Ok(Err(502))
         }
     }
 }
@@ -159,7 +220,7 @@ impl Url<'_> {
         ))
     }
 
-    fn target(&self, group: Arc<Group>) -> Target {
+    fn target(&self, upstream: Upstream) -> Target {
         let port = match self.server.unix {
             true => Bytes::new(),
             false => self.server.port.unwrap_or(DEFAULT_PORT).to_string().into(),
@@ -172,7 +233,7 @@ impl Url<'_> {
             _ => self.authority,
         };
         Target {
-            group,
+            upstream,
             host: Bytes::copy_from_slice(host),
             port,
             uri: self.uri.map(|uri| match uri.first() {
@@ -197,7 +258,7 @@ mod tests {
     fn parts_of_urls() {
         let target = |text: &'static str| {
             let url = Url::parse(text.as_bytes()).unwrap();
-            let target = url.target(url.literal().unwrap());
+            let target = url.target(Upstream::Group(url.literal().unwrap()));
             let uri = target
                 .uri
                 .map(|uri| String::from_utf8(uri.to_vec()).unwrap());

@@ -225,6 +225,19 @@ impl Group {
         })
     }
 
+    /// A group of what a name was resolved to for one request, all alike. What its peers do is forgotten with it.
+    pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
+        Arc::new(Group {
+            name,
+            number: Group::PASSING,
+            peers: addresses.into_iter().map(Peer::new).collect(),
+            backups: Box::default(),
+        })
+    }
+
+    /// The number of a group that no table has: its selection keeps the states.
+    const PASSING: usize = usize::MAX;
+
     /// Whether there is no choice.
     fn is_single(&self) -> bool {
         self.peers.len() == 1 && self.backups.is_empty()

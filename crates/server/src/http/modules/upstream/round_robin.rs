@@ -1,8 +1,8 @@
 //! Weighted round robin, smooth as nginx has it: a peer with weight 5 beside two with 1 is chosen
 //! as `a a b a c a a`, not five times in a row.
 //!
-//! Each thread has [`States`] of its own, as nginx's workers have for groups without `zone`; a
-//! request's [`Selection`] never comes back to a peer that it has tried.
+//! Each thread has [`States`] of its own, as nginx's workers have for groups without `zone`; those
+//! of a group that was made for one request last as long as its selection. A request's [`Selection`] never comes back to a peer that it has tried.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,12 +74,16 @@ pub struct States {
 
 impl States {
     fn of(&mut self, group: &Group, side: Side) -> &mut [State] {
-        if self.groups.len() <= group.number {
-            self.groups.resize_with(group.number + 1, || None);
+        let number = match group.number {
+            Group::PASSING => 0,
+            number => number,
+        };
+        if self.groups.len() <= number {
+            self.groups.resize_with(number + 1, || None);
         }
         let new =
             || [&group.peers, &group.backups].map(|side| side.iter().map(State::new).collect());
-        match self.groups.get_mut(group.number) {
+        match self.groups.get_mut(number) {
             Some(slot) => match (slot.get_or_insert_with(new), side) {
                 ([peers, _], Side::Peers) => peers,
                 ([_, backups], Side::Backups) => backups,
@@ -134,6 +138,8 @@ pub struct Selection {
     tried: Tried,
     current: usize,
     tries_left: usize,
+    /// The states of a group that no table has.
+    own: Option<States>,
 }
 
 impl Selection {
@@ -151,6 +157,7 @@ impl Selection {
             } else {
                 tries.min(tries_max)
             },
+            own: (group.number == Group::PASSING).then(States::default),
         }
     }
 
@@ -169,12 +176,15 @@ impl Selection {
         if self.group.is_single() {
             return self.group.peers.first().filter(|peer| !peer.down);
         }
+        let mut own = self.own.take();
+        let states = own.as_mut().unwrap_or(states);
         let mut chosen = self.choose(states, now);
         if chosen.is_none() && self.side == Side::Peers && !self.group.backups.is_empty() {
             self.side = Side::Backups;
             self.tried = Tried::default();
             chosen = self.choose(states, now);
         }
+        self.own = own;
         self.current = chosen?;
         self.peers().get(self.current)
     }
@@ -186,8 +196,13 @@ impl Selection {
             return false;
         }
         self.tries_left = self.tries_left.saturating_sub(1);
+        let states = self.own.as_mut().unwrap_or(states);
         let state = states.of(&self.group, self.side).get_mut(self.current);
-        match (state, self.peers().get(self.current)) {
+        let peers = match self.side {
+            Side::Peers => &self.group.peers,
+            Side::Backups => &self.group.backups,
+        };
+        match (state, peers.get(self.current)) {
             (Some(state), Some(peer)) => state.fail(peer, now),
             _ => false,
         }
@@ -198,7 +213,10 @@ impl Selection {
         self.tries_left = self.tries_left.saturating_sub(1);
         if self.group.is_single() {
             self.tries_left = 0;
-        } else if let Some(state) = states.of(&self.group, self.side).get_mut(self.current) {
+            return;
+        }
+        let states = self.own.as_mut().unwrap_or(states);
+        if let Some(state) = states.of(&self.group, self.side).get_mut(self.current) {
             state.succeed();
         }
     }

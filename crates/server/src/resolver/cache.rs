@@ -1,0 +1,306 @@
+//! What a thread knows of names, and who waits for what is being asked.
+//!
+//! ```text
+//!           lookup: the first                    the answer
+//! (nothing) ─────────────────▶ Asked ───────────────────────────────▶ Known ── time over ──▶ (nothing)
+//!               others wait ──▶ │  nobody waits any more, or the task died
+//!                               └───────────────────────────────────────────▶ (nothing)
+//! ```
+//!
+//! An alias is known by itself, so names that share one share what it leads to. That there is no such name is known
+//! as long as the zone says, within bounds (RFC 2308); every other failure is forgotten at once.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use proto::dns::{ALIASES_MAX, Failure, Name};
+
+use super::{Resolver, client};
+use crate::random;
+
+/// Names that one thread remembers for one `resolver`.
+const NAMES_MAX: usize = 10_000;
+
+/// Names that one thread asks for at the same time for one `resolver`: clients may choose them. More are refused, as
+/// a server that fails would do.
+const INQUIRIES_MAX: usize = 1000;
+
+/// Longest time that a missing name is remembered: one that is made meanwhile shall soon be found.
+const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
+
+/// What is known of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Its addresses, at least one; IPv4 first.
+    Addresses(Rc<[IpAddr]>),
+    /// Whose alias it is.
+    Alias(Name),
+    /// That it has no address, or that nobody tells.
+    Failed(Failure),
+}
+
+enum Entry {
+    Known { known: Known, until: Instant },
+    Asked(Rc<Inquiry>),
+}
+
+/// A name that is being asked for.
+#[derive(Default)]
+struct Inquiry {
+    /// Set once; `None` inside where nobody answered.
+    outcome: RefCell<Option<Known>>,
+    wakers: RefCell<Vec<Waker>>,
+    /// How many wait.
+    waiting: Cell<usize>,
+}
+
+/// One thread's cache of one `resolver`.
+pub(super) struct Cache {
+    resolver: Arc<Resolver>,
+    entries: RefCell<Map<Name, Entry>>,
+    inquiries: Cell<usize>,
+    /// The server that is asked first for the next name.
+    next_server: Cell<usize>,
+}
+
+impl Cache {
+    pub(super) fn new(resolver: &Arc<Resolver>) -> Cache {
+        Cache {
+            resolver: Arc::clone(resolver),
+            entries: RefCell::default(),
+            inquiries: Cell::new(0),
+            next_server: Cell::new(0),
+        }
+    }
+
+    /// The addresses of a name, its aliases followed.
+    pub(super) async fn resolve(self: &Rc<Cache>, mut name: Name) -> Result<Vec<IpAddr>, Failure> {
+        for _ in 0..=ALIASES_MAX {
+            let (known, fresh) = match self.remembered(&name) {
+                Some(known) => (known, false),
+                None => (self.inquire(&name).await, true),
+            };
+            match known {
+                Known::Addresses(addresses) if fresh => return Ok(addresses.to_vec()),
+                Known::Addresses(addresses) => return Ok(turned(&addresses)),
+                Known::Alias(target) => name = target,
+                Known::Failed(failure) => return Err(failure),
+            }
+        }
+        Err(Failure::NotFound)
+    }
+
+    fn remembered(&self, name: &Name) -> Option<Known> {
+        match self.entries.borrow().get(name)? {
+            Entry::Known { known, until } if *until > engine::now() => Some(known.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits for the answer to an inquiry, which is begun if there is none.
+    async fn inquire(self: &Rc<Cache>, name: &Name) -> Known {
+        let asked = match self.entries.borrow().get(name) {
+            Some(Entry::Asked(inquiry)) => Some(Rc::clone(inquiry)),
+            _ => None,
+        };
+        let inquiry = match asked {
+            Some(inquiry) => inquiry,
+            None if self.inquiries.get() >= INQUIRIES_MAX => {
+                return Known::Failed(Failure::Server);
+            }
+            None => self.begin(name),
+        };
+        let _waiting = Waiting::new(&inquiry);
+        poll_fn(|context| match &*inquiry.outcome.borrow() {
+            Some(known) => Poll::Ready(known.clone()),
+            None => {
+                let mut wakers = inquiry.wakers.borrow_mut();
+                if !wakers.iter().any(|known| known.will_wake(context.waker())) {
+                    wakers.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Has a task ask for the name.
+    fn begin(self: &Rc<Cache>, name: &Name) -> Rc<Inquiry> {
+        let inquiry = Rc::new(Inquiry::default());
+        let entry = Entry::Asked(Rc::clone(&inquiry));
+        self.make_room();
+        self.entries.borrow_mut().insert(name.clone(), entry);
+        self.inquiries.set(self.inquiries.get() + 1);
+        let first = self.next_server.get();
+        self.next_server.set(first.wrapping_add(1));
+        let asking = Asking {
+            cache: Rc::clone(self),
+            name: name.clone(),
+            inquiry: Rc::clone(&inquiry),
+        };
+        engine::spawn(async move {
+            let wanted = || asking.inquiry.waiting.get() > 0;
+            let answer = client::ask(&asking.cache.resolver, &asking.name, first, wanted).await;
+            if let Some((known, ttl)) = answer {
+                asking.settle(known, ttl.map(|ttl| Duration::from_secs(ttl.into())));
+            }
+        });
+        inquiry
+    }
+
+    /// Forgets names whose time is over when there are too many; if that does not help, all but those that are asked
+    /// for. Rare by construction, so no order of use is kept.
+    fn make_room(&self) {
+        let mut entries = self.entries.borrow_mut();
+        if entries.len() < NAMES_MAX {
+            return;
+        }
+        let now = engine::now();
+        entries.retain(|_, entry| match entry {
+            Entry::Known { until, .. } => *until > now,
+            Entry::Asked(_) => true,
+        });
+        if entries.len() >= NAMES_MAX {
+            entries.retain(|_, entry| matches!(entry, Entry::Asked(_)));
+        }
+    }
+
+    /// How long something is known that is to live for `ttl`; `None` where it is not remembered.
+    fn lifetime(&self, known: &Known, ttl: Option<Duration>) -> Option<Duration> {
+        let valid = self.resolver.valid;
+        match known {
+            Known::Addresses(_) | Known::Alias(_) => valid.or(ttl),
+            Known::Failed(_) => {
+                let bound = valid.map_or(NEGATIVE_TTL_MAX, |valid| valid.min(NEGATIVE_TTL_MAX));
+                Some(ttl?.min(bound))
+            }
+        }
+    }
+}
+
+/// The addresses as one who finds them in the cache gets them: each family begins anywhere, and so does the whole, so
+/// that connections spread over all.
+fn turned(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let mut addresses = addresses.to_vec();
+    if addresses.len() > 1 {
+        let v6_at = addresses.partition_point(IpAddr::is_ipv4);
+        let (v4, v6) = addresses.split_at_mut(v6_at);
+        v4.rotate_left(random::below(v4.len()));
+        v6.rotate_left(random::below(v6.len()));
+        let count = addresses.len();
+        addresses.rotate_left(random::below(count));
+    }
+    addresses
+}
+
+/// Counts one who waits, until it no longer does.
+struct Waiting<'a>(&'a Inquiry);
+
+impl Waiting<'_> {
+    fn new(inquiry: &Inquiry) -> Waiting<'_> {
+        inquiry.waiting.set(inquiry.waiting.get() + 1);
+        Waiting(inquiry)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
+    }
+}
+
+/// A task's hold on the entry that it is to settle. However the task ends, the entry does not stay as asked.
+struct Asking {
+    cache: Rc<Cache>,
+    name: Name,
+    inquiry: Rc<Inquiry>,
+}
+
+impl Asking {
+    fn settle(&self, known: Known, ttl: Option<Duration>) {
+        let lifetime = self.cache.lifetime(&known, ttl);
+        if let Some(until) = lifetime.and_then(|time| engine::now().checked_add(time)) {
+            let known = known.clone();
+            let entry = Entry::Known { known, until };
+            let mut entries = self.cache.entries.borrow_mut();
+            entries.insert(self.name.clone(), entry);
+        }
+        *self.inquiry.outcome.borrow_mut() = Some(known);
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let cache = &self.cache;
+        cache.inquiries.set(cache.inquiries.get().saturating_sub(1));
+        let mut entries = cache.entries.borrow_mut();
+        if let Some(Entry::Asked(_)) = entries.get(&self.name) {
+            entries.remove(&self.name);
+        }
+        drop(entries);
+        // Who still waits after a task that died is answered all the same.
+        let mut outcome = self.inquiry.outcome.borrow_mut();
+        outcome.get_or_insert(Known::Failed(Failure::Server));
+        drop(outcome);
+        let wakers = self.inquiry.wakers.take();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(valid: Option<u64>) -> Cache {
+        Cache::new(&Arc::new(Resolver {
+            servers: Box::default(),
+            valid: valid.map(Duration::from_secs),
+            ipv4: true,
+            ipv6: true,
+        }))
+    }
+
+    fn lifetime(valid: Option<u64>, known: &Known, ttl: Option<u64>) -> Option<u64> {
+        let ttl = ttl.map(Duration::from_secs);
+        let lifetime = cache(valid).lifetime(known, ttl);
+        lifetime.map(|time| time.as_secs())
+    }
+
+    #[test]
+    fn how_long_things_are_known() {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let found = Known::Addresses([address].into());
+        assert_eq!(lifetime(None, &found, Some(300)), Some(300));
+        assert_eq!(lifetime(Some(10), &found, Some(300)), Some(10));
+        assert_eq!(lifetime(Some(10), &found, Some(0)), Some(10));
+
+        let missing = Known::Failed(Failure::NotFound);
+        assert_eq!(lifetime(None, &missing, Some(5)), Some(5));
+        assert_eq!(lifetime(None, &missing, Some(3600)), Some(60));
+        assert_eq!(lifetime(Some(10), &missing, Some(3600)), Some(10));
+        assert_eq!(lifetime(Some(10), &missing, None), None);
+    }
+
+    #[test]
+    fn turning_keeps_every_address() {
+        let addresses: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "::1", "::2", "::3"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        let mut firsts = Vec::new();
+        for _ in 0..200 {
+            let turned = turned(&addresses);
+            firsts.push(turned[0]);
+            let mut sorted = turned;
+            sorted.sort();
+            assert_eq!(sorted, addresses);
+        }
+        assert!(addresses.iter().all(|address| firsts.contains(address)));
+        assert_eq!(turned(&addresses[..1]), &addresses[..1]);
+    }
+}

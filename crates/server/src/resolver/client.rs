@@ -1,0 +1,278 @@
+//! Asking name servers: over UDP, in turn, again and again until one answers or nobody wants to know any more; over
+//! TCP where an answer is too long for a datagram (RFC 1035, section 4.2).
+//!
+//! Each question has a socket of its own, so that who wants to forge an answer must guess the port beside the
+//! identifier (RFC 5452). Messages that do not answer the question are logged, dropped, and the answer is awaited on.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use engine::net::{Address, Datagram};
+use engine::select::{Either, both, either};
+use proto::dns::{self, Answer, Failure, Family, Name, Question};
+
+use super::Resolver;
+use super::cache::Known;
+use crate::log::{Errno, event};
+use crate::random;
+
+/// How long a server may be silent before the next one is asked (nginx's `resend_timeout`).
+const RESEND_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long connecting, asking and answering over TCP may take together (nginx's `tcp_timeout`).
+const TCP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Messages that are no answer, after which a server is given up for this round.
+const REJECTED_MAX: usize = 32;
+
+/// What the servers say of a name, and for how many seconds. Both families are asked for at the same time. `None` when
+/// `wanted` says that nobody waits any more, which is asked before each round of questions but the first.
+pub(super) async fn ask(
+    resolver: &Resolver,
+    name: &Name,
+    first: usize,
+    wanted: impl Fn() -> bool,
+) -> Option<(Known, Option<u32>)> {
+    let of_family = async |family, on: bool| {
+        if !on {
+            return Some(None);
+        }
+        let name = name.clone();
+        let question = Question { name, family };
+        let answer = persist(resolver, &question, first, &wanted).await?;
+        Some(Some(answer))
+    };
+    let v4 = of_family(Family::V4, resolver.ipv4);
+    let v6 = of_family(Family::V6, resolver.ipv6);
+    let (v4, v6) = both(v4, v6).await;
+    Some(combine([v4?, v6?].into_iter().flatten()))
+}
+
+/// What the answers of all families amount to: a failure if any is one, the addresses of all, else an alias, else nothing.
+fn combine(answers: impl IntoIterator<Item = Answer>) -> (Known, Option<u32>) {
+    let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
+    let (mut alias, mut negative) = (None, Some(u32::MAX));
+    for answer in answers {
+        match answer {
+            Answer::Failed { failure, ttl } => return (Known::Failed(failure), ttl),
+            Answer::Addresses { addresses, ttl } => {
+                for address in addresses {
+                    if !all.contains(&address) {
+                        all.push(address);
+                    }
+                }
+                shortest = shortest.min(ttl);
+            }
+            Answer::Alias { name, ttl } => {
+                alias.get_or_insert(name);
+                shortest = shortest.min(ttl);
+            }
+            Answer::Nothing { ttl } => {
+                negative = negative.and_then(|known| ttl.map(|ttl| ttl.min(known)));
+            }
+            // An exchange does not end with it; see `ask_one`.
+            Answer::Truncated => return (Known::Failed(Failure::Server), None),
+        }
+    }
+    match alias {
+        _ if !all.is_empty() => (Known::Addresses(all.into()), Some(shortest)),
+        Some(name) => (Known::Alias(name), Some(shortest)),
+        None => (Known::Failed(Failure::NotFound), negative),
+    }
+}
+
+/// Asks one server after the other, and all of them again, until one answers.
+async fn persist(
+    resolver: &Resolver,
+    question: &Question,
+    first: usize,
+    wanted: &impl Fn() -> bool,
+) -> Option<Answer> {
+    let mut servers = resolver.servers.iter().cycle();
+    let skipped = first.checked_rem(resolver.servers.len())?;
+    let mut servers = servers.by_ref().skip(skipped);
+    loop {
+        let until = engine::now() + RESEND_INTERVAL;
+        // A server that refuses at once makes the next one asked at once, but each only once in a round.
+        for server in servers.by_ref().take(resolver.servers.len()) {
+            match ask_one(server, question, until).await {
+                Ok(answer) => return Some(answer),
+                Err(failure) => failure.log(server),
+            }
+            if engine::now() >= until {
+                break;
+            }
+        }
+        engine::sleep_until(until).await;
+        if !wanted() {
+            return None;
+        }
+    }
+}
+
+/// Why a server has not answered.
+#[derive(Debug)]
+struct Failed {
+    call: &'static str,
+    error: io::Error,
+}
+
+impl Failed {
+    fn at(call: &'static str) -> impl Fn(io::Error) -> Failed {
+        move |error| Failed { call, error }
+    }
+
+    /// nginx's line; silence is none.
+    fn log(&self, server: &Address) {
+        if self.error.kind() != io::ErrorKind::TimedOut {
+            let (call, error) = (self.call, Errno(&self.error));
+            event!(
+                Error,
+                "{call} failed {error} while resolving, resolver: {server}"
+            );
+        }
+    }
+}
+
+/// Asks one server.
+async fn ask_one(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
+    match over_udp(server, question, until).await? {
+        Answer::Truncated => over_tcp(server, question).await,
+        answer => Ok(answer),
+    }
+}
+
+async fn over_udp(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
+    let socket = Datagram::connect(server).map_err(Failed::at("connect()"))?;
+    let (id, query) = query(question)?;
+    socket.send(&query).map_err(Failed::at("send()"))?;
+    let mut buffer = vec![0; dns::UDP_SIZE_MAX];
+    for _ in 0..REJECTED_MAX {
+        let received = match either(socket.recv(&mut buffer), engine::sleep_until(until)).await {
+            Either::First(received) => received,
+            Either::Second(()) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        let length = received.map_err(Failed::at("recv()"))?;
+        match dns::answer(buffer.get(..length).unwrap_or_default(), id, question) {
+            Ok(answer) => return Ok(answer),
+            Err(rejected) => event!(Error, "{rejected} while resolving, resolver: {server}"),
+        }
+    }
+    Err(no_answer())
+}
+
+async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Failed> {
+    let deadline = engine::now() + TCP_TIMEOUT;
+    let stream = engine::net::connect(server, None, Some(deadline))
+        .await
+        .map_err(Failed::at("connect()"))?;
+    let (id, query) = query(question)?;
+    let length = u16::try_from(query.len()).unwrap_or_default();
+    stream.push(bytes::Bytes::from(
+        [&length.to_be_bytes(), &*query].concat(),
+    ));
+    stream.start_send();
+    let mut received = Vec::new();
+    let mut rejected_count = 0;
+    while rejected_count < REJECTED_MAX {
+        // A message may come in pieces, and others before the one that answers.
+        let Some(message) = take_message(&mut received) else {
+            let buffer = stream.recv(Some(deadline)).await;
+            let buffer = buffer.map_err(Failed::at("recv()"))?;
+            if buffer.is_empty() {
+                return Err(no_answer());
+            }
+            received.extend_from_slice(&buffer);
+            continue;
+        };
+        match dns::answer(&message, id, question) {
+            Ok(Answer::Truncated) => return Err(no_answer()),
+            Ok(answer) => return Ok(answer),
+            Err(rejected) => event!(Error, "{rejected} while resolving, resolver: {server}"),
+        }
+        rejected_count += 1;
+    }
+    Err(no_answer())
+}
+
+/// A question with an identifier that nobody can guess, and its message.
+fn query(question: &Question) -> Result<(u16, Vec<u8>), Failed> {
+    let id = (random::number() & 0xffff) as u16;
+    let query = dns::query(id, question).ok_or_else(no_answer)?;
+    Ok((id, query))
+}
+
+/// A whole message off the front of what came over TCP: two bytes of length go before each.
+fn take_message(received: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let (length, rest) = received.split_first_chunk()?;
+    let length = usize::from(u16::from_be_bytes(*length));
+    let message = rest.get(..length)?.to_vec();
+    received.drain(..length + 2);
+    Some(message)
+}
+
+fn no_answer() -> Failed {
+    Failed {
+        call: "DNS query",
+        error: io::Error::new(io::ErrorKind::InvalidData, "no valid answer"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(addresses: &[&str], ttl: u32) -> Answer {
+        let addresses = addresses.iter().map(|text| text.parse().unwrap());
+        let addresses = addresses.collect();
+        Answer::Addresses { addresses, ttl }
+    }
+
+    fn nothing(ttl: Option<u32>) -> Answer {
+        Answer::Nothing { ttl }
+    }
+
+    /// What nginx 1.31 makes of the pairs.
+    #[test]
+    fn two_answers_make_one() {
+        let (known, ttl) = combine([found(&["10.0.0.1"], 60), found(&["::1"], 30)]);
+        let all = ["10.0.0.1", "::1"].map(|text| text.parse().unwrap());
+        assert_eq!((known, ttl), (Known::Addresses(all.into()), Some(30)));
+
+        let missing = Known::Failed(Failure::NotFound);
+        let (known, ttl) = combine([nothing(Some(9)), nothing(Some(5))]);
+        assert_eq!((known, ttl), (missing.clone(), Some(5)));
+        assert_eq!(combine([nothing(None), nothing(Some(5))]), (missing, None));
+
+        let failed = Answer::Failed {
+            failure: Failure::Server,
+            ttl: None,
+        };
+        let (known, _) = combine([found(&["10.0.0.1"], 60), failed]);
+        assert_eq!(known, Known::Failed(Failure::Server));
+
+        let name = Name::parse(b"b").unwrap();
+        let alias = Answer::Alias {
+            name: name.clone(),
+            ttl: 7,
+        };
+        let known = Known::Alias(name);
+        assert_eq!(combine([alias.clone(), nothing(None)]), (known, Some(7)));
+        let (known, _) = combine([alias, found(&["::1"], 30)]);
+        assert!(matches!(known, Known::Addresses(_)));
+    }
+
+    #[test]
+    fn messages_over_tcp_come_in_pieces() {
+        let mut received = vec![0];
+        assert_eq!(take_message(&mut received), None);
+        received.extend([2, b'a']);
+        assert_eq!(take_message(&mut received), None);
+        received.extend([b'b', 0, 0, 0, 1]);
+        assert_eq!(take_message(&mut received), Some(b"ab".to_vec()));
+        assert_eq!(take_message(&mut received), Some(Vec::new()));
+        assert_eq!(take_message(&mut received), None);
+        assert_eq!(received, [0, 1]);
+    }
+}

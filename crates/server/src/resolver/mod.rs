@@ -1,0 +1,237 @@
+//! `resolver`: names of hosts that are known only when a request is served, looked up without blocking.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#resolver>. [`Resolving::resolve`] gives the addresses of a
+//! name. `cache` remembers what is known and lets everybody who asks for the same name at the same time wait for one
+//! inquiry; `client` asks the servers; what the messages mean is the business of `proto::dns`.
+//!
+//! Each thread has a cache of its own for each `resolver`, which lives as long as the generation, as nginx's workers
+//! have. Names that stand in the configuration itself are not looked up here but by the system, when it is compiled.
+//!
+//! Not here yet, and a clear error where written: `status_zone`.
+
+mod cache;
+mod client;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::hash::Map;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use engine::net::Address;
+use engine::select::{Either, either};
+use proto::dns;
+
+use crate::compile::{Compiler, Feature};
+use crate::http::modules::upstream::address;
+
+use cache::Cache;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// Where name servers listen unless another port is written.
+const DEFAULT_PORT: u16 = 53;
+
+static RESOLVER: Setting<Parameters> = Setting::new(
+    "resolver",
+    &["address ... [valid=time] [ipv4=on|off] [ipv6=on|off]"],
+    parameters,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::Value)
+.manual(
+    "Name servers that are asked, in turn, for addresses of names which are known only when a request is served: \
+     `proxy_pass` with variables. A server that is silent for five seconds makes the next one asked; an answer that is \
+     cut short is asked for over TCP. Answers are kept as long as they say, or for the time of `valid`; both IPv4 and \
+     IPv6 addresses are looked up unless one is turned off. Each worker thread keeps its own answers.",
+);
+
+static RESOLVER_TIMEOUT: Setting<Duration> =
+    Setting::new("resolver_timeout", &["time"], |setter| {
+        parse::milliseconds(setter)
+    })
+    .contexts(HSL)
+    .default("30s")
+    .manual("How long a name may take to be resolved.");
+
+/// What a line of `resolver` says.
+#[derive(Clone, Debug)]
+struct Parameters {
+    addresses: Vec<Word>,
+    valid: Option<Duration>,
+    ipv4: bool,
+    ipv6: bool,
+}
+
+fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
+    let mut parameters = Parameters {
+        addresses: Vec::new(),
+        valid: None,
+        ipv4: true,
+        ipv6: true,
+    };
+    for word in setter.args() {
+        let invalid = || Fault::at(word, format!("invalid parameter: {}", word.text()));
+        let on_or_off = |text: &[u8]| match text {
+            b"on" => Ok(true),
+            b"off" => Ok(false),
+            _ => Err(invalid()),
+        };
+        if let Some(time) = word.bytes.strip_prefix(b"valid=") {
+            let seconds = parse::time_seconds(time).ok_or_else(invalid)?;
+            // Zero is the default: what the answers say.
+            parameters.valid = Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero());
+        } else if let Some(text) = word.bytes.strip_prefix(b"ipv4=") {
+            parameters.ipv4 = on_or_off(text)?;
+        } else if let Some(text) = word.bytes.strip_prefix(b"ipv6=") {
+            parameters.ipv6 = on_or_off(text)?;
+        } else if word.bytes.starts_with(b"status_zone=") {
+            let text = format!("parameter \"{}\" is not supported yet", word.text());
+            return Err(Fault::at(word, text));
+        } else {
+            parameters.addresses.push(word.clone());
+        }
+    }
+    if !parameters.ipv4 && !parameters.ipv6 {
+        return Err(Fault::new("\"ipv4\" and \"ipv6\" cannot both be \"off\""));
+    }
+    if parameters.addresses.is_empty() {
+        return Err(Fault::new("no name servers defined"));
+    }
+    Ok(parameters)
+}
+
+/// One `resolver`: whom to ask for what.
+#[derive(Debug)]
+pub struct Resolver {
+    /// Asked in turn; without any, names cannot be resolved.
+    servers: Box<[Address]>,
+    /// How long answers are kept, whatever they say.
+    valid: Option<Duration>,
+    ipv4: bool,
+    ipv6: bool,
+}
+
+impl Feature for Resolver {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&RESOLVER];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Resolver, Fault> {
+        let parameters = scope.written(&RESOLVER)?.unwrap_or(Parameters {
+            addresses: Vec::new(),
+            valid: None,
+            ipv4: true,
+            ipv6: true,
+        });
+        let mut servers = Vec::new();
+        for word in &parameters.addresses {
+            let fault = |text: &str| {
+                let text = format!("{text} in resolver \"{}\"", word.text());
+                Fault::at(word, text)
+            };
+            let written = address::parse(&word.bytes).map_err(fault)?;
+            let found = written.resolve(DEFAULT_PORT);
+            servers.extend(found.ok_or_else(|| fault("host not found"))?);
+        }
+        Ok(Resolver {
+            servers: servers.into(),
+            valid: parameters.valid,
+            ipv4: parameters.ipv4,
+            ipv6: parameters.ipv6,
+        })
+    }
+}
+
+/// How a scope resolves names: its `resolver`, which scopes below share, and its `resolver_timeout`.
+#[derive(Debug)]
+pub struct Resolving {
+    resolver: Arc<Resolver>,
+    timeout: Duration,
+}
+
+impl Feature for Resolving {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&RESOLVER, &RESOLVER_TIMEOUT];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Resolving, Fault> {
+        Ok(Resolving {
+            resolver: compiler.feature(scope)?,
+            timeout: scope.get(&RESOLVER_TIMEOUT)?,
+        })
+    }
+}
+
+/// Why a name has no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unresolved {
+    /// What a server said, or what is known of the name without asking.
+    Failed(dns::Failure),
+    /// No server answered in time.
+    TimedOut,
+}
+
+impl fmt::Display for Unresolved {
+    /// As in nginx's log lines: `3: Host not found`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unresolved::Failed(failure) => write!(f, "{}: {failure}", *failure as u8),
+            Unresolved::TimedOut => write!(f, "{}: Operation timed out", libc::ETIMEDOUT),
+        }
+    }
+}
+
+impl Resolving {
+    /// Whether there is a server to ask.
+    pub fn is_possible(&self) -> bool {
+        !self.resolver.servers.is_empty()
+    }
+
+    /// The addresses of a name, at least one, in the order in which they are to be tried: the same for all who waited
+    /// for one answer, turned at random for those who find it in the cache.
+    pub async fn resolve(
+        &self,
+        caches: &RefCell<Caches>,
+        name: &[u8],
+    ) -> Result<Vec<IpAddr>, Unresolved> {
+        let not_found = Unresolved::Failed(dns::Failure::NotFound);
+        let name = dns::Name::parse(name).ok_or(not_found)?;
+        let cache = caches.borrow_mut().of(&self.resolver);
+        let resolving = cache.resolve(name);
+        match either(resolving, engine::sleep(self.timeout)).await {
+            Either::First(resolved) => resolved.map_err(Unresolved::Failed),
+            Either::Second(()) => Err(Unresolved::TimedOut),
+        }
+    }
+}
+
+/// What one thread knows by the resolvers of one generation.
+#[derive(Default)]
+pub struct Caches {
+    /// By where the resolver lies: the generation keeps it there.
+    by_resolver: Map<usize, Rc<Cache>>,
+}
+
+impl Caches {
+    fn of(&mut self, resolver: &Arc<Resolver>) -> Rc<Cache> {
+        let place = Arc::as_ptr(resolver).addr();
+        let cache = self.by_resolver.entry(place);
+        Rc::clone(cache.or_insert_with(|| Rc::new(Cache::new(resolver))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_nginx_words() {
+        let failed = |failure| Unresolved::Failed(failure).to_string();
+        assert_eq!(failed(dns::Failure::NotFound), "3: Host not found");
+        assert_eq!(failed(dns::Failure::Server), "2: Server failure");
+        assert_eq!(failed(dns::Failure::Refused), "5: Operation refused");
+        assert_eq!(failed(dns::Failure::Unimplemented), "4: Unimplemented");
+        assert_eq!(Unresolved::TimedOut.to_string(), "110: Operation timed out");
+    }
+}
