@@ -141,16 +141,7 @@ fn compile(
     files: &dyn Files,
     options: &Options,
 ) -> Result<(MainLevel, Compiled), Vec<Diagnostic>> {
-    let environment = Environment {
-        prefix: &options.prefix,
-        conf_prefix: options.conf_prefix(),
-        files,
-        default_error_log: match &options.error_log {
-            ErrorLog::Stderr => Destination::Stderr,
-            ErrorLog::File(path) => Destination::File(path.clone()),
-        },
-        privileged: process::identity::is_superuser(),
-    };
+    let environment = environment(files, options);
     let mut diagnostics = Vec::new();
     if !loaded.has_errors() && loaded.tree.root().children("events").next().is_none() {
         let text = "no \"events\" section in configuration";
@@ -167,6 +158,20 @@ fn compile(
             diagnostics.extend(compiled.err().into_iter().flatten());
             Err(diagnostics)
         }
+    }
+}
+
+/// What the server's part of a configuration is compiled in.
+pub(crate) fn environment<'a>(files: &'a dyn Files, options: &'a Options) -> Environment<'a> {
+    Environment {
+        prefix: &options.prefix,
+        conf_prefix: options.conf_prefix(),
+        files,
+        default_error_log: match &options.error_log {
+            ErrorLog::Stderr => Destination::Stderr,
+            ErrorLog::File(path) => Destination::File(path.clone()),
+        },
+        privileged: process::identity::is_superuser(),
     }
 }
 

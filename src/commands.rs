@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{cli, docs, serve};
+use crate::{cli, docs, explain, serve};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -27,6 +27,7 @@ struct Program {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Explain(explain::Arguments),
     Docs(docs::Arguments),
 }
 
@@ -45,6 +46,7 @@ pub(crate) fn is_one(arguments: &[OsString]) -> bool {
 pub(crate) fn run() -> ExitCode {
     match Program::parse().command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
     }
 }

@@ -4,6 +4,7 @@ mod application;
 mod cli;
 mod commands;
 mod docs;
+mod explain;
 mod main_level;
 mod modules;
 mod private_folder;

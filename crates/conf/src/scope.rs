@@ -88,6 +88,27 @@ impl<'a> ScopeRef<'a> {
         self.scope.lines_of(spec).collect()
     }
 
+    /// The lines of a directive or group that hold here, each with the scope that wrote it; none
+    /// where only the default holds.
+    #[must_use]
+    pub fn lines_in_force(self, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
+        let Some(writer) = self.writer(spec) else {
+            return Vec::new();
+        };
+        let mut scopes = vec![writer];
+        if spec.inherit == Inherit::Append {
+            scopes.extend(std::iter::successors(writer.parent(), |scope| {
+                scope.parent()
+            }));
+            scopes.reverse();
+        }
+        let lines = scopes.into_iter().flat_map(|scope| {
+            let own = scope.own_lines(spec);
+            own.into_iter().map(move |line| (scope, line))
+        });
+        lines.collect()
+    }
+
     /// The value in force here, the default where nobody writes it.
     ///
     /// # Errors

@@ -1,4 +1,7 @@
-//! Text inside the strings of JSON (RFC 8259, section 7). No more of JSON is needed here.
+//! JSON (RFC 8259) as it is written: text inside strings, and a [`Writer`] of values. Nothing here
+//! reads it.
+
+use std::fmt::Display;
 
 /// Whether a byte cannot stand as it is. Without branches, so that a loop over bytes is fast.
 #[inline]
@@ -34,8 +37,98 @@ pub fn escape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Writes values one after the other, with commas where they belong. That keys stand in objects,
+/// and one value after each, is the caller's business.
+#[derive(Debug, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    /// Something stands before what comes next in the same object or array.
+    follows: bool,
+}
+
+impl Writer {
+    /// An object, its members written by `members`.
+    pub fn object(&mut self, members: impl FnOnce(&mut Writer)) {
+        self.block(b'{', b'}', members);
+    }
+
+    /// An array, its items written by `items`.
+    pub fn array(&mut self, items: impl FnOnce(&mut Writer)) {
+        self.block(b'[', b']', items);
+    }
+
+    /// The key of the member whose value is written next.
+    pub fn key(&mut self, key: &str) -> &mut Writer {
+        self.string(key);
+        self.bytes.push(b':');
+        self.follows = false;
+        self
+    }
+
+    /// A string.
+    pub fn string(&mut self, text: &str) {
+        self.begin();
+        self.bytes.push(b'"');
+        escape(text.as_bytes(), &mut self.bytes);
+        self.bytes.push(b'"');
+    }
+
+    /// A finite number, as it is displayed.
+    pub fn number(&mut self, number: impl Display) {
+        self.begin();
+        self.bytes.extend_from_slice(number.to_string().as_bytes());
+    }
+
+    /// `true` or `false`.
+    pub fn boolean(&mut self, value: bool) {
+        self.number(value);
+    }
+
+    /// `null`.
+    pub fn null(&mut self) {
+        self.number("null");
+    }
+
+    /// What has been written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn block(&mut self, open: u8, close: u8, inside: impl FnOnce(&mut Writer)) {
+        self.begin();
+        self.bytes.push(open);
+        self.follows = false;
+        inside(self);
+        self.bytes.push(close);
+        self.follows = true;
+    }
+
+    fn begin(&mut self) {
+        if self.follows {
+            self.bytes.push(b',');
+        }
+        self.follows = true;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn values_are_parted() {
+        let mut json = super::Writer::default();
+        json.object(|json| {
+            json.key("a").number(1.5);
+            json.key("b\"").array(|json| {
+                json.string("x\n");
+                json.object(|_| {});
+                json.null();
+            });
+            json.key("c").boolean(true);
+        });
+        let text = String::from_utf8(json.into_bytes()).unwrap();
+        assert_eq!(text, r#"{"a":1.5,"b\"":["x\n",{},null],"c":true}"#);
+    }
+
     /// By `ngx_escape_json`.
     #[test]
     fn escapes() {

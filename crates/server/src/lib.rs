@@ -8,6 +8,7 @@ pub mod accepted;
 pub mod compile;
 pub mod counters;
 pub mod events;
+pub mod explain;
 pub mod generation;
 pub mod http;
 pub mod json;

@@ -73,6 +73,17 @@ pub struct AddressServers {
     pub is_single: bool,
 }
 
+impl AddressServers {
+    /// Every server of the address, in the order of the file.
+    pub fn all(&self) -> Vec<Arc<Server>> {
+        let mut all = vec![Arc::clone(&self.default)];
+        all.extend(self.names.servers().map(Arc::clone));
+        all.sort_by_key(|server| server.plan.id);
+        all.dedup_by_key(|server| server.plan.id);
+        all
+    }
+}
+
 /// One listening socket and what is behind it.
 pub struct Binding {
     /// Its identity.

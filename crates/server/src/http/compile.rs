@@ -604,6 +604,7 @@ impl Builder<'_, '_> {
         self.next_id += 1;
         let mut plan = Plan {
             id,
+            scope: scope.id(),
             name: kind.name,
             exact: kind.exact,
             regex: kind.regex,

@@ -87,6 +87,16 @@ impl Connection {
         }
     }
 
+    /// The same, between these two addresses whatever the socket says: for what is only imagined.
+    #[must_use]
+    pub fn between(self, peer: Address, local: Address) -> Connection {
+        Connection {
+            peer: OnceCell::from(peer),
+            local: OnceCell::from(local),
+            ..self
+        }
+    }
+
     /// Counts a request that begins.
     pub fn count_request(&self) {
         self.requests.set(self.requests.get() + 1);

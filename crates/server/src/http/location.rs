@@ -136,11 +136,31 @@ fn parents(prefixes: &[Prefix]) -> Box<[Option<u32>]> {
     parents.into()
 }
 
+/// Sees how a location is found. Serving needs [`Nobody`].
+pub trait Observer {
+    /// The path is this exact location's.
+    fn exact(&mut self, _: &Arc<Plan>) {}
+    /// Of the prefixes of one level this is the longest.
+    fn longest_prefix(&mut self, _: &Prefix) {}
+    /// A regex was asked.
+    fn regex(&mut self, _: &Arc<Plan>, _matched: bool) {}
+}
+
+/// Observes nothing.
+pub struct Nobody;
+
+impl Observer for Nobody {}
+
 /// Finds the plan for the request's URI, beginning at its server; applies `limit_except`.
 pub fn find(request: &mut Request) -> Found {
+    find_observed(request, &mut Nobody)
+}
+
+/// The same before the eyes of an observer.
+pub fn find_observed(request: &mut Request, observer: &mut impl Observer) -> Found {
     let server_plan = Arc::clone(&request.server.plan);
     let uri = std::mem::take(&mut request.uri);
-    let found = search(request, &server_plan.locations, &uri);
+    let found = search(request, &server_plan.locations, &uri, observer);
     request.uri = uri;
     match found {
         Search::Plan(plan, _) => Found::Plan(with_method(plan, request)),
@@ -156,8 +176,14 @@ enum Search {
     Slash(Bytes),
 }
 
-fn search(request: &mut Request, locations: &Locations, uri: &[u8]) -> Search {
+fn search(
+    request: &mut Request,
+    locations: &Locations,
+    uri: &[u8],
+    observer: &mut impl Observer,
+) -> Search {
     if let Some(plan) = locations.exact(uri) {
+        observer.exact(plan);
         return Search::Plan(Arc::clone(plan), true);
     }
     if let Some(name) = locations.slash(uri) {
@@ -166,8 +192,9 @@ fn search(request: &mut Request, locations: &Locations, uri: &[u8]) -> Search {
     let mut found = Search::Nothing;
     let mut no_regex = false;
     if let Some(prefix) = locations.longest_prefix(uri) {
+        observer.longest_prefix(prefix);
         no_regex = prefix.no_regex;
-        found = match search(request, &prefix.plan.locations, uri) {
+        found = match search(request, &prefix.plan.locations, uri, observer) {
             Search::Nothing => Search::Plan(Arc::clone(&prefix.plan), false),
             settled @ (Search::Plan(_, true) | Search::Slash(_)) => return settled,
             inner => inner,
@@ -177,9 +204,11 @@ fn search(request: &mut Request, locations: &Locations, uri: &[u8]) -> Search {
         return found;
     }
     for (regex, plan) in &locations.regexes {
-        if regex.matches(request, uri) {
+        let matched = regex.matches(request, uri);
+        observer.regex(plan, matched);
+        if matched {
             let plan = Arc::clone(plan);
-            return match search(request, &plan.locations, uri) {
+            return match search(request, &plan.locations, uri, observer) {
                 Search::Nothing => Search::Plan(plan, true),
                 Search::Plan(inner, _) => Search::Plan(inner, true),
                 slash => slash,

@@ -42,6 +42,8 @@ pub enum Handler {
 pub struct Plan {
     /// Number within the generation: the key of per-thread caches.
     pub id: u32,
+    /// The scope that it was compiled of.
+    pub scope: conf::ScopeId,
     /// The location's name as written (a prefix, a regex, `@name`); empty for a server.
     pub name: Bytes,
     /// Whether the location was written with `=`.

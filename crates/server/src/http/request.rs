@@ -4,6 +4,7 @@
 //! [`Exchange`] is its connection to the client, whatever the protocol. Phases look at the
 //! request and answer with a [`Step`].
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,10 +158,16 @@ pub struct Request {
 }
 
 /// Where the request loop goes on.
-enum Phase {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The server's script.
     ServerRewrite,
+    /// The URI's location.
     FindLocation,
+    /// The location's script.
     LocationRewrite,
+    /// The plan is found; may the client have it?
+    Access,
 }
 
 /// Serves one request: phases until something answers, then the response.
@@ -230,27 +237,11 @@ async fn phases(
     exchange: &mut Exchange,
     mut at: Phase,
 ) -> Result<Step, Abort> {
-    loop {
-        if let Phase::ServerRewrite = at {
-            match rewrite::server(request) {
-                Step::Next | Step::Relocate => at = Phase::FindLocation,
-                step => return Ok(step),
-            }
-        }
-        if let Phase::FindLocation = at {
-            match find_location(request) {
-                Step::Next => {}
-                step => return Ok(step),
-            }
-        }
-        match rewrite::location(request) {
-            Step::Next => break,
-            Step::Relocate => match request.count_change() {
-                Ok(()) => at = Phase::FindLocation,
-                Err(status) => return Ok(Step::Finish(status)),
-            },
-            step => return Ok(step),
-        }
+    while at != Phase::Access {
+        at = match advance(request, at) {
+            ControlFlow::Continue(next) => next,
+            ControlFlow::Break(step) => return Ok(step),
+        };
     }
     match access_phase::run(request, exchange).await? {
         Step::Next => {}
@@ -267,6 +258,26 @@ async fn phases(
         step => return Ok(step),
     }
     content(request, exchange).await
+}
+
+/// Passes one of the phases that find the plan: the next one, or the step that ends the search.
+pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
+    let (step, next) = match at {
+        Phase::ServerRewrite => (rewrite::server(request), Phase::FindLocation),
+        Phase::FindLocation => (find_location(request), Phase::LocationRewrite),
+        Phase::LocationRewrite => (rewrite::location(request), Phase::Access),
+        Phase::Access => (Step::Next, Phase::Access),
+    };
+    match step {
+        Step::Next => ControlFlow::Continue(next),
+        // Of a server's script no more follows than of one that left the URI alone.
+        Step::Relocate if at == Phase::ServerRewrite => ControlFlow::Continue(next),
+        Step::Relocate => match request.count_change() {
+            Ok(()) => ControlFlow::Continue(Phase::FindLocation),
+            Err(status) => ControlFlow::Break(Step::Finish(status)),
+        },
+        step => ControlFlow::Break(step),
+    }
 }
 
 /// Finds the location of the URI in force and checks what holds as soon as it is known.

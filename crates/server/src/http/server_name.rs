@@ -25,6 +25,19 @@ pub enum Name {
     Regex(Arc<Regex>),
 }
 
+/// The name that a host was found by.
+#[derive(Clone, Copy, Debug)]
+pub enum Matched<'a> {
+    /// The very name.
+    Exact,
+    /// `*.example.org`, without the star.
+    Suffix(&'a [u8]),
+    /// `mail.*`, without the star.
+    Prefix(&'a [u8]),
+    /// `~pattern`.
+    Regex(&'a Regex),
+}
+
 /// The servers of one listening address by name.
 #[derive(Default)]
 pub struct ServerNames {
@@ -56,6 +69,15 @@ impl ServerNames {
         }
     }
 
+    /// The servers that names lead to, once for each name.
+    pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        let exact = self.exact.values();
+        exact
+            .chain(self.suffixes.values())
+            .chain(self.prefixes.values())
+            .chain(self.regexes.iter().map(|(_, server)| server))
+    }
+
     /// Whether every name leads to this server, and none by a regex, which may capture.
     pub fn lead_only_to(&self, server: &Arc<Server>) -> bool {
         let mut all = self
@@ -68,30 +90,42 @@ impl ServerNames {
 
     /// The server for a host in lower case without port.
     pub fn find(&self, host: &[u8], request: &mut Request) -> Option<Arc<Server>> {
+        self.find_with_name(host, request)
+            .map(|(_, server)| Arc::clone(server))
+    }
+
+    /// The same with the kind of name that led to it.
+    pub fn find_with_name(
+        &self,
+        host: &[u8],
+        request: &mut Request,
+    ) -> Option<(Matched<'_>, &Arc<Server>)> {
         if let Some(server) = self.exact.get(host) {
-            return Some(Arc::clone(server));
+            return Some((Matched::Exact, server));
         }
         if !self.suffixes.is_empty() {
             // From the left, so that the longest suffix is met first; something must stand
             // before the dot.
             for dot in memchr::memchr_iter(b'.', host).filter(|&dot| dot > 0) {
-                if let Some(server) = host.get(dot..).and_then(|s| self.suffixes.get(s)) {
-                    return Some(Arc::clone(server));
+                let suffix = host.get(dot..).unwrap_or_default();
+                if let Some((suffix, server)) = self.suffixes.get_key_value(suffix) {
+                    return Some((Matched::Suffix(suffix), server));
                 }
             }
         }
         if !self.prefixes.is_empty() {
             for dot in memchr::memrchr_iter(b'.', host) {
+                let prefix = host.get(..=dot).unwrap_or_default();
                 if dot + 1 < host.len()
-                    && let Some(server) = host.get(..=dot).and_then(|p| self.prefixes.get(p))
+                    && let Some((prefix, server)) = self.prefixes.get_key_value(prefix)
                 {
-                    return Some(Arc::clone(server));
+                    return Some((Matched::Prefix(prefix), server));
                 }
             }
         }
         for (regex, server) in &self.regexes {
             if regex.matches(request, host) {
-                return Some(Arc::clone(server));
+                return Some((Matched::Regex(regex), server));
             }
         }
         None

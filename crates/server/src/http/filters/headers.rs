@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Spec, Template,
+    parse,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -231,20 +232,58 @@ impl Feature for Headers {
 /// The lines that hold in a scope: its own, and those above as `inherit` says at each level.
 fn inherited(
     scope: ScopeRef<'_>,
-    setting: &Setting<Vec<AddedLine>>,
+    setting: &'static Setting<Vec<AddedLine>>,
     inherit: &Setting<Merge>,
 ) -> Result<Vec<AddedLine>, Fault> {
-    let own = scope.own(setting)?;
-    let merge = scope.get(inherit)?;
-    let above = match scope.parent() {
-        Some(parent) if merge == Merge::Merge || (merge == Merge::On && own.is_none()) => {
-            inherited(parent, setting, inherit)?
-        }
-        _ => Vec::new(),
-    };
-    let mut lines = own.unwrap_or_default();
-    lines.extend(above);
+    let mut lines = Vec::new();
+    for level in levels(scope, setting, inherit)? {
+        lines.extend(level.own(setting)?.unwrap_or_default());
+    }
     Ok(lines)
+}
+
+/// The scopes that write a setting which holds in `scope`, the innermost first.
+fn levels<'a>(
+    scope: ScopeRef<'a>,
+    setting: &'static Setting<Vec<AddedLine>>,
+    inherit: &Setting<Merge>,
+) -> Result<Vec<ScopeRef<'a>>, Fault> {
+    let mut levels = Vec::new();
+    let mut at = Some(scope);
+    while let Some(scope) = at {
+        let own = scope.writes(&[setting]);
+        if own {
+            levels.push(scope);
+        }
+        let goes_on = match scope.get(inherit)? {
+            Merge::Merge => true,
+            Merge::On => !own,
+            Merge::Off => false,
+        };
+        at = scope.parent().filter(|_| goes_on);
+    }
+    Ok(levels)
+}
+
+/// The lines of `add_header` or `add_trailer` that hold in a scope, each with the scope that
+/// wrote it; `None` for any other directive.
+pub fn lines_in_force<'a>(
+    scope: ScopeRef<'a>,
+    spec: &Spec,
+) -> Option<Vec<(ScopeRef<'a>, &'a Line)>> {
+    let settings = [
+        (&ADD_HEADER, &ADD_HEADER_INHERIT),
+        (&ADD_TRAILER, &ADD_TRAILER_INHERIT),
+    ];
+    let (setting, inherit) = settings
+        .into_iter()
+        .find(|(setting, _)| setting.spec.name == spec.name)?;
+    let levels = levels(scope, setting, inherit).unwrap_or_default();
+    let lines = levels.into_iter().flat_map(|level| {
+        let own = level.own_lines(&setting.spec);
+        own.into_iter().map(move |line| (level, line))
+    });
+    Some(lines.collect())
 }
 
 fn added(setter: &Setter<'_>) -> Result<Vec<AddedLine>, Fault> {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
-    parse,
+    Arity, Contexts, Declared, Fault, Inherit, Line, Position, ScopeRef, Setter, Setting, Template,
+    Word, parse,
 };
 
 use crate::compile::Compiler;
@@ -147,6 +147,8 @@ enum Instruction {
     },
     /// `if`.
     If {
+        /// Where it stands.
+        position: Position,
         /// What must hold.
         condition: Condition,
         /// What is then in force; `None` in a server.
@@ -158,12 +160,13 @@ enum Instruction {
     Rewrite(Box<Rewrite>),
     /// `return`.
     Return(Answer),
-    /// `break`.
-    Break,
+    /// `break`, and where it stands.
+    Break(Position),
 }
 
 /// A compiled `rewrite`.
 struct Rewrite {
+    position: Position,
     regex: Regex,
     /// The new path; of a redirect the whole URL.
     path: Text,
@@ -191,6 +194,7 @@ enum Flag {
 
 /// A compiled `return`.
 struct Answer {
+    position: Position,
     status: u16,
     /// Text or URL; empty where none is written.
     text: Text,
@@ -201,9 +205,30 @@ struct Answer {
 #[derive(Debug, Default)]
 pub struct State {
     buffers: Vec<Vec<u8>>,
+    /// What the scripts have done, where somebody wants to know.
+    pub trail: Option<Vec<Trace>>,
+}
+
+/// One thing that a script has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The directive.
+    pub position: Position,
+    /// What came of it.
+    pub text: String,
 }
 
 impl State {
+    /// Leaves a trace where somebody wants to know.
+    fn trace(&mut self, position: Position, text: impl FnOnce() -> String) {
+        if let Some(trail) = &mut self.trail {
+            trail.push(Trace {
+                position,
+                text: text(),
+            });
+        }
+    }
+
     /// An empty buffer.
     pub fn take_buffer(&mut self) -> Vec<u8> {
         self.buffers.pop().unwrap_or_default()
@@ -308,11 +333,12 @@ fn instructions(
             b"rewrite" => compile_rewrite(compiler, line),
             b"return" => answer(line).map(|(status, text)| {
                 Instruction::Return(Answer {
+                    position: line.position,
                     status,
                     text: compiler.text(&text),
                 })
             }),
-            b"break" => Ok(Instruction::Break),
+            b"break" => Ok(Instruction::Break(line.position)),
             b"if" => match scope.opened_by(line) {
                 Some(block) => compile_if(compiler, line, block, plan_of_if),
                 None => continue,
@@ -349,6 +375,7 @@ fn compile_if(
         false => None,
     };
     Ok(Instruction::If {
+        position: line.position,
         condition,
         plan,
         body,
@@ -370,6 +397,7 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
         false => split_at_question_mark(parts.template),
     };
     Ok(Instruction::Rewrite(Box::new(Rewrite {
+        position: line.position,
         regex,
         path: compiler.text(&path),
         args: args.map(|args| compiler.text(&args)),

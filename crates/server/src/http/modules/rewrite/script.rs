@@ -78,11 +78,17 @@ impl Run<'_> {
                 Flow::Continue(())
             }
             Instruction::If {
+                position,
                 condition,
                 plan,
                 body,
             } => {
-                if !condition.holds(self.request, self.quote, self.log) {
+                let holds = condition.holds(self.request, self.quote, self.log);
+                self.request.script.trace(*position, || match holds {
+                    true => "the condition holds".to_owned(),
+                    false => "the condition does not hold".to_owned(),
+                });
+                if !holds {
                     return Flow::Continue(());
                 }
                 if let Some(plan) = plan {
@@ -92,7 +98,9 @@ impl Run<'_> {
             }
             Instruction::Rewrite(rewrite) => self.rewrite(rewrite),
             Instruction::Return(answer) => Flow::Break(Some(self.answer(answer))),
-            Instruction::Break => {
+            Instruction::Break(position) => {
+                let text = || "the script ends here".to_owned();
+                self.request.script.trace(*position, text);
                 if self.uri_changed {
                     self.request.valid_location = false;
                     self.uri_changed = false;
@@ -107,6 +115,8 @@ impl Run<'_> {
         let matched = matches(self.request, &rewrite.regex, &uri, self.log);
         self.request.uri = uri;
         if !matched {
+            let text = || "does not match".to_owned();
+            self.request.script.trace(rewrite.position, text);
             return Flow::Continue(());
         }
         self.quote = false;
@@ -153,6 +163,9 @@ impl Run<'_> {
                 log::Printable(&location)
             );
         }
+        self.request.script.trace(rewrite.position, || {
+            format!("redirects to {}", String::from_utf8_lossy(&location))
+        });
         self.request.response.location = Some(location.into());
     }
 
@@ -176,6 +189,14 @@ impl Run<'_> {
         }
         let old = std::mem::replace(&mut self.request.uri, path);
         self.request.script.give_buffer(old);
+        let Request {
+            script, uri, args, ..
+        } = &mut *self.request;
+        script.trace(rewrite.position, || {
+            let mark = if args.is_empty() { "" } else { "?" };
+            let (uri, args) = (String::from_utf8_lossy(uri), String::from_utf8_lossy(args));
+            format!("the URI becomes {uri}{mark}{args}")
+        });
         if self.log {
             log::error!(
                 self.request,
@@ -189,6 +210,8 @@ impl Run<'_> {
 
     fn answer(&mut self, answer: &Answer) -> Step {
         let status = answer.status;
+        let text = || format!("answers with {status}");
+        self.request.script.trace(answer.position, text);
         if status >= 400 && answer.text.is_empty() {
             return Step::Finish(status);
         }

@@ -1,0 +1,269 @@
+//! What holds in a scope: directives with their places, and what has something to do there.
+
+use conf::{
+    Block, BlockKind, Contexts, Effect, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree,
+};
+
+use super::Place;
+use crate::http::filters::headers;
+
+/// What may stand in a server or deeper, and so is about requests.
+const REQUESTS: Contexts = Contexts::SERVER
+    .or(Contexts::LOCATION)
+    .or(Contexts::LOCATION_IF)
+    .or(Contexts::LIMIT_EXCEPT);
+
+/// The directives that make a phase or a filter work, in the order in which they do. Names that
+/// the table does not have are passed over.
+const WORK: &[(&str, &[&str])] = &[
+    ("real address", &["set_real_ip_from"]),
+    ("rewrite", &["rewrite", "return", "set", "if", "break"]),
+    ("limits", &["limit_req", "limit_conn"]),
+    (
+        "access",
+        &["allow", "deny", "auth_basic", "auth_request", "satisfy"],
+    ),
+    ("before content", &["mirror", "try_files"]),
+    (
+        FILES,
+        &[
+            "root",
+            "alias",
+            "index",
+            "random_index",
+            "autoindex",
+            "gzip_static",
+            "open_file_cache",
+        ],
+    ),
+    ("slice", &["slice"]),
+    (
+        "header fields",
+        &[
+            "expires",
+            "add_header",
+            "add_trailer",
+            "userid",
+            "more_set_headers",
+        ],
+    ),
+    (
+        "body",
+        &[
+            "ssi",
+            "sub_filter",
+            "add_before_body",
+            "add_after_body",
+            "charset",
+            "gunzip",
+        ],
+    ),
+    ("compression", &["gzip", "brotli", "zstd"]),
+    ("pace", &["limit_rate"]),
+    ("errors", &["error_page"]),
+    ("log", &["access_log", "post_action"]),
+];
+
+/// The part of the work that is done where no directive names another handler.
+const FILES: &str = "files";
+
+/// Directives that have something to do though nobody writes them.
+const DEFAULTS_THAT_WORK: &[&str] = &["index", "access_log"];
+
+/// A directive in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// The line, or the default as one would write it.
+    pub place: Place,
+    /// The scope that wrote it, `default` where nobody did.
+    pub scope: String,
+    /// Whether that is another scope than the one that was asked about.
+    pub inherited: bool,
+    /// Why it has no effect, where it has none.
+    pub no_effect: Option<&'static str>,
+}
+
+/// Something that is done for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What part of the work it is.
+    pub phase: &'static str,
+    /// The directive that asks for it.
+    pub place: Place,
+}
+
+/// A scope by the line that opens it.
+pub(super) fn place(scope: ScopeRef<'_>) -> Place {
+    match scope.line() {
+        None => Place {
+            text: "main".to_owned(),
+            position: None,
+        },
+        Some(line) => {
+            let mut text = words(line);
+            if line.is("server")
+                && let Some(name) = scope.lines().iter().find(|line| line.is("server_name"))
+            {
+                text = format!("server {}", name.argument(0).text());
+            }
+            Place {
+                text,
+                position: Some(line.position),
+            }
+        }
+    }
+}
+
+/// The directive that says what answers in a scope, if one does.
+pub(super) fn handler(scope: ScopeRef<'_>) -> Option<Place> {
+    let own = |scope: ScopeRef<'_>| scope.lines().iter().any(is_handler);
+    // `if` and `limit_except` keep the handler of the location around them.
+    let scope = match own(scope) || scope.context() == Contexts::LOCATION {
+        true => scope,
+        false => scope.parent()?,
+    };
+    let line = scope.lines().iter().find(|line| is_handler(line))?;
+    Some(written(line))
+}
+
+/// The words of the directive that stands at a position.
+pub(super) fn at(position: Position, tree: &Tree) -> Option<String> {
+    let mut lines = tree.scopes().flat_map(ScopeRef::lines);
+    lines.find(|line| line.position == position).map(words)
+}
+
+fn is_handler(line: &Line) -> bool {
+    line.name.bytes.ends_with(b"_pass") || HANDLERS.iter().any(|name| line.is(name))
+}
+
+/// Every directive about requests that holds in a scope, by name; with `defaults` also those
+/// that nobody has written.
+pub(super) fn in_force(scope: ScopeRef<'_>, registry: &Registry, defaults: bool) -> Vec<InForce> {
+    let mut all = Vec::new();
+    for spec in registry.iter().map(|declared| declared.spec()) {
+        if !is_about_requests(spec) {
+            continue;
+        }
+        let lines = lines(scope, spec);
+        if lines.is_empty() && defaults {
+            all.extend(default(spec));
+        }
+        all.extend(lines.into_iter().map(|(writer, line)| InForce {
+            place: written(line),
+            scope: place(writer).text,
+            inherited: writer.id() != scope.id(),
+            no_effect: no_effect(spec),
+        }));
+    }
+    all.sort_by(|one, other| {
+        let key = |row: &InForce| {
+            let name = row.place.text.split([' ', ';']).next();
+            (name.unwrap_or_default().to_owned(), row.place.position)
+        };
+        key(one).cmp(&key(other))
+    });
+    all
+}
+
+/// What has something to do for requests of a scope.
+pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<Work> {
+    let mut all = Vec::new();
+    let handler = handler(scope);
+    for (phase, names) in WORK {
+        if *phase == FILES
+            && let Some(handler) = &handler
+        {
+            all.push(Work {
+                phase: "content",
+                place: handler.clone(),
+            });
+            continue;
+        }
+        for name in *names {
+            let specs = registry.find(name);
+            let Some(spec) = specs.into_iter().find(|spec| is_about_requests(spec)) else {
+                continue;
+            };
+            let lines = lines(scope, spec);
+            if lines.is_empty() && DEFAULTS_THAT_WORK.contains(name) {
+                all.extend(default(spec).map(|row| Work {
+                    phase,
+                    place: row.place,
+                }));
+            }
+            let lines = lines.into_iter().map(|(_, line)| line);
+            let working = lines.filter(|line| line.is(name) && !is_off(line));
+            all.extend(working.map(|line| Work {
+                phase,
+                place: written(line),
+            }));
+        }
+    }
+    all
+}
+
+fn lines<'a>(scope: ScopeRef<'a>, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
+    headers::lines_in_force(scope, spec).unwrap_or_else(|| scope.lines_in_force(spec))
+}
+
+/// `off`, or `0` where that turns off.
+fn is_off(line: &Line) -> bool {
+    line.args.len() == 1 && matches!(&*line.argument(0).bytes, b"off" | b"0")
+}
+
+fn is_about_requests(spec: &Spec) -> bool {
+    let opens_scope = spec.arity.block_kind() == BlockKind::Scope;
+    spec.contexts.intersects(REQUESTS) && (!opens_scope || spec.inherit == Inherit::Program)
+}
+
+fn default(spec: &Spec) -> Option<InForce> {
+    let text = spec.default?;
+    Some(InForce {
+        place: Place {
+            text: format!("{} {text};", spec.name),
+            position: None,
+        },
+        scope: "default".to_owned(),
+        inherited: false,
+        no_effect: no_effect(spec),
+    })
+}
+
+fn no_effect(spec: &Spec) -> Option<&'static str> {
+    match spec.effect {
+        Effect::NoEffect(reason) => Some(reason),
+        Effect::Works => None,
+    }
+}
+
+/// A line with its end.
+fn written(line: &Line) -> Place {
+    let end = match line.block {
+        None => ";",
+        Some(Block::Scope(_) | Block::Free(_)) => " { … }",
+    };
+    Place {
+        text: words(line) + end,
+        position: Some(line.position),
+    }
+}
+
+/// The words of a line, those in quotes that were.
+fn words(line: &Line) -> String {
+    let mut text = line.name.text().into_owned();
+    for word in &line.args {
+        let mark = if word.quoted { "\"" } else { "" };
+        text.push_str(&format!(" {mark}{}{mark}", word.text()));
+    }
+    text
+}
+
+/// Directives that answer and whose names do not say so.
+const HANDLERS: &[&str] = &[
+    "empty_gif",
+    "stub_status",
+    "metrics",
+    "mp4",
+    "flv",
+    "dav_methods",
+];

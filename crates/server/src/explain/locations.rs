@@ -1,0 +1,161 @@
+//! Why a location won and the others lost.
+//!
+//! The search is `http::location`'s own; what is observed of it is put into words here.
+
+use std::sync::Arc;
+
+use conf::{ScopeId, ScopeRef, Tree};
+
+use super::{Candidate, directives};
+use crate::http::compile::LocationName;
+use crate::http::location::{self, Found, Observer, Prefix};
+use crate::http::plan::Plan;
+use crate::http::request::Request;
+
+/// What was seen of a search.
+#[derive(Default)]
+struct Seen {
+    exact: Vec<ScopeId>,
+    /// The longest prefix of each level that was searched, and whether it lets no regex follow.
+    prefixes: Vec<(ScopeId, bool)>,
+    regexes: Vec<(ScopeId, bool)>,
+}
+
+impl Observer for Seen {
+    fn exact(&mut self, plan: &Arc<Plan>) {
+        self.exact.push(plan.scope);
+    }
+
+    fn longest_prefix(&mut self, prefix: &Prefix) {
+        self.prefixes.push((prefix.plan.scope, prefix.no_regex));
+    }
+
+    fn regex(&mut self, plan: &Arc<Plan>, matched: bool) {
+        self.regexes.push((plan.scope, matched));
+    }
+}
+
+/// The locations that are in question for the request's URI, each with its reason.
+pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
+    let mut seen = Seen::default();
+    let found = location::find_observed(request, &mut seen);
+    let chosen = match found {
+        Found::Plan(plan) => around(tree.scope(plan.scope)),
+        Found::Slash(_) => Vec::new(),
+    };
+    let uri = request.uri.clone();
+    let server = tree.scope(request.server.plan.scope);
+    let mut candidates = Vec::new();
+    let search = Search {
+        seen: &seen,
+        chosen: &chosen,
+        uri: &uri,
+    };
+    search.level(server, 0, &mut candidates);
+    candidates
+}
+
+/// A scope and the scopes around it.
+fn around(scope: ScopeRef<'_>) -> Vec<ScopeId> {
+    let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
+    scopes.map(|scope| scope.id()).collect()
+}
+
+struct Search<'a> {
+    seen: &'a Seen,
+    /// The scope that was found with those around it.
+    chosen: &'a [ScopeId],
+    uri: &'a [u8],
+}
+
+impl Search<'_> {
+    /// The locations of one scope; those of the chosen one follow it.
+    fn level(&self, outer: ScopeRef<'_>, depth: usize, out: &mut Vec<Candidate>) {
+        let inner: Vec<(ScopeRef<'_>, LocationName)> = outer
+            .children("location")
+            .filter_map(|scope| Some((scope, LocationName::parse(scope.line()?).ok()?)))
+            .collect();
+        let winner = inner
+            .iter()
+            .find(|(scope, _)| self.chosen.contains(&scope.id()));
+        for (scope, name) in &inner {
+            let chosen = self.chosen.contains(&scope.id());
+            let why = match chosen {
+                true => self.won(name, &inner),
+                false => self.lost(scope.id(), name, winner),
+            };
+            out.push(Candidate {
+                depth,
+                place: directives::place(*scope),
+                chosen,
+                why,
+            });
+            if chosen {
+                self.level(*scope, depth + 1, out);
+            }
+        }
+    }
+
+    fn won(&self, name: &LocationName, level: &[(ScopeRef<'_>, LocationName)]) -> String {
+        match name {
+            LocationName::Exact(_) => "the path is just this",
+            LocationName::Prefix { no_regex: true, .. } => {
+                "the longest prefix; ^~ lets no regex follow"
+            }
+            LocationName::Prefix { .. } => {
+                let is_regex =
+                    |(_, name): &(_, LocationName)| matches!(name, LocationName::Regex { .. });
+                match level.iter().any(is_regex) {
+                    true => "the longest prefix, and no regex matches",
+                    false => "the longest prefix",
+                }
+            }
+            LocationName::Regex { .. } => "the first regex that matches",
+            LocationName::Named(_) => "named by a redirect within the server",
+        }
+        .to_owned()
+    }
+
+    fn lost(
+        &self,
+        scope: ScopeId,
+        name: &LocationName,
+        winner: Option<&(ScopeRef<'_>, LocationName)>,
+    ) -> String {
+        let winner_text = || match winner {
+            Some((scope, _)) => format!("{} wins", directives::place(*scope).text),
+            None => "one elsewhere wins".to_owned(),
+        };
+        let by_prefix = matches!(winner, Some((_, LocationName::Prefix { .. })));
+        let exact_found = !self.seen.exact.is_empty();
+        match name {
+            LocationName::Named(_) => "named: only a redirect within the server leads there".into(),
+            LocationName::Exact(_) => "the path is not just this".into(),
+            LocationName::Prefix { name, .. } if !self.uri.starts_with(name) => {
+                "the path does not begin with it".into()
+            }
+            LocationName::Prefix { .. } => {
+                let longest = self.seen.prefixes.iter().any(|(known, _)| *known == scope);
+                let wins = winner_text();
+                match longest {
+                    true => format!("the longest prefix, but a regex matches: {wins}"),
+                    false if exact_found => format!("an exact location goes before: {wins}"),
+                    false if by_prefix => format!("a longer prefix matches: {wins}"),
+                    false => format!("not the longest prefix, and a regex matches: {wins}"),
+                }
+            }
+            LocationName::Regex { .. } => {
+                let asked = self.seen.regexes.iter().any(|(known, _)| *known == scope);
+                let matched = self.seen.regexes.iter().any(|(_, matched)| *matched);
+                let closed = self.seen.prefixes.iter().any(|(_, no_regex)| *no_regex);
+                match () {
+                    () if asked => "does not match".to_owned(),
+                    () if exact_found => "not asked: an exact location goes before".to_owned(),
+                    () if matched => "not asked: a regex before it matches".to_owned(),
+                    () if closed => "not asked: the longest prefix has ^~".to_owned(),
+                    () => "not asked".to_owned(),
+                }
+            }
+        }
+    }
+}

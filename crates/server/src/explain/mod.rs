@@ -1,0 +1,408 @@
+//! Why a request gets what it gets: the way of one imagined request through a configuration.
+//!
+//! [`explain`] takes a compiled configuration and a [`Question`] and runs what serves: the head is
+//! parsed, the server chosen and the phases passed by the very functions that serve, on a
+//! simulated network. Files are looked for where the configuration says. What would ask somebody
+//! else is only named: upstreams, subrequests, the client's own address (127.0.0.1 unless the
+//! question says otherwise). Nothing is logged. The clock is simulated too, so what depends on the
+//! time of day is not to be believed.
+//!
+//! `question` reads URLs, `walk` passes the phases, `locations` says why each location won or
+//! lost, `directives` lists what is in force, `text` and `json` write the answer down.
+
+mod directives;
+mod json;
+mod locations;
+mod question;
+#[cfg(test)]
+mod tests;
+mod text;
+mod walk;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Position, Registry, Tree};
+use engine::net::{Address, Listener};
+use engine::sim::{self, Faults};
+use proto::h1;
+
+use crate::compile::Compiled;
+use crate::counters::Counters;
+use crate::generation::Generation;
+use crate::http::connection::Connection;
+use crate::http::plan::Server;
+use crate::http::request::Request;
+use crate::http::server_name::Matched;
+use crate::listen::{Binding, ListenerId};
+use crate::workers::Worker;
+
+pub use directives::{InForce, Work};
+pub use question::Question;
+
+/// The answer to a [`Question`].
+#[derive(Debug)]
+pub struct Explanation {
+    /// The request as it was imagined: method and URL.
+    pub request: String,
+    /// The client's address.
+    pub from: String,
+    /// Where it is listened.
+    pub listen: Listening,
+    /// The virtual server.
+    pub server: Serving,
+    /// What happened on the way, in order.
+    pub way: Vec<Station>,
+    /// What answers.
+    pub outcome: String,
+    /// The status, where it can be told.
+    pub status: Option<u16>,
+    /// The scope that was in force in the end.
+    pub scope: Place,
+    /// What has something to do there, in the order of the phases.
+    pub work: Vec<Work>,
+    /// The directives in force there.
+    pub directives: Vec<InForce>,
+}
+
+/// A named place of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What stands there, as written but for spaces.
+    pub text: String,
+    /// Where; nowhere for what is not written.
+    pub position: Option<Position>,
+}
+
+/// The listening address that was chosen.
+#[derive(Debug)]
+pub struct Listening {
+    /// The address.
+    pub address: String,
+    /// Why this one.
+    pub reason: String,
+    /// Others that the URL might have meant.
+    pub others: Vec<String>,
+}
+
+/// The virtual server that was chosen.
+#[derive(Debug)]
+pub struct Serving {
+    /// Its primary name; may be empty.
+    pub name: String,
+    /// Its block.
+    pub position: Option<Position>,
+    /// Why this one.
+    pub reason: String,
+    /// The other servers of the address, with their names.
+    pub others: Vec<Place>,
+}
+
+/// One thing that happened on the way.
+#[derive(Debug)]
+pub enum Station {
+    /// A phase did something.
+    Did {
+        /// The phase, as `rewrite`.
+        phase: &'static str,
+        /// What it did.
+        text: String,
+        /// The directive that made it do so, where that is one.
+        position: Option<Position>,
+    },
+    /// A location was looked for.
+    Located {
+        /// The path that it was looked for with.
+        uri: String,
+        /// Every location that was in question, in the order of the file.
+        candidates: Vec<Candidate>,
+    },
+}
+
+/// A location that was in question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// How many locations it is nested in.
+    pub depth: usize,
+    /// The location.
+    pub place: Place,
+    /// Whether it was chosen, or encloses the one that was.
+    pub chosen: bool,
+    /// Why.
+    pub why: String,
+}
+
+/// Explains what a configuration does with a request; with `defaults`, the directives that only
+/// have their default are listed too.
+///
+/// # Errors
+/// A sentence that says why there is nothing to explain: nothing listens there, or the question
+/// makes no request.
+pub fn explain(
+    compiled: Compiled,
+    tree: &Tree,
+    registry: &Registry,
+    question: &Question,
+    defaults: bool,
+) -> Result<Explanation, String> {
+    let system = |error: std::io::Error| format!("the simulated network failed: {error}");
+    let settings = engine::Settings::default();
+    let mut runtime = sim::runtime(1, Faults::default(), settings).map_err(system)?;
+    let bindings = compiled.bindings;
+    let generation = Arc::new(compiled.generation);
+    runtime.block_on(async {
+        let stage = Stage::new(generation).await.map_err(system)?;
+        let (listen, mut request) = stage.choose(&bindings, question).await?;
+        let server = serving(&request, tree);
+        let walked = walk::walk(&mut request, tree).await;
+        let scope = tree.scope(walked.scope);
+        Ok(Explanation {
+            request: question.to_string(),
+            from: question.from.to_string(),
+            listen,
+            server,
+            way: walked.way,
+            outcome: walked.outcome,
+            status: walked.status,
+            scope: directives::place(scope),
+            work: directives::work(scope, registry),
+            directives: directives::in_force(scope, registry, defaults),
+        })
+    })
+}
+
+/// What imagined connections are made of.
+struct Stage {
+    worker: Rc<Worker>,
+    listener: Listener,
+    address: Address,
+}
+
+impl Stage {
+    async fn new(generation: Arc<Generation>) -> std::io::Result<Stage> {
+        let address = Address::Inet(([127, 0, 0, 1], 80).into());
+        let (socket, address) = sim::listen(address)?;
+        Ok(Stage {
+            worker: Worker::start(generation, 1, Arc::new(Counters::default())),
+            listener: Listener::new(socket)?,
+            address,
+        })
+    }
+
+    /// A request on a connection to this address, its server chosen.
+    async fn request(
+        &self,
+        id: &ListenerId,
+        to: &Address,
+        question: &Question,
+    ) -> Result<Box<Request>, String> {
+        let system = |error: std::io::Error| format!("the simulated network failed: {error}");
+        let _client = engine::net::connect(&self.address, None, None)
+            .await
+            .map_err(system)?;
+        let stream = self.listener.accept().await.map_err(system)?;
+        let from = Address::Inet((question.from, 0).into());
+        let connection = Connection::new(stream, 1, id.clone(), Rc::clone(&self.worker));
+        let connection = Rc::new(connection.between(from, to.clone()));
+        let local = self.worker.current();
+        let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
+        let server = server.ok_or("the address is of another configuration")?;
+        let mut request = Box::new(Request::new(&local, &connection, &server));
+        let bytes = question.head();
+        let limits = request.server.core.head_limits();
+        let client = request.client_mut();
+        match h1::parse_head(&bytes, &limits, &mut client.head) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err("the request's head does not end".into()),
+            Err(error) => {
+                let text = error.log_text(&bytes);
+                let (status, text) = (error.status(), String::from_utf8_lossy(&text));
+                return Err(format!("that is no request: {text}: status {status}"));
+            }
+        }
+        client.bytes = bytes;
+        request.begin().map_err(|(text, status)| {
+            let text = String::from_utf8_lossy(&text);
+            format!("that is no request: {text}: status {status}")
+        })?;
+        Ok(request)
+    }
+
+    /// The address that the question means, and the request there: of several, the one that has
+    /// a server of the host's name, else the first.
+    async fn choose(
+        &self,
+        bindings: &[Binding],
+        question: &Question,
+    ) -> Result<(Listening, Box<Request>), String> {
+        let all = addresses(bindings);
+        let asked = question.address();
+        let meant: Vec<&(ListenerId, Address)> = match &asked {
+            Some(asked) => nearest(&all, asked).into_iter().collect(),
+            None => {
+                let on_port = all.iter();
+                on_port
+                    .filter(|(_, address)| address.port() == Some(question.port()))
+                    .collect()
+            }
+        };
+        let mut found: Option<(&Address, Box<Request>, bool)> = None;
+        for (id, address) in &meant {
+            let to = asked.clone().unwrap_or_else(|| reachable(address));
+            let request = self.request(id, &to, question).await?;
+            let named = matched(&request).is_some();
+            if found.is_none() || (named && !found.as_ref().is_some_and(|(_, _, named)| *named)) {
+                found = Some((address, request, named));
+            }
+        }
+        let Some((address, request, named)) = found else {
+            return Err(nothing_listens(&all, &asked, question.port()));
+        };
+        let reason = match (&asked, meant.len()) {
+            (Some(asked), _) if asked == address => "the very address".to_owned(),
+            (Some(asked), _) => format!("takes connections to {asked}"),
+            (None, 1) => format!("the only address on port {}", question.port()),
+            (None, _) if named => "the first on this port that knows the name".to_owned(),
+            (None, _) => "the first on this port; none knows the name".to_owned(),
+        };
+        let others = meant.iter().filter(|(_, other)| other != address);
+        let listen = Listening {
+            address: address.to_string(),
+            reason,
+            others: others.map(|(_, other)| other.to_string()).collect(),
+        };
+        Ok((listen, request))
+    }
+}
+
+/// Every address that is listened on, those that share a socket with another included.
+fn addresses(bindings: &[Binding]) -> Vec<(ListenerId, Address)> {
+    let of = |binding: &Binding| {
+        let own = std::iter::once(&binding.options.address);
+        let shared = binding.specific.iter().map(|(address, _)| address);
+        let all = own.chain(shared).cloned();
+        all.map(|address| (binding.id.clone(), address))
+            .collect::<Vec<_>>()
+    };
+    bindings.iter().flat_map(of).collect()
+}
+
+/// The address that connections to `asked` come by: itself, or the one for any of its family.
+fn nearest<'a>(
+    all: &'a [(ListenerId, Address)],
+    asked: &Address,
+) -> Option<&'a (ListenerId, Address)> {
+    let any = |address: &Address| match (address, asked) {
+        (Address::Inet(any), Address::Inet(asked)) => {
+            any.ip().is_unspecified()
+                && any.port() == asked.port()
+                && any.is_ipv4() == asked.is_ipv4()
+        }
+        _ => false,
+    };
+    let exact = all.iter().find(|(_, address)| address == asked);
+    exact.or_else(|| all.iter().find(|(_, address)| any(address)))
+}
+
+/// An address that a client could connect to: for any address, the loopback's.
+fn reachable(address: &Address) -> Address {
+    let mut address = address.clone();
+    if let Address::Inet(inet) = &mut address
+        && inet.ip().is_unspecified()
+    {
+        match inet.is_ipv4() {
+            true => inet.set_ip(std::net::Ipv4Addr::LOCALHOST.into()),
+            false => inet.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
+        }
+    }
+    address
+}
+
+fn nothing_listens(all: &[(ListenerId, Address)], asked: &Option<Address>, port: u16) -> String {
+    let wanted = match asked {
+        Some(asked) => asked.to_string(),
+        None => format!("port {port}"),
+    };
+    let known: Vec<String> = all.iter().map(|(_, address)| address.to_string()).collect();
+    match known.is_empty() {
+        true => "the configuration listens nowhere".to_owned(),
+        false => format!("nothing listens on {wanted}, only on {}", known.join(", ")),
+    }
+}
+
+/// How the request's server was found by name; `None` where it is the address's default server.
+fn matched(request: &Request) -> Option<String> {
+    let (local, connection) = (Rc::clone(&request.local), &request.connection);
+    let host = &request.client.host;
+    // Regexes leave captures: they are asked on another request.
+    let mut other = Box::new(Request::new(&local, connection.shared()?, &request.server));
+    let found = connection.with_servers(&local, |servers| {
+        let (name, _) = servers.names.find_with_name(host, &mut other)?;
+        let lossy = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        Some(match name {
+            Matched::Exact if host.is_empty() => {
+                "the request names no host, and it has the empty name".to_owned()
+            }
+            Matched::Exact => format!("its server_name is \"{}\"", lossy(host)),
+            Matched::Suffix(suffix) => format!("its server_name is \"*{}\"", lossy(suffix)),
+            Matched::Prefix(prefix) => format!("its server_name is \"{}*\"", lossy(prefix)),
+            Matched::Regex(regex) => format!(
+                "\"{}\" matches its server_name \"~{}\", the first regex that does",
+                lossy(host),
+                regex.pattern()
+            ),
+        })
+    });
+    found.flatten()
+}
+
+fn serving(request: &Request, tree: &Tree) -> Serving {
+    let local = Rc::clone(&request.local);
+    let scope = tree.scope(request.server.plan.scope);
+    let reason = matched(request).unwrap_or_else(|| {
+        let host = String::from_utf8_lossy(&request.client.host);
+        let says = scope.own_lines(&crate::listen::LISTEN.spec);
+        let is_marked = says
+            .iter()
+            .flat_map(|line| &line.args)
+            .any(|word| matches!(&*word.bytes, b"default_server" | b"default"));
+        let default = match is_marked {
+            true => "it is the default_server",
+            false => "it is the first server there",
+        };
+        match host.is_empty() {
+            true => format!("the request names no host, and {default}"),
+            false => format!("no server there is named \"{host}\", and {default}"),
+        }
+    });
+    let all = request
+        .connection
+        .with_servers(&local, |servers| servers.all())
+        .unwrap_or_default();
+    let others = all
+        .iter()
+        .filter(|other| other.plan.scope != request.server.plan.scope);
+    Serving {
+        name: String::from_utf8_lossy(&request.server.name).into_owned(),
+        position: scope.line().map(|line| line.position),
+        reason,
+        others: others.map(|server| server_place(server, tree)).collect(),
+    }
+}
+
+/// A server by its names as written.
+fn server_place(server: &Server, tree: &Tree) -> Place {
+    let scope = tree.scope(server.plan.scope);
+    let lines = scope.lines().iter();
+    let names: Vec<String> = lines
+        .filter(|line| line.is("server_name"))
+        .flat_map(|line| line.args.iter().map(|word| word.text().into_owned()))
+        .collect();
+    Place {
+        text: match names.is_empty() {
+            true => "without a name".to_owned(),
+            false => names.join(" "),
+        },
+        position: scope.line().map(|line| line.position),
+    }
+}

@@ -1,0 +1,125 @@
+//! What is asked: a URL, a method, header fields, and between whom.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use engine::net::Address;
+
+/// A request to be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The method, `GET` unless said otherwise.
+    pub method: String,
+    /// Header fields: names and values, sent after `Host`, which they may replace.
+    pub fields: Vec<(String, String)>,
+    /// The client's address.
+    pub from: IpAddr,
+    /// The address that it connects to, where the URL does not tell.
+    pub to: Option<Address>,
+    secure: bool,
+    /// As it stands in the URL, without a port; may be empty.
+    host: String,
+    port: Option<u16>,
+    /// Path and arguments.
+    target: String,
+}
+
+impl Question {
+    /// A GET of a URL, whose scheme may be left out (`http` is meant), and the host too where
+    /// it begins with `/`.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the URL.
+    pub fn new(url: &str) -> Result<Question, String> {
+        let (secure, rest) = match url.split_once("://") {
+            None => (false, url),
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some((scheme, _)) => return Err(format!("unknown scheme \"{scheme}\" in \"{url}\"")),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let invalid = || format!("invalid port in \"{url}\"");
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => {
+                (host, Some(port.parse().map_err(|_| invalid())?))
+            }
+            _ => (authority, None),
+        };
+        let target = match target.strip_prefix('?') {
+            Some(_) => format!("/{target}"),
+            None if target.is_empty() => "/".to_owned(),
+            None => target.to_owned(),
+        };
+        Ok(Question {
+            method: "GET".to_owned(),
+            fields: Vec::new(),
+            from: Ipv4Addr::LOCALHOST.into(),
+            to: None,
+            secure,
+            host: host.to_owned(),
+            port,
+            target,
+        })
+    }
+
+    /// Adds a header field, written as `Name: value`.
+    ///
+    /// # Errors
+    /// Where there is no colon.
+    pub fn add_field(&mut self, text: &str) -> Result<(), String> {
+        let (name, value) = text
+            .split_once(':')
+            .ok_or_else(|| format!("\"{text}\" is no header field"))?;
+        self.fields.push((name.trim().into(), value.trim().into()));
+        Ok(())
+    }
+
+    /// The port that the URL means.
+    pub fn port(&self) -> u16 {
+        let usual = if self.secure { 443 } else { 80 };
+        self.port.unwrap_or(usual)
+    }
+
+    /// The address that is connected to, if the question tells: the one it names, or the host
+    /// where that is an address.
+    pub fn address(&self) -> Option<Address> {
+        if self.to.is_some() {
+            return self.to.clone();
+        }
+        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
+        let ip: IpAddr = bare.parse().ok()?;
+        Some(Address::Inet(SocketAddr::from((ip, self.port()))))
+    }
+
+    /// The head that a client sends.
+    pub fn head(&self) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        let has_host = self
+            .fields
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("host"));
+        if !has_host {
+            let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+            head.push_str(&format!("Host: {}{port}\r\n", self.host));
+        }
+        for (name, value) in &self.fields {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        head.into_bytes()
+    }
+}
+
+/// Method and URL.
+impl fmt::Display for Question {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(out, "{} {scheme}://{}", self.method, self.host)?;
+        if let Some(port) = self.port {
+            write!(out, ":{port}")?;
+        }
+        out.write_str(&self.target)
+    }
+}

@@ -1,0 +1,89 @@
+//! The explanation for people.
+
+use std::fmt;
+
+use conf::Position;
+
+use super::{Candidate, Explanation, Place, Station};
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{}\n  from {}", self.request, self.from)?;
+        let others = match self.listen.others.as_slice() {
+            [] => String::new(),
+            others => format!("; also on {}", others.join(", ")),
+        };
+        let (listen, server) = (&self.listen, &self.server);
+        writeln!(
+            out,
+            "\nListen {}\n  {}{others}",
+            listen.address, listen.reason
+        )?;
+        let name = match &*server.name {
+            "" => "without a name",
+            name => name,
+        };
+        writeln!(out, "\nServer {name}{}", at(server.position))?;
+        writeln!(out, "  {}", server.reason)?;
+        for other in &server.others {
+            writeln!(out, "  not {}{}", other.text, at(other.position))?;
+        }
+        writeln!(out, "\nWay")?;
+        for station in &self.way {
+            match station {
+                Station::Did {
+                    phase,
+                    text,
+                    position,
+                } => writeln!(out, "  {phase}: {text}{}", at(*position))?,
+                Station::Located { uri, candidates } => located(uri, candidates, out)?,
+            }
+        }
+        writeln!(out, "\nAnswer\n  {}", self.outcome)?;
+        writeln!(out, "\nWork")?;
+        for work in &self.work {
+            let Place { text, position } = &work.place;
+            writeln!(out, "  {}: {text}{}", work.phase, at_or_default(*position))?;
+        }
+        let Place { text, position } = &self.scope;
+        writeln!(out, "\nDirectives in force in {text}{}", at(*position))?;
+        for row in &self.directives {
+            let from = match row.inherited {
+                true => format!("  from {}", row.scope),
+                false => String::new(),
+            };
+            let effect = match row.no_effect {
+                Some(reason) => format!("  no effect: {reason}"),
+                None => String::new(),
+            };
+            let place = at_or_default(row.place.position);
+            writeln!(out, "  {}{place}{from}{effect}", row.place.text)?;
+        }
+        Ok(())
+    }
+}
+
+fn located(uri: &str, candidates: &[Candidate], out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(out, "  location of {uri}")?;
+    if !candidates.iter().any(|candidate| candidate.chosen) {
+        writeln!(out, "    none: the server itself")?;
+    }
+    for candidate in candidates {
+        let sign = if candidate.chosen { '+' } else { '-' };
+        let Place { text, position } = &candidate.place;
+        let (indent, place) = ("  ".repeat(candidate.depth), at(*position));
+        writeln!(out, "    {indent}{sign} {text}{place}: {}", candidate.why)?;
+    }
+    Ok(())
+}
+
+fn at(position: Option<Position>) -> String {
+    position.map_or_else(String::new, |position| format!("  [{position}]"))
+}
+
+fn at_or_default(position: Option<Position>) -> String {
+    match position {
+        None => "  (default)".to_owned(),
+        position => at(position),
+    }
+}

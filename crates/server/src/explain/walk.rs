@@ -1,0 +1,286 @@
+//! The way through the phases, as `http::request` goes it, up to what answers.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use conf::{Contexts, Position, ScopeId, Tree};
+use engine::file;
+
+use super::{Station, directives, locations};
+use crate::http::error_page;
+use crate::http::exchange::Exchange;
+use crate::http::exchange::memory::Recorder;
+use crate::http::modules::access::{self, Verdict};
+use crate::http::modules::{index, try_files};
+use crate::http::plan::Handler;
+use crate::http::request::{Phase, Request, Step, advance};
+
+/// How it went.
+pub(super) struct Walked {
+    pub(super) way: Vec<Station>,
+    pub(super) outcome: String,
+    pub(super) status: Option<u16>,
+    /// The scope that was in force when it was settled what answers: before an error page.
+    pub(super) scope: ScopeId,
+}
+
+/// Lets the request pass its phases.
+pub(super) async fn walk(request: &mut Request, tree: &Tree) -> Walked {
+    let mut walk = Walk {
+        request,
+        tree,
+        way: Vec::new(),
+        settled: None,
+    };
+    let (outcome, status) = walk.run().await;
+    Walked {
+        scope: walk.settled.unwrap_or(walk.request.plan.scope),
+        way: walk.way,
+        outcome,
+        status,
+    }
+}
+
+struct Walk<'a> {
+    request: &'a mut Request,
+    tree: &'a Tree,
+    way: Vec<Station>,
+    /// See [`Walked::scope`].
+    settled: Option<ScopeId>,
+}
+
+/// What answers, and the status where it is known.
+type Outcome = (String, Option<u16>);
+
+impl Walk<'_> {
+    async fn run(&mut self) -> Outcome {
+        let mut step = self.phases(Phase::ServerRewrite).await;
+        loop {
+            step = match step {
+                ControlFlow::Break(outcome) => return outcome,
+                ControlFlow::Continue(Step::Redirect { uri, args }) => {
+                    match self.request.redirect(uri, args) {
+                        Ok(()) => self.phases(Phase::ServerRewrite).await,
+                        Err(status) => self.too_often(status),
+                    }
+                }
+                ControlFlow::Continue(Step::Named(name)) => match self.request.enter_named(&name) {
+                    Ok(()) => self.phases(Phase::LocationRewrite).await,
+                    Err(status) => self.too_often(status),
+                },
+                ControlFlow::Continue(Step::Finish(status)) => self.finish(status).await,
+                ControlFlow::Continue(Step::Respond(_)) => {
+                    let status = self.request.response.status;
+                    ControlFlow::Break((format!("status {status}, by return"), Some(status)))
+                }
+                ControlFlow::Continue(Step::Next | Step::Relocate) => {
+                    ControlFlow::Continue(Step::Finish(404))
+                }
+            };
+        }
+    }
+
+    fn did(&mut self, phase: &'static str, text: impl Into<String>) {
+        self.did_at(phase, text, None);
+    }
+
+    fn did_at(&mut self, phase: &'static str, text: impl Into<String>, at: Option<Position>) {
+        self.way.push(Station::Did {
+            phase,
+            text: text.into(),
+            position: at,
+        });
+    }
+
+    fn too_often(&mut self, status: u16) -> ControlFlow<Outcome, Step> {
+        self.did(
+            "redirect",
+            "refused: no such location, or redirected too often",
+        );
+        ControlFlow::Break((format!("status {status}"), Some(status)))
+    }
+
+    /// The phases up to the content, which is only described.
+    async fn phases(&mut self, mut at: Phase) -> ControlFlow<Outcome, Step> {
+        while at != Phase::Access {
+            if at == Phase::FindLocation {
+                self.way.push(Station::Located {
+                    uri: String::from_utf8_lossy(&self.request.uri).into_owned(),
+                    candidates: locations::candidates(self.request, self.tree),
+                });
+            }
+            self.request.script.trail = Some(Vec::new());
+            let passed = advance(self.request, at);
+            let trail = self.request.script.trail.take().unwrap_or_default();
+            for trace in trail {
+                let directive = directives::at(trace.position, self.tree).unwrap_or_default();
+                let text = format!("{directive}: {}", trace.text);
+                self.did_at("rewrite", text, Some(trace.position));
+            }
+            self.after(at, &passed);
+            at = match passed {
+                ControlFlow::Continue(next) => next,
+                ControlFlow::Break(step) => return ControlFlow::Continue(step),
+            };
+        }
+        if let Some(status) = self.access() {
+            return ControlFlow::Continue(Step::Finish(status));
+        }
+        let has_try_files = self.request.plan.try_files.is_some();
+        let step = try_files::precontent(self.request).await;
+        if has_try_files {
+            let text = match &step {
+                Step::Next => format!("{} is there", self.uri()),
+                Step::Redirect { uri, .. } => format!("none is there: to {}", lossy(uri)),
+                Step::Named(name) => format!("none is there: to {}", lossy(name)),
+                Step::Finish(status) => format!("none is there: status {status}"),
+                _ => "done".to_owned(),
+            };
+            self.did("try_files", text);
+        }
+        match step {
+            Step::Next => self.content().await,
+            step => ControlFlow::Continue(step),
+        }
+    }
+
+    /// What a phase has come to, beyond what its script left behind.
+    fn after(&mut self, at: Phase, passed: &ControlFlow<Step, Phase>) {
+        let scope = self.tree.scope(self.request.plan.scope);
+        match (at, passed) {
+            (Phase::FindLocation, ControlFlow::Break(Step::Finish(301))) => {
+                let text = "the path lacks only the slash of a location that passes requests on";
+                self.did("location", text);
+            }
+            (Phase::FindLocation, ControlFlow::Break(Step::Finish(404))) => {
+                self.did("location", "it is internal: status 404");
+            }
+            (Phase::FindLocation, _) if scope.context() == Contexts::LIMIT_EXCEPT => {
+                let place = directives::place(scope);
+                let text = format!("{} applies to this method", place.text);
+                self.did_at("limit_except", text, place.position);
+            }
+            (Phase::LocationRewrite, ControlFlow::Continue(Phase::Access))
+                if scope.context() == Contexts::LOCATION_IF =>
+            {
+                let place = directives::place(scope);
+                let text = format!("{} is in force", place.text);
+                self.did_at("rewrite", text, place.position);
+            }
+            _ => {}
+        }
+    }
+
+    /// The status of a refusal that nothing else can lift.
+    fn access(&mut self) -> Option<u16> {
+        let from = self.request.connection.peer().ip();
+        let from = from.map(|ip| ip.to_string()).unwrap_or_default();
+        let refused = match access::check(self.request) {
+            Verdict::Declined => None,
+            Verdict::Granted => {
+                self.did("access", format!("{from} is allowed"));
+                None
+            }
+            Verdict::Refused(status) => {
+                self.did("access", format!("{from} is denied: status {status}"));
+                Some(status)
+            }
+        };
+        if self.request.plan.auth_request.is_some() {
+            self.did("access", "auth_request decides when the request is made");
+        }
+        refused.filter(|_| !self.request.plan.core.satisfy_any)
+    }
+
+    async fn content(&mut self) -> ControlFlow<Outcome, Step> {
+        let plan = Arc::clone(&self.request.plan);
+        if !matches!(plan.handler, Handler::Files) {
+            let scope = self.tree.scope(plan.scope);
+            let handler = directives::handler(scope).map(|place| place.text);
+            let text = handler.unwrap_or_else(|| "a handler".to_owned());
+            return ControlFlow::Break((text, None));
+        }
+        if self.request.uri.ends_with(b"/") {
+            return match index::serve(self.request).await {
+                Step::Next => {
+                    let path = self.path();
+                    let text = format!("the directory {path}, which has no index file");
+                    ControlFlow::Break((text, None))
+                }
+                Step::Redirect { uri, args } => {
+                    self.did("index", format!("to {}", lossy(&uri)));
+                    ControlFlow::Continue(Step::Redirect { uri, args })
+                }
+                Step::Finish(status) => {
+                    let text = format!("{}: status {status}", self.path());
+                    self.did("index", text);
+                    ControlFlow::Continue(Step::Finish(status))
+                }
+                step => ControlFlow::Continue(step),
+            };
+        }
+        let path = self.request.filename();
+        let shown = lossy(&path);
+        match file::stat_now(&Request::path_of(&path)) {
+            Ok(metadata) if metadata.is_dir() => {
+                let text = format!("{shown} is a directory: redirects to the path with a slash");
+                ControlFlow::Break((text, Some(301)))
+            }
+            Ok(metadata) => {
+                let text = format!("the file {shown}, {} bytes", metadata.size);
+                ControlFlow::Break((text, Some(200)))
+            }
+            Err(error) => {
+                let status = match error.kind() {
+                    std::io::ErrorKind::PermissionDenied => 403,
+                    _ => 404,
+                };
+                self.did("content", format!("{shown}: {error}: status {status}"));
+                ControlFlow::Continue(Step::Finish(status))
+            }
+        }
+    }
+
+    /// A status, or where its error page leads.
+    async fn finish(&mut self, status: u16) -> ControlFlow<Outcome, Step> {
+        self.settled.get_or_insert(self.request.plan.scope);
+        let mut nobody = Exchange::memory(Recorder::default());
+        let finished = error_page::finish(self.request, &mut nobody, status).await;
+        let to = match &finished {
+            Ok(Some(Step::Redirect { uri, .. })) => Some(lossy(uri)),
+            Ok(Some(Step::Named(name))) => Some(lossy(name)),
+            _ => None,
+        };
+        if let Some(to) = to {
+            self.did("error_page", format!("of status {status}: to {to}"));
+        }
+        match finished {
+            Ok(Some(step)) => ControlFlow::Continue(step),
+            Err(_) => ControlFlow::Break((
+                format!("status {status}: the connection is closed without an answer"),
+                Some(status),
+            )),
+            Ok(None) => {
+                let recorded = nobody.into_recorded().unwrap_or_default();
+                let location = recorded.fields.iter().find(|(name, _)| name == "Location");
+                let text = match location {
+                    Some((_, to)) => format!("status {}, to {}", recorded.status, lossy(to)),
+                    None => format!("status {}", recorded.status),
+                };
+                ControlFlow::Break((text, Some(recorded.status)))
+            }
+        }
+    }
+
+    fn uri(&self) -> String {
+        lossy(&self.request.uri)
+    }
+
+    fn path(&mut self) -> String {
+        lossy(&self.request.filename())
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,120 @@
+//! `tidegate explain URL`: what a configuration does with a request, and why.
+//!
+//! The command line of it; the answer is `server::explain`'s. Described in docs/explain.md.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+
+use clap::Args;
+use conf::Level;
+use engine::net::Address;
+use process::Options;
+use server::explain::{Question, explain};
+
+use crate::application::{environment, registry};
+use crate::cli;
+
+/// Say what a configuration does with a request, and why
+#[derive(Args)]
+#[command(disable_version_flag = true, args_override_self = true)]
+pub(crate) struct Arguments {
+    /// The URL that is asked for; without a scheme, http is meant
+    url: String,
+    /// Configuration file
+    #[arg(short = 'c', value_name = "FILE")]
+    conf: Option<OsString>,
+    /// Prefix path
+    #[arg(short = 'p', value_name = "PREFIX")]
+    prefix: Option<OsString>,
+    /// Global directives out of the configuration file
+    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    globals: Vec<OsString>,
+    /// The request's method
+    #[arg(short = 'X', value_name = "METHOD", default_value = "GET")]
+    method: String,
+    /// A header field, any number of times
+    #[arg(short = 'H', value_name = "NAME: VALUE")]
+    fields: Vec<String>,
+    /// The client's address
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    from: IpAddr,
+    /// The address that the client connects to, with its port, or unix:PATH
+    #[arg(long, value_name = "ADDRESS", value_parser = socket)]
+    to: Option<Address>,
+    /// List the directives that only have their default, too
+    #[arg(long)]
+    defaults: bool,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Explains one request.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match answer(arguments) {
+        Ok(text) if std::io::stdout().write_all(&text).is_ok() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE, // nobody reads it any more
+        Err(text) => crate::fail(&text),
+    }
+}
+
+/// What is to be printed.
+fn answer(arguments: &Arguments) -> Result<Vec<u8>, String> {
+    let mut question = Question::new(&arguments.url)?;
+    for field in &arguments.fields {
+        question.add_field(field)?;
+    }
+    question.method.clone_from(&arguments.method);
+    question.from = arguments.from;
+    question.to.clone_from(&arguments.to);
+    let options = options(arguments)?;
+    let loaded = conf::load(
+        &options.conf_path,
+        options.conf_prefix(),
+        &options.globals,
+        registry(),
+        &conf::Disk,
+    );
+    if loaded.has_errors() {
+        return Err(errors(&loaded.diagnostics));
+    }
+    // Not the main level: users and limits of the machine that serves say nothing of requests.
+    let compiled = server::compile(&loaded.tree, &environment(&conf::Disk, &options))
+        .map_err(|diagnostics| errors(&diagnostics))?;
+    let defaults = arguments.defaults;
+    let explained = explain(compiled, &loaded.tree, registry(), &question, defaults)?;
+    Ok(match arguments.json {
+        true => [explained.to_json(), b"\n".to_vec()].concat(),
+        false => explained.to_string().into_bytes(),
+    })
+}
+
+/// Where the configuration is, by the rules of the server's own command line.
+fn options(arguments: &Arguments) -> Result<Options, String> {
+    let mut flags = vec![OsString::from("-t")];
+    let mut add = |flag: &str, value: &OsString| flags.extend([flag.into(), value.clone()]);
+    arguments.conf.iter().for_each(|value| add("-c", value));
+    arguments.prefix.iter().for_each(|value| add("-p", value));
+    arguments.globals.iter().for_each(|value| add("-g", value));
+    let options = cli::parse(flags)?.options;
+    options.ok_or_else(|| "the command line asks for nothing".to_owned())
+}
+
+fn errors(diagnostics: &[conf::Diagnostic]) -> String {
+    let errors = diagnostics.iter().filter(|one| one.level == Level::Emerg);
+    let lines: Vec<String> = errors.map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+/// An address with its port, or the path of a Unix socket.
+fn socket(text: &str) -> Result<Address, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Address::Unix(path.into()));
+    }
+    let address: Result<SocketAddr, _> = text.parse();
+    address
+        .map(Address::Inet)
+        .map_err(|_| format!("\"{text}\" is no address with a port"))
+}
