@@ -318,6 +318,9 @@ impl Worker for Server {
             .iter()
             .map(|binding| sockets(binding, &mut descriptors));
         let sockets = sockets.collect::<Result<Sockets, String>>()?;
+        if let Some(serving) = &self.serving {
+            generation.zones.adopt(&serving.generation.zones)?;
+        }
         let ended = self.events.clone();
         generation.on_end(move || ended.generation_finished(number));
         let generation = Arc::new(generation);

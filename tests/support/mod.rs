@@ -25,7 +25,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server with these lines in its `events` and its only `server` block.
+    /// Starts a server with these lines in its `events` and its only `server` block; what follows a
+    /// line `[http]` stands in the `http` block.
     pub(crate) fn start(events: &str, lines: &str) -> Server {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -163,11 +164,12 @@ fn configuration(prefix: &Path, port: u16, events: &str) -> impl Fn(&str) -> Str
     let user = if user { "user nobody nogroup;\n" } else { "" };
     let events = events.to_string();
     move |lines| {
+        let (lines, http) = lines.split_once("[http]\n").unwrap_or((lines, ""));
         format!(
             "daemon off;\n{user}worker_processes 1;\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
              events {{ worker_connections 1024; {events} }}\n\
              http {{\naccess_log off;\nclient_body_temp_path temp/body;\nproxy_temp_path temp/proxy;\n\
-             keepalive_requests 1000000;\n\
+             keepalive_requests 1000000;\n{http}\n\
              server {{\nlisten 127.0.0.1:{port};\nroot {root};\n{lines}\n}}\n}}\n"
         )
     }

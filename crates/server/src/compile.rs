@@ -39,6 +39,8 @@ pub struct Compiler<'a> {
     pub logs: RefCell<LogTable>,
     /// Groups of servers that requests are passed on to; `proxy_pass` finds and adds them here.
     pub upstreams: RefCell<crate::http::modules::upstream::Groups>,
+    /// Zones by name; directives declare and find them here.
+    pub zones: RefCell<crate::zone::Table>,
     /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
     pub prefix: PathBuf,
     /// Relative paths of configuration files start here.
@@ -69,6 +71,7 @@ impl<'a> Compiler<'a> {
             variables: RefCell::new(TableBuilder::new()),
             logs: RefCell::new(LogTable::default()),
             upstreams: RefCell::default(),
+            zones: RefCell::default(),
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
             files,
@@ -211,11 +214,13 @@ pub fn compile(
     };
     let logs = compiler.logs.borrow_mut().take();
     let directories = compiler.directories.take();
+    let zones = compiler.zones.take().finish();
     let diagnostics = compiler.into_diagnostics();
     let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
     match (made, error_log, events) {
         (Some((http, bindings)), Some(error_log), Some(events)) if !failed => {
-            let generation = Generation::new(http, variables, logs.clone(), error_log);
+            let mut generation = Generation::new(http, variables, logs.clone(), error_log);
+            generation.zones = zones;
             Ok(Compiled {
                 generation,
                 events,

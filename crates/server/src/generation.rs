@@ -10,6 +10,7 @@ use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, up
 use crate::log::{ErrorLog, LogFile};
 use crate::resolver;
 use crate::variables::Table;
+use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
@@ -21,6 +22,8 @@ pub struct Generation {
     pub http: Http,
     /// Variables by index.
     pub variables: Table,
+    /// What all threads share by name, and the next generation may take over.
+    pub zones: Zones,
     /// Log files that it writes to, kept open as long as it lives.
     pub logs: Vec<Arc<LogFile>>,
     /// The main level's `error_log`, for what concerns no request.
@@ -41,6 +44,7 @@ impl Generation {
             number,
             http,
             variables,
+            zones: Zones::default(),
             logs,
             error_log,
             on_end: None,

@@ -22,6 +22,7 @@ pub mod table;
 pub mod text;
 pub mod variables;
 pub mod workers;
+pub mod zone;
 
 pub use compile::{Compiled, Environment, compile};
 pub use generation::Generation;

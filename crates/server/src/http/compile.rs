@@ -22,6 +22,7 @@ use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
     geo, map, proxy, rewrite, split_clients, static_file, stub_status, try_files, upstream,
 };
+use crate::http::modules::{limit_conn, limit_req};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
 use crate::listen::{self, Binding, Gathered, LISTEN, ListenerId};
@@ -229,6 +230,8 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         map::compile(compiler, scope);
         geo::compile(compiler, scope);
         split_clients::compile(compiler, scope);
+        limit_req::compile(compiler, scope);
+        limit_conn::compile(compiler, scope);
         upstream::compile(compiler, scope);
         whole &= log::check(compiler, scope).is_ok();
         for server in scope.children("server") {
@@ -623,6 +626,10 @@ impl Builder<'_, '_> {
                 compiler.feature_or_report::<crate::http::modules::access::Access>(scope)?,
             )
             .filter(|access| !access.is_empty()),
+            limit_req: Some(compiler.feature_or_report::<limit_req::LimitReq>(scope)?)
+                .filter(|limits| !limits.is_off()),
+            limit_conn: Some(compiler.feature_or_report::<limit_conn::LimitConn>(scope)?)
+                .filter(|limits| !limits.is_off()),
             auth_basic: Some(compiler.feature_or_report::<AuthBasic>(scope)?)
                 .filter(|auth| !auth.is_off()),
             auth_request: Some(

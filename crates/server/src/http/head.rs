@@ -58,6 +58,7 @@ impl Request {
             body_bytes_sent: 0,
             limit_rate: None,
             upstream: None,
+            limited: Default::default(),
             background: None,
             script: Default::default(),
             prepared: false,
@@ -135,6 +136,7 @@ impl Request {
     /// Lets go of what a finished request must not keep; false when it cannot be reused.
     pub fn release(&mut self) -> bool {
         self.connection.release();
+        self.limited = Default::default();
         self.response.clear();
         Rc::get_mut(&mut self.client).is_some()
     }

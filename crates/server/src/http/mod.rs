@@ -20,6 +20,7 @@ pub mod modules;
 pub mod output;
 pub mod plan;
 pub mod pool;
+pub mod preaccess_phase;
 pub mod redirect;
 pub mod request;
 pub mod response;

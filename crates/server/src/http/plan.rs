@@ -74,6 +74,10 @@ pub struct Plan {
     pub error_pages: Arc<ErrorPages>,
     /// `allow`, `deny`; `None` where nothing is written.
     pub access: Option<Arc<Access>>,
+    /// `limit_req`; `None` where nothing is limited.
+    pub limit_req: Option<Arc<crate::http::modules::limit_req::LimitReq>>,
+    /// `limit_conn`; `None` where nothing is limited.
+    pub limit_conn: Option<Arc<crate::http::modules::limit_conn::LimitConn>>,
     /// `auth_basic`; `None` where nobody is asked.
     pub auth_basic: Option<Arc<AuthBasic>>,
     /// `auth_request`; `None` where it is off.

@@ -142,6 +142,7 @@ impl Request {
         };
         child.started = self.started;
         child.started_wall = self.started_wall;
+        child.limited = self.limited.for_subrequest();
         child.values = std::mem::take(&mut self.values);
         child.captures = std::mem::take(&mut self.captures);
         child.bytes_sent = self.bytes_sent;
@@ -163,6 +164,7 @@ impl Request {
 
     /// Takes the shared variables and counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
+        self.limited.absorb(&mut child.limited);
         self.values = std::mem::take(&mut child.values);
         self.captures = std::mem::take(&mut child.captures);
         self.bytes_sent = child.bytes_sent;

@@ -18,6 +18,7 @@ use crate::http::background::Background;
 use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::limited::Limited;
 use crate::http::modules::{
     autoindex, dav, gzip_static, index, mirror, post_action, proxy, rewrite, static_file,
     stub_status, try_files,
@@ -25,7 +26,7 @@ use crate::http::modules::{
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
-use crate::http::{access_phase, error_page, location};
+use crate::http::{access_phase, error_page, location, preaccess_phase};
 use crate::listen::AddressServers;
 use crate::regex::Captures;
 use crate::variables::Cached;
@@ -145,6 +146,8 @@ pub struct Request {
     pub upstream: Option<Box<proxy::Seen>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
+    /// What `limit_req` and `limit_conn` have said of it, and what it holds of them.
+    pub limited: Limited,
     /// Scratch of the rewrite script.
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.
@@ -242,6 +245,10 @@ async fn phases(
             ControlFlow::Continue(next) => next,
             ControlFlow::Break(step) => return Ok(step),
         };
+    }
+    match preaccess_phase::run(request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
     }
     match access_phase::run(request, exchange).await? {
         Step::Next => {}

@@ -133,6 +133,14 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
+        "limit_conn_status" => |request, out| match request.limited.connections {
+            Some(outcome) => text(outcome.name(), out),
+            None => false,
+        },
+        "limit_req_status" => |request, out| match request.limited.requests {
+            Some(outcome) => text(outcome.name(), out),
+            None => false,
+        },
         "msec" => |_, out| seconds(engine::wall(), out),
         "nginx_version" => |_, out| text(NGINX_VERSION, out),
         "pid" => |_, out| decimal(std::process::id().into(), out),

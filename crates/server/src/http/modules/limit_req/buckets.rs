@@ -1,0 +1,430 @@
+//! What a zone of `limit_req` keeps: a leaky bucket for each key, the one seen last first.
+//!
+//! The algorithm and its numbers are those of nginx's `ngx_http_limit_req_lookup`, `…_account` and
+//! `…_expire`. One lock guards a zone; under it stand a search by hash and the moving of one entry to
+//! the front, so that keys are forgotten in nginx's order whatever thread saw them.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+
+use super::settings::ZoneSettings;
+use crate::zone::{Room, Shared};
+
+/// What nginx's entry takes beside its key, in bytes.
+const ENTRY_SIZE: usize = 80;
+
+/// What nginx keeps about a zone as a whole, in bytes.
+const HEAD_SIZE: u64 = 80;
+
+/// How long a bucket must have been left alone before it is forgotten unasked, in milliseconds.
+const FORGOTTEN_AFTER_MS: u64 = 60_000;
+
+/// No entry: the end of the list.
+const NONE: u32 = u32::MAX;
+
+/// Milliseconds on the clock of all threads.
+pub(super) fn now_ms() -> u64 {
+    // A bucket that is new counts as emptied at 0, which must lie long before now.
+    const BEFORE: Duration = Duration::from_secs(24 * 60 * 60);
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = engine::now();
+    let elapsed = now.saturating_duration_since(*START.get_or_init(|| now));
+    (BEFORE + elapsed).as_millis() as u64
+}
+
+/// An entry that stays until it is counted or unpinned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pinned(u32);
+
+/// What a zone says of a key. Numbers are thousandths of requests above the rate.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The request was counted.
+    Counted(u64),
+    /// There is room for it; nothing was counted.
+    Pinned(Pinned),
+    /// There is no room in the bucket; nothing was counted.
+    Exceeded(u64),
+    /// There is no room in the zone.
+    Full,
+}
+
+/// The buckets of a zone.
+pub struct Buckets {
+    table: Mutex<Table>,
+}
+
+impl Shared for Buckets {
+    type Settings = ZoneSettings;
+
+    fn new(size: u64) -> Buckets {
+        Buckets {
+            table: Mutex::new(Table::new(Room::new(size, HEAD_SIZE))),
+        }
+    }
+
+    fn check(name: &str, settings: &ZoneSettings, previous: &ZoneSettings) -> Result<(), String> {
+        let (key, old) = (&settings.key_text, &previous.key_text);
+        if key == old {
+            return Ok(());
+        }
+        Err(format!(
+            "limit_req \"{name}\" uses the \"{key}\" key while previously it used the \"{old}\" key"
+        ))
+    }
+}
+
+impl Buckets {
+    /// Looks for a key's bucket, or makes it. With `count` the request goes into it at once, else the
+    /// entry is pinned. `rate` is in thousandths a second, `burst` the size of the bucket.
+    pub(super) fn look_up(
+        &self,
+        key: &[u8],
+        now: u64,
+        rate: u64,
+        burst: u64,
+        count: bool,
+    ) -> Answer {
+        self.table().look_up(key, now, rate, burst, count)
+    }
+
+    /// Counts a request in a pinned entry and gives it free; its excess comes back.
+    pub(super) fn count(&self, pinned: Pinned, now: u64, rate: u64) -> u64 {
+        self.table().count(pinned, now, rate)
+    }
+
+    /// Gives a pinned entry free.
+    pub(super) fn unpin(&self, pinned: Pinned) {
+        self.table().unpin(pinned);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing under the lock panics.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Table {
+    entries: Vec<Entry>,
+    /// Places in `entries` that are free.
+    free: Vec<u32>,
+    by_key: Map<Arc<[u8]>, u32>,
+    newest: u32,
+    oldest: u32,
+    room: Room,
+}
+
+struct Entry {
+    key: Arc<[u8]>,
+    newer: u32,
+    older: u32,
+    /// When it was last counted, in milliseconds.
+    last: u64,
+    /// Thousandths of requests above the rate, then.
+    excess: u64,
+    /// Requests that have looked at it and have not counted yet.
+    pins: u32,
+}
+
+impl Entry {
+    /// How long ago it was counted. Clocks of threads may differ a little; one that is a minute ahead
+    /// has been set anew.
+    fn elapsed(&self, now: u64) -> u64 {
+        match now.checked_sub(self.last) {
+            Some(elapsed) => elapsed,
+            None if self.last - now > 60_000 => 1,
+            None => 0,
+        }
+    }
+
+    /// The excess with one request more, after what has leaked out since.
+    fn next_excess(&self, elapsed: u64, rate: u64) -> u64 {
+        let leaked = rate.saturating_mul(elapsed) / 1000;
+        (self.excess + 1000).saturating_sub(leaked)
+    }
+
+    fn set(&mut self, excess: u64, elapsed: u64, now: u64) {
+        self.excess = excess;
+        if elapsed > 0 {
+            self.last = now;
+        }
+    }
+}
+
+impl Table {
+    fn new(room: Room) -> Table {
+        Table {
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_key: Map::default(),
+            newest: NONE,
+            oldest: NONE,
+            room,
+        }
+    }
+
+    fn look_up(&mut self, key: &[u8], now: u64, rate: u64, burst: u64, count: bool) -> Answer {
+        let Some(index) = self.by_key.get(key).copied() else {
+            return self.begin(key, now, rate, count);
+        };
+        self.move_to_front(index);
+        let Some(entry) = self.entry(index) else {
+            return Answer::Full; // every key in the map has its entry
+        };
+        let elapsed = entry.elapsed(now);
+        let excess = entry.next_excess(elapsed, rate);
+        if excess > burst {
+            return Answer::Exceeded(excess);
+        }
+        if count {
+            entry.set(excess, elapsed, now);
+            return Answer::Counted(excess);
+        }
+        entry.pins += 1;
+        Answer::Pinned(Pinned(index))
+    }
+
+    /// The first request for a key.
+    fn begin(&mut self, key: &[u8], now: u64, rate: u64, count: bool) -> Answer {
+        self.forget_unused(now, rate);
+        let size = ENTRY_SIZE + key.len();
+        if !self.room.take(size) {
+            self.forget_oldest(now, rate);
+            if !self.room.take(size) {
+                return Answer::Full;
+            }
+        }
+        let index = self.insert(Entry {
+            key: key.into(),
+            newer: NONE,
+            older: NONE,
+            last: if count { now } else { 0 },
+            excess: 0,
+            pins: u32::from(!count),
+        });
+        if count {
+            Answer::Counted(0)
+        } else {
+            Answer::Pinned(Pinned(index))
+        }
+    }
+
+    fn count(&mut self, pinned: Pinned, now: u64, rate: u64) -> u64 {
+        let Some(entry) = self.entry(pinned.0) else {
+            return 0; // pinned entries stay
+        };
+        let elapsed = entry.elapsed(now);
+        let excess = entry.next_excess(elapsed, rate);
+        entry.set(excess, elapsed, now);
+        entry.pins = entry.pins.saturating_sub(1);
+        excess
+    }
+
+    fn unpin(&mut self, pinned: Pinned) {
+        if let Some(entry) = self.entry(pinned.0) {
+            entry.pins = entry.pins.saturating_sub(1);
+        }
+    }
+
+    /// Forgets up to two of the oldest that have run empty.
+    fn forget_unused(&mut self, now: u64, rate: u64) {
+        for _ in 0..2 {
+            let oldest = self.oldest;
+            let Some(entry) = self.entry(oldest) else {
+                return;
+            };
+            let idle = now.abs_diff(entry.last);
+            let leaked = rate.saturating_mul(idle) / 1000;
+            if entry.pins > 0 || idle < FORGOTTEN_AFTER_MS || entry.excess > leaked {
+                return;
+            }
+            self.remove(oldest);
+        }
+    }
+
+    /// Forgets the oldest whatever is in it, and then what has run empty.
+    fn forget_oldest(&mut self, now: u64, rate: u64) {
+        let oldest = self.oldest;
+        // Looking moves to the front: if the oldest is pinned, so are the others.
+        if self.entry(oldest).is_some_and(|entry| entry.pins == 0) {
+            self.remove(oldest);
+            self.forget_unused(now, rate);
+        }
+    }
+
+    fn entry(&mut self, index: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(index as usize)
+    }
+
+    fn insert(&mut self, entry: Entry) -> u32 {
+        let key = Arc::clone(&entry.key);
+        let index = match self.free.pop() {
+            Some(index) => {
+                if let Some(place) = self.entry(index) {
+                    *place = entry;
+                }
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32 // a zone of 4 TiB would hold as many
+            }
+        };
+        self.by_key.insert(key, index);
+        self.link_front(index);
+        index
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.unlink(index);
+        let Some(entry) = self.entry(index) else {
+            return;
+        };
+        let key = std::mem::take(&mut entry.key);
+        self.room.give(ENTRY_SIZE + key.len());
+        self.by_key.remove(&key);
+        self.free.push(index);
+    }
+
+    fn move_to_front(&mut self, index: u32) {
+        if self.newest != index {
+            self.unlink(index);
+            self.link_front(index);
+        }
+    }
+
+    fn link_front(&mut self, index: u32) {
+        let second = std::mem::replace(&mut self.newest, index);
+        if let Some(entry) = self.entry(index) {
+            entry.newer = NONE;
+            entry.older = second;
+        }
+        match self.entry(second) {
+            Some(second) => second.newer = index,
+            None => self.oldest = index,
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Some(entry) = self.entry(index) else {
+            return;
+        };
+        let (newer, older) = (entry.newer, entry.older);
+        match self.entry(newer) {
+            Some(newer) => newer.older = older,
+            None => self.newest = older,
+        }
+        match self.entry(older) {
+            Some(older) => older.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 86_400_000;
+
+    fn table(size: u64) -> Table {
+        Table::new(Room::new(size, HEAD_SIZE))
+    }
+
+    fn excess(answer: &Answer) -> Result<u64, u64> {
+        match answer {
+            Answer::Counted(excess) => Ok(*excess),
+            Answer::Exceeded(excess) => Err(*excess),
+            _ => panic!("{answer:?}"),
+        }
+    }
+
+    /// Worked out from `ngx_http_limit_req_lookup`.
+    #[test]
+    fn a_bucket_leaks_at_its_rate() {
+        let mut table = table(32768);
+        let mut at = |ms: u64| excess(&table.look_up(b"key", START + ms, 2000, 1500, true));
+        assert_eq!(at(0), Ok(0));
+        assert_eq!(at(0), Ok(1000));
+        assert_eq!(at(0), Err(2000)); // not counted
+        assert_eq!(at(250), Ok(1500));
+        assert_eq!(at(249), Err(2500)); // the clock of another thread
+        assert_eq!(at(1000), Ok(1000));
+        assert_eq!(at(60_000), Ok(0));
+    }
+
+    #[test]
+    fn of_several_zones_all_count_or_none() {
+        let mut table = table(32768);
+        let Answer::Pinned(first) = table.look_up(b"a", START, 1000, 0, false) else {
+            panic!("a new key");
+        };
+        assert_eq!(table.count(first, START, 1000), 0);
+        assert_eq!(
+            excess(&table.look_up(b"a", START + 100, 1000, 0, false)),
+            Err(900)
+        );
+        let Answer::Pinned(second) = table.look_up(b"a", START + 1000, 1000, 0, false) else {
+            panic!("one second later");
+        };
+        table.unpin(second);
+        // It was not counted the second time.
+        assert_eq!(
+            excess(&table.look_up(b"a", START + 1000, 1000, 0, true)),
+            Ok(0)
+        );
+    }
+
+    /// nginx 1.31 keeps 191 keys of four bytes in 32 KiB, and then forgets the one seen longest ago.
+    #[test]
+    fn a_full_zone_forgets_the_oldest() {
+        let mut table = table(32768);
+        for key in 0..10_000_u32 {
+            let answer = table.look_up(&key.to_le_bytes(), START, 1000, 0, true);
+            assert_eq!(excess(&answer), Ok(0));
+        }
+        assert_eq!(table.by_key.len(), 191);
+        assert_eq!(table.entries.len(), 191);
+        assert!(table.by_key.contains_key(&9_809_u32.to_le_bytes()[..]));
+        // A look makes a key new again.
+        let look = |table: &mut Table, key: u32| {
+            excess(&table.look_up(&key.to_le_bytes(), START, 1000, 0, true))
+        };
+        assert_eq!(look(&mut table, 9_809), Err(1000));
+        assert_eq!(look(&mut table, 20_000), Ok(0));
+        assert_eq!(look(&mut table, 9_809), Err(1000));
+        assert_eq!(look(&mut table, 9_810), Ok(0));
+    }
+
+    #[test]
+    fn what_has_run_empty_is_forgotten_two_at_a_time() {
+        let mut table = table(1 << 20);
+        for key in 0..10_u32 {
+            table.look_up(&key.to_le_bytes(), START, 1000, 0, true);
+        }
+        table.look_up(b"later", START + 59_999, 1000, 0, true);
+        assert_eq!(table.by_key.len(), 11);
+        table.look_up(b"more", START + 60_000, 1000, 0, true);
+        assert_eq!(table.by_key.len(), 10);
+    }
+
+    #[test]
+    fn pinned_entries_stay() {
+        let mut table = table(32768);
+        let mut pinned = Vec::new();
+        for key in 0..191_u32 {
+            let Answer::Pinned(entry) = table.look_up(&key.to_le_bytes(), START, 1000, 0, false)
+            else {
+                panic!("a new key");
+            };
+            pinned.push(entry);
+        }
+        let more = table.look_up(b"more", START, 1000, 0, true);
+        assert!(matches!(more, Answer::Full));
+        table.unpin(pinned[0]);
+        let more = table.look_up(b"more", START, 1000, 0, true);
+        assert_eq!(excess(&more), Ok(0));
+    }
+}

@@ -1,0 +1,212 @@
+//! `limit_req`: how many requests a second there may be for one key, as a leaky bucket.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_limit_req_module.html>. What a zone keeps stands in
+//! [`buckets`]. Requests are counted in thousandths, as in nginx, so that rates below one a second
+//! are exact and results are the same.
+
+mod buckets;
+mod settings;
+
+use std::time::Duration;
+
+pub use buckets::Buckets;
+pub use settings::{LimitReq, ZONE_DIRECTIVES, compile};
+
+use bytes::Bytes;
+use engine::select::{Either, either};
+
+use self::buckets::{Answer, Pinned};
+use self::settings::Limit;
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::request::{Request, Step};
+use crate::log::{self, Level};
+
+/// The longest key, in bytes; longer ones are not limited.
+const KEY_LENGTH_MAX: usize = 65_535;
+
+/// What has become of a request under `limit_req`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It went on at once.
+    Passed,
+    /// It waited.
+    Delayed,
+    /// It was refused.
+    Rejected,
+    /// It would have waited.
+    DelayedDryRun,
+    /// It would have been refused.
+    RejectedDryRun,
+}
+
+impl Outcome {
+    /// The value of `$limit_req_status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Passed => "PASSED",
+            Outcome::Delayed => "DELAYED",
+            Outcome::Rejected => "REJECTED",
+            Outcome::DelayedDryRun => "DELAYED_DRY_RUN",
+            Outcome::RejectedDryRun => "REJECTED_DRY_RUN",
+        }
+    }
+}
+
+/// Counts the request, lets it wait or refuses it. Of a request and its subrequests only one is
+/// counted.
+pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let Some(settings) = request.plan.limit_req.clone() else {
+        return Ok(Step::Next);
+    };
+    if request.limited.requests.is_some() {
+        return Ok(Step::Next);
+    }
+    let dry_run = settings.dry_run;
+    let (outcome, step, delay) = match decide(request, &settings) {
+        Decision::Uncounted => return Ok(Step::Next),
+        Decision::Pass => (Outcome::Passed, Step::Next, None),
+        Decision::Delay(_) if dry_run => (Outcome::DelayedDryRun, Step::Next, None),
+        Decision::Delay(delay) => (Outcome::Delayed, Step::Next, Some(delay)),
+        Decision::Reject if dry_run => (Outcome::RejectedDryRun, Step::Next, None),
+        Decision::Reject => (Outcome::Rejected, Step::Finish(settings.status), None),
+    };
+    request.limited.requests = Some(outcome);
+    if let Some(delay) = delay
+        && let Either::Second(abort) = either(engine::sleep(delay), exchange.client_gone()).await
+    {
+        return Err(abort);
+    }
+    Ok(step)
+}
+
+/// What the limits of a scope say of a request.
+enum Decision {
+    /// No limit has a key for it.
+    Uncounted,
+    Pass,
+    Delay(Duration),
+    Reject,
+}
+
+/// Asks one limit after the other. All but the last only look, and count when none has refused: a
+/// refused request counts nowhere.
+fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
+    let now = buckets::now_ms();
+    let last = settings.limits.len().saturating_sub(1);
+    let mut looked_at: Vec<(&Limit, Pinned)> = Vec::new();
+    let mut counted = None;
+    for (index, limit) in settings.limits.iter().enumerate() {
+        let Some(key) = key(request, limit) else {
+            continue;
+        };
+        let zone = limit.zone.settings();
+        let answer = limit
+            .zone
+            .state()
+            .look_up(&key, now, zone.rate, limit.burst, index == last);
+        match answer {
+            Answer::Counted(excess) => counted = Some((limit, excess)),
+            Answer::Pinned(pinned) => looked_at.push((limit, pinned)),
+            Answer::Exceeded(excess) => {
+                log_excess(request, settings, limit, excess);
+                unpin(&looked_at);
+                return Decision::Reject;
+            }
+            Answer::Full => {
+                let zone = limit.zone.name();
+                log::event!(
+                    Alert,
+                    "could not allocate node in limit_req zone \"{zone}\""
+                );
+                unpin(&looked_at);
+                return Decision::Reject;
+            }
+        }
+    }
+    if counted.is_none() && looked_at.is_empty() {
+        return Decision::Uncounted;
+    }
+    count(request, settings, counted, &looked_at, now)
+}
+
+/// The key of a limit for this request; `None` where the limit does not apply.
+fn key(request: &mut Request, limit: &Limit) -> Option<Bytes> {
+    let zone = limit.zone.settings();
+    let key = zone.key.evaluate(request);
+    if key.len() > KEY_LENGTH_MAX {
+        log::error!(
+            request,
+            Error,
+            "the value of the \"{}\" key is more than 65535 bytes: \"{}\"",
+            zone.key_text,
+            log::Printable(&key)
+        );
+    }
+    (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
+}
+
+/// Counts the request where it was only looked at, and finds the longest of all delays.
+fn count(
+    request: &Request,
+    settings: &LimitReq,
+    counted: Option<(&Limit, u64)>,
+    looked_at: &[(&Limit, Pinned)],
+    now: u64,
+) -> Decision {
+    let mut longest = (0, None);
+    let later = looked_at.iter().rev().map(|(limit, pinned)| {
+        let rate = limit.zone.settings().rate;
+        (*limit, limit.zone.state().count(*pinned, now, rate))
+    });
+    for (limit, excess) in counted.into_iter().chain(later) {
+        let delay = limit.delay_ms(excess);
+        if delay > longest.0 {
+            longest = (delay, Some((limit, excess)));
+        }
+    }
+    let (delay, Some((limit, excess))) = longest else {
+        return Decision::Pass;
+    };
+    log_delay(request, settings, limit, excess);
+    Decision::Delay(Duration::from_millis(delay))
+}
+
+fn unpin(looked_at: &[(&Limit, Pinned)]) {
+    for (limit, pinned) in looked_at {
+        limit.zone.state().unpin(*pinned);
+    }
+}
+
+fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
+    let dry_run = if settings.dry_run { ", dry run" } else { "" };
+    log::request_error(
+        request,
+        settings.level,
+        format_args!(
+            "limiting requests{dry_run}, excess: {}.{:03} by zone \"{}\"",
+            excess / 1000,
+            excess % 1000,
+            limit.zone.name()
+        ),
+    );
+}
+
+/// One level below that of a refusal.
+fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
+    let level = match settings.level {
+        Level::Error => Level::Warn,
+        Level::Warn => Level::Notice,
+        _ => Level::Info,
+    };
+    let dry_run = if settings.dry_run { ", dry run" } else { "" };
+    log::request_error(
+        request,
+        level,
+        format_args!(
+            "delaying request{dry_run}, excess: {}.{:03}, by zone \"{}\"",
+            excess / 1000,
+            excess % 1000,
+            limit.zone.name()
+        ),
+    );
+}

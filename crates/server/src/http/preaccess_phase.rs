@@ -1,0 +1,16 @@
+//! The preaccess phase: limits, before anybody asks who the client is.
+
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::{limit_conn, limit_req};
+use crate::http::request::{Request, Step};
+
+/// `limit_req`, then `limit_conn`.
+pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    if request.plan.limit_req.is_some() {
+        match limit_req::run(request, exchange).await? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
+    Ok(limit_conn::check(request))
+}
