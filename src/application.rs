@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use conf::{Declared, Diagnostic, Disk, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
-use engine::net::Address;
+use engine::net::{Address, CallError, ListenOptions};
 use process::{
-    Application, Bundle, ErrorLog, Events, LogTarget, MasterSettings, Need, NeedKind, Needs,
+    Application, Bundle, ErrorLog, Events, Kept, LogTarget, MasterSettings, Need, NeedKind, Needs,
     NewProcessLine, OpenError, Options, Worker,
 };
 use server::listen::{Binding, ListenerId};
@@ -108,7 +109,7 @@ impl Application for Tidegate {
             .targets()
             .map(|(file, level)| LogTarget {
                 key: file.can_be_reopened().then(|| file.key()),
-                level: process::Level::parse(level.name()).unwrap_or(process::Level::Info),
+                level,
             });
         Ok(Needs {
             master: MasterSettings {
@@ -188,6 +189,7 @@ fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
             Address::Unix(path) => Some(path.clone()),
             Address::Inet(_) => None,
         };
+        let kept = kept(options.clone());
         let open = move || {
             engine::net::listen(&options).map_err(|failed| {
                 let call = format!("{} to {} failed", failed.call, options.address);
@@ -198,13 +200,49 @@ fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
                 }
             })
         };
-        let kind = NeedKind::Listener { socket_file };
+        let kind = NeedKind::Listener {
+            socket_file,
+            group: binding.id.0.to_string(),
+        };
         Need {
             key: socket_key(&binding.id, number),
             kind,
             open: Box::new(open),
+            kept: Some(kept),
         }
     })
+}
+
+/// What a reload does to a socket that it keeps: the options of its `listen` may have changed.
+fn kept(options: ListenOptions) -> Kept {
+    fn ignored(options: &ListenOptions, failed: CallError) -> String {
+        let call = format!("{} {} failed, ignored", failed.call, options.address);
+        process::log::failure(&call, &failed.error)
+    }
+    let (first, then) = (options.clone(), options);
+    let before = move |socket: &OwnedFd| {
+        // The sockets of further threads are about to be bound to its address.
+        let shared = match first.reuseport {
+            true => engine::net::share(socket),
+            false => Ok(()),
+        };
+        shared
+            .err()
+            .map(|failed| ignored(&first, failed))
+            .into_iter()
+            .collect()
+    };
+    let after = move |socket: &OwnedFd| {
+        let failures = engine::net::adjust(socket, &then);
+        failures
+            .into_iter()
+            .map(|failed| ignored(&then, failed))
+            .collect()
+    };
+    Kept {
+        before: Box::new(before),
+        after: Box::new(after),
+    }
 }
 
 /// What names one socket of a listener over reloads.
@@ -227,6 +265,7 @@ fn log(file: Arc<LogFile>) -> Need {
         key,
         kind,
         open: Box::new(open),
+        kept: None,
     }
 }
 
@@ -272,6 +311,8 @@ struct Server {
 /// A configuration that waits for its turn.
 struct Prepared {
     generation: Arc<Generation>,
+    /// Set when it serves: only then its end is told to the master.
+    committed: Arc<AtomicBool>,
     shares: Vec<Share>,
     shutdown_timeout: Option<Duration>,
     /// The threads that are to serve by it; where none serve yet, they do not listen.
@@ -321,8 +362,14 @@ impl Worker for Server {
         if let Some(serving) = &self.serving {
             generation.zones.adopt(&serving.generation.zones)?;
         }
-        let ended = self.events.clone();
-        generation.on_end(move || ended.generation_finished(number));
+        let committed = Arc::new(AtomicBool::new(false));
+        let (ended, served) = (self.events.clone(), Arc::clone(&committed));
+        generation.on_end(move || {
+            // What never came into force has not ended either.
+            if served.load(Ordering::Acquire) {
+                ended.generation_finished(number);
+            }
+        });
         let generation = Arc::new(generation);
         let workers = match &self.serving {
             Some(serving) => Arc::clone(&serving.workers),
@@ -334,6 +381,7 @@ impl Worker for Server {
         let shutdown_timeout = main.shutdown_timeout;
         self.prepared = Some(Prepared {
             generation,
+            committed,
             shares,
             shutdown_timeout,
             workers,
@@ -347,10 +395,12 @@ impl Worker for Server {
         };
         let Prepared {
             generation,
+            committed,
             shares,
             shutdown_timeout,
             workers,
         } = prepared;
+        committed.store(true, Ordering::Release);
         server::log::set_main(Arc::clone(&generation.error_log));
         workers.swap(&generation, shares);
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
@@ -435,7 +485,8 @@ fn later(delay: Duration, action: impl FnOnce() + Send + 'static) {
         .spawn(body);
 }
 
-/// The sockets of a listener, out of the bundle's descriptors.
+/// The sockets of a listener, out of the bundle's descriptors. There may be more than threads:
+/// those of threads that a reload has taken away.
 fn sockets(
     binding: &Binding,
     descriptors: &mut HashMap<String, OwnedFd>,

@@ -112,3 +112,33 @@ fn slow_heads_are_given_up() {
         });
     });
 }
+
+#[test]
+fn without_descriptors_for_long_waiting_clients_are_told() {
+    on_each_engine(|engine| {
+        let server = Setup::new(engine, SITE)
+            .main("worker_processes 1;")
+            .open_files(64)
+            .start();
+        // Connections in the middle of a head are busy: nobody can take their descriptors away.
+        let mut busy: Vec<Client> = (0..80).map(|_| server.connect()).collect();
+        for client in &mut busy {
+            client.send("GET /return HTTP/1.1\r\nHost: loc");
+        }
+        let mut waiting = server.connect();
+        waiting.send("GET /return HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let told = waiting.response();
+        assert_eq!(told.status, 503);
+        assert!(told.closes());
+        let begun = "accept4() failed (24: Too many open files)";
+        wait_until("it is logged", || {
+            server.error_log().contains("clients turned away")
+        });
+        let lines = server.error_log().matches(begun).count();
+        assert!(lines <= 9, "{lines} lines in seven seconds");
+        busy[0].send("alhost\r\n\r\n");
+        assert_eq!(busy[0].response().status, 200);
+        drop(busy);
+        assert_eq!(server.connect().get("/return").status, 200);
+    });
+}

@@ -293,3 +293,33 @@ fn the_two_ways_of_a_tunnel_do_not_wait_for_each_other() {
         assert_eq!(client.take(LENGTH).map(|bytes| bytes.len()), Ok(LENGTH));
     });
 }
+
+#[test]
+fn a_flood_of_informational_responses_ends() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, head| {
+            let count = if upstream::path(&head) == "/few" {
+                50
+            } else {
+                usize::MAX
+            };
+            for _ in 0..count {
+                if stream
+                    .write_all(b"HTTP/1.1 102 Processing\r\n\r\n")
+                    .is_err()
+                {
+                    return;
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nend");
+        });
+        let server = proxy(engine, upstream);
+        assert_eq!(server.connect().get("/few").body, b"end");
+        assert_eq!(server.connect().get("/flood").status, 502);
+        wait_until("it is logged", || {
+            server
+                .error_log()
+                .contains("upstream sent too many informational responses")
+        });
+    });
+}

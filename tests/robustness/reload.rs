@@ -1,5 +1,6 @@
 //! Reloads: no request is lost by one, and the new configuration binds where it must.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -171,5 +172,105 @@ fn a_reload_that_is_refused_changes_nothing() {
             assert_eq!(server.connect().get("/a.txt").status, 200, "{broken}");
         }
         assert_eq!(server.worker(), worker);
+    });
+}
+
+/// How long the queue of connections that wait at a port may become; `None` where this machine has
+/// nothing that tells.
+fn backlog(port: u16) -> Option<String> {
+    let table = std::process::Command::new("ss")
+        .args(["-Hltn", &format!("sport = :{port}")])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&table.stdout).into_owned();
+    text.split_whitespace().nth(2).map(str::to_owned)
+}
+
+/// How many sockets listen at a port.
+fn listening(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("is there");
+    let (address, state) = (format!(":{port:04X}"), "0A");
+    // The kernel may show a socket twice; its inode tells.
+    let inode = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let ours = columns.get(1)?.ends_with(&address) && *columns.get(3)? == state;
+        ours.then(|| columns.get(9).map(|inode| inode.to_string()))?
+    };
+    let inodes: BTreeSet<String> = table.lines().filter_map(inode).collect();
+    inodes.len()
+}
+
+#[test]
+fn new_listen_options_reach_the_open_socket() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).start();
+        let Some(length) = backlog(server.port) else {
+            return println!("there is no ss here");
+        };
+        assert_eq!(length, "511");
+        server.configure(&SITE.replace("@PORT@;", "@PORT@ backlog=77 deferred rcvbuf=32k;"));
+        assert!(server.reload());
+        wait_until("the queue is shorter", || {
+            backlog(server.port).as_deref() == Some("77")
+        });
+        assert_eq!(server.connect().get("/a.txt").status, 200);
+        server.configure(SITE);
+        assert!(server.reload());
+        wait_until("the queue is longer", || {
+            backlog(server.port).as_deref() == Some("511")
+        });
+        assert!(!server.error_log().contains("[alert]"));
+    });
+}
+
+#[test]
+fn sockets_of_threads_that_go_are_adopted() {
+    on_each_engine(|engine| {
+        let spread = SITE.replace("@PORT@;", "@PORT@ reuseport;");
+        let mut server = Setup::new(engine, &spread)
+            .main("worker_processes 4;")
+            .start();
+        assert_eq!(listening(server.port), 4);
+        let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let port = server.port;
+            for _ in 0..4 {
+                let (stop, answered) = (&stop, &answered);
+                scope.spawn(move || ask_on(port, false, stop, answered));
+            }
+            for threads in [1, 3, 2] {
+                server.set_main(&format!("worker_processes {threads};"));
+                server.configure(&spread);
+                let before = answered.load(Ordering::Relaxed);
+                let reloaded = server.reload();
+                wait_until("requests go on", || {
+                    answered.load(Ordering::Relaxed) > before + 100
+                });
+                if !reloaded {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("reload failed");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(listening(server.port), 4, "no queue is closed");
+        // Without `reuseport` and with it again: the first socket is shared from then on.
+        server.configure(SITE);
+        assert!(server.reload());
+        assert_eq!(server.connect().get("/a.txt").status, 200);
+    });
+}
+
+#[test]
+fn a_shared_socket_becomes_one_for_each_thread() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE).main("worker_processes 2;").start();
+        assert_eq!(listening(server.port), 1);
+        server.configure(&SITE.replace("@PORT@;", "@PORT@ reuseport;"));
+        assert!(server.reload());
+        assert_eq!(listening(server.port), 2);
+        for _ in 0..50 {
+            assert_eq!(server.connect().get("/a.txt").status, 200);
+        }
     });
 }

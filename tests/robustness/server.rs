@@ -166,6 +166,11 @@ impl Server {
         self.write_configuration();
     }
 
+    /// Changes the further lines of the main level, with the next [`Server::configure`].
+    pub(crate) fn set_main(&mut self, lines: &str) {
+        self.setup.main = lines.to_owned();
+    }
+
     fn write_configuration(&self) {
         let Setup {
             engine,

@@ -34,6 +34,16 @@ impl Level {
     }
 }
 
+impl From<Level> for base::level::Level {
+    fn from(level: Level) -> base::level::Level {
+        match level {
+            Level::Emerg => base::level::Level::Emerg,
+            Level::Warn => base::level::Level::Warn,
+            Level::Notice => base::level::Level::Notice,
+        }
+    }
+}
+
 /// One message about the configuration.
 ///
 /// Shown by `{}` it is nginx's one line, `unknown directive "x" in FILE:LINE`; by `{:#}` the hint

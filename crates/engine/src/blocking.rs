@@ -2,6 +2,9 @@
 //!
 //! Threads are made when jobs wait and none is idle, up to [`THREADS_MAX`], and end after [`IDLE_TIME`] without work. In a
 //! simulation a job runs at once on the thread that asks, so that runs repeat.
+//!
+//! Jobs are [small](Weight::Small) or [large](Weight::Large). Small ones go first, and some threads take nothing else: the
+//! 4 KB of a page are not to wait behind a dozen downloads from a slow disk.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,6 +20,15 @@ use crate::worker::try_enter;
 /// Most threads that block at the same time, for all runtimes of the process together.
 const THREADS_MAX: usize = 32;
 
+/// How many of them may do large jobs at the same time.
+const LARGE_THREADS_MAX: usize = 24;
+
+/// How many small jobs may overtake a large one before it is its turn.
+const OVERTAKEN_MAX: usize = 16;
+
+/// Bytes up to which reading from a file is a small job.
+const SMALL_READ_MAX: u64 = 64 * 1024;
+
 /// How long a thread waits for its next job before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
@@ -25,11 +37,76 @@ const STACK_SIZE: usize = 512 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// How long a job is likely to keep its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// About one access to the disk.
+    Small,
+    /// Many.
+    Large,
+}
+
+impl Weight {
+    /// The weight of reading so many bytes of a file.
+    pub(crate) fn of_read(length: u64) -> Weight {
+        if length <= SMALL_READ_MAX {
+            Weight::Small
+        } else {
+            Weight::Large
+        }
+    }
+}
+
 #[derive(Default)]
 struct Pool {
-    jobs: VecDeque<Job>,
+    small: VecDeque<Job>,
+    large: VecDeque<Job>,
+    /// Threads that do a large job now.
+    busy_with_large: usize,
+    /// Small jobs that were taken since the large one at the front waits.
+    overtaken: usize,
     threads: usize,
     idle: usize,
+}
+
+impl Pool {
+    fn push(&mut self, weight: Weight, job: Job) {
+        match weight {
+            Weight::Small => self.small.push_back(job),
+            Weight::Large => self.large.push_back(job),
+        }
+    }
+
+    /// How many jobs wait that a thread may begin now.
+    fn ready(&self) -> usize {
+        let large = LARGE_THREADS_MAX.saturating_sub(self.busy_with_large);
+        self.small.len() + self.large.len().min(large)
+    }
+
+    /// The job to do next. A large one is counted until [`Pool::done`].
+    fn take(&mut self) -> Option<(Weight, Job)> {
+        let may_be_large = self.busy_with_large < LARGE_THREADS_MAX && !self.large.is_empty();
+        if (!may_be_large || self.overtaken < OVERTAKEN_MAX)
+            && let Some(job) = self.small.pop_front()
+        {
+            self.overtaken += usize::from(may_be_large);
+            return Some((Weight::Small, job));
+        }
+        if !may_be_large {
+            return None;
+        }
+        let job = self.large.pop_front()?;
+        self.overtaken = 0;
+        self.busy_with_large += 1;
+        Some((Weight::Large, job))
+    }
+
+    /// A job that [`Pool::take`] gave has been done.
+    fn done(&mut self, weight: Weight) {
+        if weight == Weight::Large {
+            self.busy_with_large -= 1;
+        }
+    }
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
@@ -37,11 +114,22 @@ static WORK: Condvar = Condvar::new();
 
 /// Runs `f` on a thread of the pool and resolves to its result. It begins at the first poll and then runs to its end, even
 /// if the future is dropped. A panic in `f` goes on in the task that awaits it.
+///
+/// It counts as small: see the top of this page.
 pub fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    weighed(Weight::Small, f)
+}
+
+/// [`blocking`] with a weight.
+pub(crate) fn weighed<T: Send + 'static>(
+    weight: Weight,
     f: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
     Blocking {
         f: Some(f),
+        weight,
         shared: Arc::new(Mutex::new(Shared {
             result: None,
             waker: None,
@@ -50,15 +138,16 @@ pub fn blocking<T: Send + 'static>(
 }
 
 /// Gives `job` to the pool.
-pub(crate) fn run(job: Job) {
+pub(crate) fn run(weight: Weight, job: Job) {
     let mut guard = lock(&POOL);
     let pool = guard.get_or_insert_default();
-    pool.jobs.push_back(job);
-    if pool.idle >= pool.jobs.len() {
+    pool.push(weight, job);
+    let ready = pool.ready();
+    if pool.idle >= ready {
         WORK.notify_one();
         return;
     }
-    if pool.threads >= THREADS_MAX {
+    if pool.threads >= THREADS_MAX || ready == 0 {
         return;
     }
     pool.threads += 1;
@@ -80,9 +169,10 @@ fn run_without_thread() {
     if pool.threads > 0 {
         return;
     }
-    let jobs = std::mem::take(&mut pool.jobs);
+    let small = std::mem::take(&mut pool.small);
+    let large = std::mem::take(&mut pool.large);
     drop(guard);
-    jobs.into_iter().for_each(|job| job());
+    small.into_iter().chain(large).for_each(|job| job());
 }
 
 /// The life of a pool thread.
@@ -90,11 +180,12 @@ fn work() {
     let mut guard = lock(&POOL);
     loop {
         let pool = guard.get_or_insert_default();
-        if let Some(job) = pool.jobs.pop_front() {
+        if let Some((weight, job)) = pool.take() {
             drop(guard);
             // Jobs keep their panics for whoever awaits them; see `Blocking`.
             let _ = catch_unwind(AssertUnwindSafe(job));
             guard = lock(&POOL);
+            guard.get_or_insert_default().done(weight);
             continue;
         }
         pool.idle += 1;
@@ -104,7 +195,7 @@ fn work() {
         guard = woken;
         let pool = guard.get_or_insert_default();
         pool.idle -= 1;
-        if timeout.timed_out() && pool.jobs.is_empty() {
+        if timeout.timed_out() && pool.ready() == 0 {
             pool.threads -= 1;
             return;
         }
@@ -113,6 +204,7 @@ fn work() {
 
 struct Blocking<F, T> {
     f: Option<F>,
+    weight: Weight,
     shared: Arc<Mutex<Shared<T>>>,
 }
 
@@ -138,14 +230,15 @@ where
             }
             lock(&self.shared).waker = Some(context.waker().clone());
             let shared = Arc::clone(&self.shared);
-            run(Box::new(move || {
+            let job = Box::new(move || {
                 let result = catch_unwind(AssertUnwindSafe(f));
                 let mut shared = lock(&shared);
                 shared.result = Some(result);
                 let waker = shared.waker.take();
                 drop(shared);
                 waker.into_iter().for_each(Waker::wake);
-            }));
+            });
+            run(self.weight, job);
             return Poll::Pending;
         }
         let mut shared = lock(&self.shared);
@@ -160,5 +253,53 @@ where
                 Poll::Pending
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(small: usize, large: usize) -> Pool {
+        let mut pool = Pool::default();
+        (0..large).for_each(|_| pool.push(Weight::Large, Box::new(|| ())));
+        (0..small).for_each(|_| pool.push(Weight::Small, Box::new(|| ())));
+        pool
+    }
+
+    fn next(pool: &mut Pool) -> Option<Weight> {
+        pool.take().map(|(weight, _)| weight)
+    }
+
+    #[test]
+    fn small_jobs_go_first_but_not_for_ever() {
+        let mut pool = pool(OVERTAKEN_MAX + 2, 1);
+        for _ in 0..OVERTAKEN_MAX {
+            assert_eq!(next(&mut pool), Some(Weight::Small));
+        }
+        assert_eq!(next(&mut pool), Some(Weight::Large));
+        assert_eq!(next(&mut pool), Some(Weight::Small));
+        assert_eq!(next(&mut pool), Some(Weight::Small));
+        assert_eq!(next(&mut pool), None);
+    }
+
+    #[test]
+    fn large_jobs_leave_threads_to_small_ones() {
+        let mut pool = pool(0, LARGE_THREADS_MAX + 5);
+        assert_eq!(pool.ready(), LARGE_THREADS_MAX);
+        for _ in 0..LARGE_THREADS_MAX {
+            assert_eq!(next(&mut pool), Some(Weight::Large));
+        }
+        assert_eq!((pool.ready(), next(&mut pool)), (0, None));
+        pool.push(Weight::Small, Box::new(|| ()));
+        assert_eq!((pool.ready(), next(&mut pool)), (1, Some(Weight::Small)));
+        pool.done(Weight::Large);
+        assert_eq!(next(&mut pool), Some(Weight::Large));
+    }
+
+    #[test]
+    fn what_is_read_decides_about_the_weight() {
+        assert_eq!(Weight::of_read(SMALL_READ_MAX), Weight::Small);
+        assert_eq!(Weight::of_read(SMALL_READ_MAX + 1), Weight::Large);
     }
 }

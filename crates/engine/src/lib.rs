@@ -20,6 +20,7 @@ mod epoll;
 mod event;
 pub mod file;
 pub mod net;
+mod pulse;
 mod remote;
 mod runtime;
 pub mod select;
@@ -38,6 +39,7 @@ pub use engine::{
     Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
 };
 pub use event::Event;
+pub use pulse::Pulse;
 pub use remote::{Remote, remote};
 pub use runtime::{Runtime, Settings, on_turn_end};
 pub use sleep::{Sleep, sleep, sleep_until};

@@ -13,6 +13,7 @@ use crate::choose::EngineKind;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
 use crate::epoll::Epoll;
+use crate::pulse::Pulse;
 use crate::remote::Remote;
 use crate::uring::Uring;
 use crate::worker::{self, Worker, enter};
@@ -96,6 +97,12 @@ impl Runtime {
             worker.clock.simulate();
         });
         Ok(runtime)
+    }
+
+    /// Whether this runtime's loop turns, for other threads to see.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        enter(|worker| worker.pulse.clone())
     }
 
     /// The handle by which other threads reach this runtime.

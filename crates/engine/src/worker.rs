@@ -18,6 +18,7 @@ use crate::net::Segment;
 use crate::net::datagram::DatagramState;
 use crate::net::listener::ListenerState;
 use crate::net::table::StreamState;
+use crate::pulse::Pulse;
 use crate::remote::Remote;
 use crate::runtime::Settings;
 use crate::sleep::Sleeper;
@@ -43,6 +44,7 @@ pub(crate) struct Worker {
     pub(crate) clock: Clock,
     pub(crate) settings: Settings,
     pub(crate) remote: Remote,
+    pub(crate) pulse: Pulse,
     /// Whether jobs that block run at once on this thread, which makes a simulation repeatable.
     pub(crate) blocks_inline: bool,
     /// Streams that have sent a whole chunk of a file and go on in the next turn.
@@ -144,6 +146,7 @@ impl Worker {
             clock,
             settings,
             remote,
+            pulse: Pulse::default(),
             blocks_inline: false,
             next_turn: Vec::new(),
             after: After::default(),
@@ -164,7 +167,10 @@ impl Worker {
                 .map(|deadline_ms| self.clock.until(deadline_ms))
         };
         self.pause_listeners();
-        self.engine.wait(timeout, completions)?;
+        self.pulse.end_work();
+        let waited = self.engine.wait(timeout, completions);
+        self.pulse.begin_work();
+        waited?;
         self.clock.read(self.engine.now());
         for key in std::mem::take(&mut self.next_turn) {
             self.next_chunk(key);

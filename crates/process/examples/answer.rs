@@ -111,6 +111,7 @@ impl Application for Answer {
                 key: format!("{} {}", line.name, line.value),
                 kind,
                 open,
+                kept: None,
             });
         }
         let default_log = match &options.error_log {
@@ -123,6 +124,7 @@ impl Application for Answer {
                 key: format!("error_log {path}"),
                 kind,
                 open,
+                kept: None,
             });
         }
         let error_log = value("error_log").map(str::to_owned).or(default_log);
@@ -182,6 +184,7 @@ fn listen(address: &str) -> (NeedKind, Box<dyn Fn() -> Result<OwnedFd, OpenError
         Some(path) => {
             let kind = NeedKind::Listener {
                 socket_file: Some(path.clone()),
+                group: address.to_owned(),
             };
             (
                 kind,
@@ -190,7 +193,10 @@ fn listen(address: &str) -> (NeedKind, Box<dyn Fn() -> Result<OwnedFd, OpenError
         }
         None => {
             let address = address.to_owned();
-            let kind = NeedKind::Listener { socket_file: None };
+            let kind = NeedKind::Listener {
+                socket_file: None,
+                group: address.clone(),
+            };
             (
                 kind,
                 Box::new(move || TcpListener::bind(&address).map(Into::into).map_err(&failed)),

@@ -127,6 +127,19 @@ pub struct Need {
     pub kind: NeedKind,
     /// Opens it.
     pub open: Box<dyn Fn() -> Result<OwnedFd, OpenError>>,
+    /// What is done to it where it is open already; nothing for most.
+    pub kept: Option<Kept>,
+}
+
+/// What a reload does to a descriptor that it keeps, because the configuration may ask for
+/// something else of it than it was opened with. Both calls return what failed, for the log; no
+/// failure stops the reload, as with nginx.
+pub struct Kept {
+    /// Before others of its group are opened. It must not change what is served: the reload may
+    /// still come to nothing.
+    pub before: Box<dyn Fn(&OwnedFd) -> Vec<String>>,
+    /// When the configuration is in force.
+    pub after: Box<dyn Fn(&OwnedFd) -> Vec<String>>,
 }
 
 /// What a descriptor is to the master.
@@ -136,6 +149,10 @@ pub enum NeedKind {
     Listener {
         /// The file of a Unix socket, removed when the socket is closed for good.
         socket_file: Option<PathBuf>,
+        /// What the sockets of one address have in common (`reuseport`). As long as any of them
+        /// is needed, those that are open stay: connections wait in the queue of each, and would
+        /// be lost with it.
+        group: String,
     },
     /// A log.
     Log {

@@ -46,10 +46,17 @@ impl Descriptors {
         let mut left: Vec<&Need> = Vec::new();
         for need in needs {
             match held.find(&need.key) {
-                Some(held) => opened.0.push(held.clone()),
+                Some(held) => {
+                    if let Some(kept) = &need.kept {
+                        alert(log, (kept.before)(&held.descriptor));
+                    }
+                    opened.0.push(held.clone());
+                }
                 None => left.push(need),
             }
         }
+        let surplus: Vec<Held> = held.surplus(needs).cloned().collect();
+        opened.0.extend(surplus);
         for attempt in 1..=attempts {
             let mut errors = Vec::new();
             let mut in_use = Vec::new();
@@ -132,6 +139,31 @@ impl Descriptors {
         self.retain(|held| others.find(&held.key).is_some(), log);
     }
 
+    /// Brings those that `older` holds too in line with what is needed of them now.
+    pub(crate) fn adjust_kept(&self, needs: &[Need], older: &Descriptors, log: &Log) {
+        for need in needs {
+            if let (Some(kept), Some(held)) = (&need.kept, older.find(&need.key)) {
+                alert(log, (kept.after)(&held.descriptor));
+            }
+        }
+    }
+
+    /// Sockets that no need names, but that belong to the group of one.
+    fn surplus<'a>(&'a self, needs: &'a [Need]) -> impl Iterator<Item = &'a Held> {
+        fn group(kind: &NeedKind) -> Option<&String> {
+            match kind {
+                NeedKind::Listener { group, .. } => Some(group),
+                NeedKind::Log { .. } => None,
+            }
+        }
+        self.0.iter().filter(move |held| {
+            let is_needed = needs.iter().any(|need| need.key == held.key);
+            let belongs =
+                |need: &Need| group(&held.kind).is_some() && group(&need.kind) == group(&held.kind);
+            !is_needed && needs.iter().any(belongs)
+        })
+    }
+
     /// Where the lines of the main level go.
     pub(crate) fn log_targets(&self, targets: &[LogTarget]) -> Vec<Target> {
         log_targets(targets, |key| {
@@ -149,6 +181,7 @@ impl Descriptors {
             if !keep
                 && let NeedKind::Listener {
                     socket_file: Some(path),
+                    ..
                 } = &held.kind
             {
                 remove_socket(path, log);
@@ -186,6 +219,7 @@ pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
             Ok(_) => {
                 if let NeedKind::Listener {
                     socket_file: Some(path),
+                    ..
                 } = &need.kind
                 {
                     remove_socket(path, log);
@@ -211,6 +245,12 @@ fn hold(need: &Need, descriptor: OwnedFd) -> Held {
     }
 }
 
+fn alert(log: &Log, texts: Vec<String>) {
+    for text in texts {
+        log.write(Level::Alert, text);
+    }
+}
+
 fn remove_socket(path: &Path, log: &Log) {
     if let Err(error) = std::fs::remove_file(path) {
         let text = crate::log::failure(&format!("unlink() {} failed", path.display()), &error);
@@ -221,6 +261,7 @@ fn remove_socket(path: &Path, log: &Log) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::application::Kept;
     use std::cell::Cell;
 
     fn silent() -> Log {
@@ -228,11 +269,15 @@ mod tests {
     }
 
     fn need(key: &str, open: impl Fn() -> Result<OwnedFd, OpenError> + 'static) -> Need {
-        let kind = NeedKind::Listener { socket_file: None };
+        let kind = NeedKind::Listener {
+            socket_file: None,
+            group: key.split('#').next().unwrap_or_default().to_owned(),
+        };
         Need {
             key: key.to_owned(),
             kind,
             open: Box::new(open),
+            kept: None,
         }
     }
 
@@ -254,6 +299,44 @@ mod tests {
         ));
         second.close_missing_in(&first, &silent());
         assert_eq!(second.keys(), ["b"]);
+    }
+
+    #[test]
+    fn a_surplus_socket_stays_as_long_as_its_group() {
+        let needs = [need("a#0", anything), need("a#1", anything)];
+        let first = Descriptors::open(&needs, &Descriptors::default(), 1, &silent()).unwrap();
+        let fewer = [need("a#0", anything), need("b#0", anything)];
+        let second = Descriptors::open(&fewer, &first, 1, &silent()).unwrap();
+        assert_eq!(second.keys(), ["a#0", "a#1", "b#0"]);
+        let others = [need("b#0", anything)];
+        let third = Descriptors::open(&others, &second, 1, &silent()).unwrap();
+        assert_eq!(third.keys(), ["b#0"]);
+    }
+
+    #[test]
+    fn what_is_kept_is_adjusted_what_is_new_is_not() {
+        let adjusted = Rc::new(Cell::new(0));
+        let counted = |key: &str, step: u32| {
+            let mut need = need(key, anything);
+            let (before, after) = (Rc::clone(&adjusted), Rc::clone(&adjusted));
+            let count = move |counter: &Rc<Cell<u32>>, step| {
+                counter.set(counter.get() + step);
+                Vec::new()
+            };
+            need.kept = Some(Kept {
+                before: Box::new(move |_| count(&before, step)),
+                after: Box::new(move |_| count(&after, 10 * step)),
+            });
+            need
+        };
+        let first = [counted("a#0", 1)];
+        let held = Descriptors::open(&first, &Descriptors::default(), 1, &silent()).unwrap();
+        assert_eq!(adjusted.get(), 0);
+        let second = [counted("a#0", 1), counted("b#0", 5)];
+        let opened = Descriptors::open(&second, &held, 1, &silent()).unwrap();
+        assert_eq!(adjusted.get(), 1);
+        opened.adjust_kept(&second, &held, &silent());
+        assert_eq!(adjusted.get(), 11);
     }
 
     #[test]

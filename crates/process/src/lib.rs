@@ -26,7 +26,7 @@ mod start;
 pub mod worker;
 
 pub use application::{
-    Application, LogTarget, MasterSettings, Need, NeedKind, Needs, NewProcessLine, OpenError,
+    Application, Kept, LogTarget, MasterSettings, Need, NeedKind, Needs, NewProcessLine, OpenError,
     Worker,
 };
 pub use bundle::Bundle;

@@ -9,74 +9,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
+pub use base::level::Level;
 use rustix::fs::{Mode, OFlags};
 
 use crate::PROGRAM;
 use crate::options::{ErrorLog, Options};
-
-/// How grave a line is; smaller is graver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// The program cannot go on.
-    Emerg = 1,
-    /// Somebody must act now.
-    Alert,
-    /// A part of the system fails.
-    Crit,
-    /// A request or an action fails.
-    Error,
-    /// Something looks wrong.
-    Warn,
-    /// Normal, but worth a line.
-    Notice,
-    /// Detail.
-    Info,
-    /// Everything.
-    Debug,
-}
-
-impl Level {
-    /// Every level, the gravest first.
-    pub const ALL: [Level; 8] = [
-        Level::Emerg,
-        Level::Alert,
-        Level::Crit,
-        Level::Error,
-        Level::Warn,
-        Level::Notice,
-        Level::Info,
-        Level::Debug,
-    ];
-
-    /// The word in the log and in `error_log`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Emerg => "emerg",
-            Level::Alert => "alert",
-            Level::Crit => "crit",
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Notice => "notice",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        }
-    }
-
-    /// The level of a word of `error_log`.
-    pub fn parse(name: &str) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| level.name() == name)
-    }
-}
-
-impl From<conf::Level> for Level {
-    fn from(level: conf::Level) -> Level {
-        match level {
-            conf::Level::Emerg => Level::Emerg,
-            conf::Level::Warn => Level::Warn,
-            conf::Level::Notice => Level::Notice,
-        }
-    }
-}
 
 /// One place that lines go to.
 #[derive(Clone, Debug)]
@@ -277,13 +214,5 @@ mod tests {
             text.ends_with(": loud\n") && !text.contains("quiet"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn every_level_parses_back() {
-        for level in Level::ALL {
-            assert_eq!(Level::parse(level.name()), Some(level));
-        }
-        assert_eq!(Level::parse("warning"), None);
     }
 }

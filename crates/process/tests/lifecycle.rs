@@ -463,7 +463,7 @@ fn a_worker_that_dies_again_and_again_is_started_ever_more_slowly() {
     }
     assert_eq!(server.ask(), "one");
     let log = server.log();
-    for pause in ["100ms", "200ms", "400ms"] {
+    for pause in ["50ms", "100ms", "200ms"] {
         assert!(
             log.contains(&format!("next worker process starts in {pause}")),
             "{pause}"

@@ -21,6 +21,7 @@ pub mod resolver;
 pub mod table;
 pub mod text;
 pub mod variables;
+pub mod watch;
 pub mod workers;
 pub mod zone;
 

@@ -11,9 +11,9 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
 use crate::http::modules::{
-    access, auth_basic, auth_request, autoindex, dav, disable_symlinks, geo, gzip_static, index,
-    map, mirror, open_file_cache, post_action, proxy, rewrite, split_clients, static_file,
-    stub_status, try_files, upstream,
+    access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, geo,
+    gzip_static, index, map, mirror, open_file_cache, post_action, proxy, rewrite, split_clients,
+    static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -34,6 +34,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     autoindex::AutoIndex::DIRECTIVES,
     open_file_cache::OpenFileCache::DIRECTIVES,
     disable_symlinks::DisableSymlinks::DIRECTIVES,
+    early_hints::EarlyHints::DIRECTIVES,
     try_files::DIRECTIVES,
     mirror::Mirror::DIRECTIVES,
     dav::Dav::DIRECTIVES,

@@ -3,7 +3,7 @@
 //! Threads share generations, counters and logs and nothing else. Commands come from the
 //! controlling thread as closures posted to each thread's engine.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use base::slab::{Key, Slab};
-use engine::net::{Listener, Stream};
+use engine::net::{Listener, Reserve, Stream};
 use engine::{EngineKind, Event, Remote, Runtime};
 
 use crate::counters::{Counters, ThreadCounters};
@@ -22,9 +22,21 @@ use crate::http::pool;
 use crate::listen::ListenerId;
 use crate::log;
 use crate::panics::{self, AbortOnPanic};
+use crate::watch::{self, Watch, Watched};
 
 /// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a client waits in the queue for a descriptor before it is told that there is none. nginx
+/// lets it wait for ever.
+const QUEUE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How many clients are told so between two pauses.
+const TURNED_AWAY_MAX: usize = 32;
+
+/// What they are told.
+const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
+    Content-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// How many idle connections are closed at once to make room for new ones (nginx's 32).
 const REUSED_MAX: usize = 32;
@@ -54,6 +66,7 @@ pub struct Settings {
 pub struct Workers {
     threads: Vec<Thread>,
     counters: Arc<Counters>,
+    watch: Arc<Watch>,
     running: Arc<Running>,
 }
 
@@ -68,8 +81,12 @@ struct Thread {
 /// Descriptors of listening sockets; with `reuseport` several for one listener.
 pub type Sockets = Vec<(ListenerId, Vec<OwnedFd>)>;
 
+/// One of them: a listener, and the socket's number among those of the listener. Over reloads the
+/// same names the same socket.
+pub type SocketId = (ListenerId, usize);
+
 /// Those of them that one thread accepts from.
-pub type Share = Vec<(ListenerId, OwnedFd)>;
+pub type Share = Vec<(SocketId, OwnedFd)>;
 
 impl Workers {
     /// Starts the threads on these sockets. Every thread is ready to accept when it returns.
@@ -84,6 +101,7 @@ impl Workers {
         let mut workers = Workers {
             threads: Vec::new(),
             counters,
+            watch: Arc::default(),
             running,
         };
         for index in 0..settings.threads.max(1) {
@@ -91,6 +109,7 @@ impl Workers {
             let thread = workers.spawn(settings, index, Arc::clone(generation), share)?;
             workers.threads.push(thread);
         }
+        workers.watch();
         Ok(workers)
     }
 
@@ -104,6 +123,7 @@ impl Workers {
         let alive = Alive::new(&self.running);
         let counters = Arc::clone(&self.counters);
         let settings = settings.clone();
+        let watch = Arc::clone(&self.watch);
         let (ready, started) = std::sync::mpsc::channel();
         let body = move || {
             let _alive = alive;
@@ -126,10 +146,16 @@ impl Workers {
                 }
             };
             let remote = runtime.remote();
+            let watched = Arc::new(Watched::new(runtime.pulse()));
+            watch.add(index, Arc::clone(&watched));
             let _whole = AbortOnPanic;
-            runtime.block_on(run(&settings, generation, sockets, counters, || {
+            runtime.block_on(async {
+                let worker = Worker::start(generation, settings.connections, counters);
+                worker.watched.set(watched).ok(); // nothing else sets it
+                worker.listen(sockets);
                 let _ = ready.send(Ok(remote));
-            }));
+                worker.end().await;
+            });
             drop(runtime);
             log::flush_all();
         };
@@ -143,6 +169,30 @@ impl Workers {
             remote,
             handle: Some(handle),
         })
+    }
+
+    /// Starts the thread that looks after the others, as long as any of them runs.
+    fn watch(&self) {
+        let (watch, running) = (Arc::clone(&self.watch), Arc::clone(&self.running));
+        let body = move || {
+            let (running, ended) = &*running;
+            let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            while *running > 0 {
+                let (waited, timeout) = ended
+                    .wait_timeout(running, watch::LOOK)
+                    .unwrap_or_else(PoisonError::into_inner);
+                running = waited;
+                if timeout.timed_out() {
+                    for line in watch.look() {
+                        log::event!(Error, "{line}");
+                    }
+                }
+            }
+        };
+        // Without it nothing is told about threads that stand still, and nothing else is missing.
+        let _ = std::thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(body);
     }
 
     /// Counters of the process.
@@ -244,7 +294,7 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
                 || number % count == index
                 || (descriptors.len() < count && index % descriptors.len() == number);
             if mine {
-                share.push((id.clone(), descriptor.try_clone()?));
+                share.push(((id.clone(), number), descriptor.try_clone()?));
             }
         }
     }
@@ -285,20 +335,6 @@ fn bind_to_cpus(cpus: &[usize]) {
     }
 }
 
-/// A worker thread from start to end.
-async fn run(
-    settings: &Settings,
-    generation: Arc<Generation>,
-    sockets: Share,
-    counters: Arc<Counters>,
-    ready: impl FnOnce(),
-) {
-    let worker = Worker::start(generation, settings.connections, counters);
-    worker.listen(sockets);
-    ready();
-    worker.end().await;
-}
-
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
 }
@@ -312,7 +348,7 @@ fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
 /// One worker thread as its connections see it.
 pub struct Worker {
     current: RefCell<Rc<Local>>,
-    accepting: RefCell<Map<ListenerId, Vec<Rc<Event>>>>,
+    accepting: RefCell<Map<SocketId, Rc<Event>>>,
     /// Tasks that accept, those among them that are about to stop.
     accept_tasks: Cell<usize>,
     connections: RefCell<Slab<Weak<Connection>>>,
@@ -325,6 +361,13 @@ pub struct Worker {
     /// Its own part of them.
     counts: Arc<ThreadCounters>,
     warned: Cell<Option<Instant>>,
+    /// For the moment when there is no descriptor for a new connection.
+    reserve: RefCell<Reserve>,
+    /// When the last line about connections that cannot be accepted was written.
+    refusal_logged: Cell<Option<Instant>>,
+    /// Clients that were turned away since then.
+    turned_away: Cell<usize>,
+    watched: OnceCell<Arc<Watched>>,
 }
 
 impl Worker {
@@ -347,6 +390,10 @@ impl Worker {
             counts: counters.join(),
             counters,
             warned: Cell::new(None),
+            reserve: RefCell::new(Reserve::new()),
+            refusal_logged: Cell::new(None),
+            turned_away: Cell::new(0),
+            watched: OnceCell::new(),
         });
         CURRENT.set(Some(Rc::clone(&worker)));
         log::set_main(Arc::clone(&worker.current().generation.error_log));
@@ -387,6 +434,11 @@ impl Worker {
         &self.counts
     }
 
+    /// Where it notes what it is at, if anybody looks.
+    pub fn watched(&self) -> Option<&Watched> {
+        self.watched.get().map(|watched| &**watched)
+    }
+
     /// How long the first byte of a new connection may take.
     pub fn first_byte_timeout(&self, connection: &Connection) -> Duration {
         let local = connection.generation();
@@ -406,14 +458,10 @@ impl Worker {
         pool::clear();
         // A listener that stays goes on accepting: the same id is the same socket, so the new
         // descriptor is a copy. Stopping it would cost the connections that wait in it.
-        let mut wanted: Map<&ListenerId, usize> = Map::default();
-        for (id, _) in &sockets {
-            *wanted.entry(id).or_default() += 1;
-        }
         let accepting = std::mem::take(&mut *self.accepting.borrow_mut());
-        let (kept, gone): (Map<_, _>, Map<_, Vec<Rc<Event>>>) = accepting
+        let (kept, gone): (Map<_, _>, Map<_, Rc<Event>>) = accepting
             .into_iter()
-            .partition(|(id, events)| wanted.get(id) == Some(&events.len()));
+            .partition(|(id, _)| sockets.iter().any(|(wanted, _)| wanted == id));
         let fresh = sockets
             .into_iter()
             .filter(|(id, _)| !kept.contains_key(id))
@@ -422,7 +470,7 @@ impl Worker {
         if !gone.is_empty() {
             self.leave_over(&old);
         }
-        for event in gone.into_values().flatten() {
+        for event in gone.into_values() {
             event.set();
         }
         self.listen(fresh);
@@ -449,30 +497,23 @@ impl Worker {
             let listener = match Listener::new(descriptor) {
                 Ok(listener) => listener,
                 Err(error) => {
-                    log::event!(Alert, "listening on {} failed: {error}", id.0);
+                    log::event!(Alert, "listening on {} failed: {error}", id.0.0);
                     continue;
                 }
             };
             let stop = Rc::new(Event::new());
             self.accepting
                 .borrow_mut()
-                .entry(id.clone())
-                .or_default()
-                .push(Rc::clone(&stop));
+                .insert(id.clone(), Rc::clone(&stop));
             self.accept_tasks.set(self.accept_tasks.get() + 1);
-            engine::spawn(accept(Rc::clone(self), id, listener, stop));
+            engine::spawn(accept(Rc::clone(self), id.0, listener, stop));
         }
     }
 
     /// Accepts no new connections; closes idle ones, busy ones after their response.
     pub fn quit(self: &Rc<Worker>) {
         self.quitting.set(true);
-        for event in self
-            .accepting
-            .borrow_mut()
-            .drain()
-            .flat_map(|(_, events)| events)
-        {
+        for (_, event) in self.accepting.borrow_mut().drain() {
             event.set();
         }
         engine::spawn(close_idle(Rc::clone(self)));
@@ -530,6 +571,12 @@ impl Worker {
                 self.connections_max
             );
         }
+        self.close_idlest();
+    }
+
+    /// Closes an eighth of the idle connections, those that have been idle for longest. False where
+    /// none is idle.
+    fn close_idlest(&self) -> bool {
         let mut idle: Vec<(Instant, Rc<Connection>)> = self
             .open_connections()
             .into_iter()
@@ -540,6 +587,34 @@ impl Worker {
         for (_, connection) in idle.iter().take(count) {
             self.counts.dropped.add(1);
             connection.stream.shutdown_read();
+        }
+        !idle.is_empty()
+    }
+
+    /// A connection could not be accepted, as none could for this time. As with nginx, clients
+    /// wait in the kernel's queue for a descriptor; but idle connections make room for them, and
+    /// where all are busy for long, they are told.
+    fn accept_failed(&self, listener: &Listener, error: &std::io::Error, lasting: Duration) {
+        let descriptors = rustix::io::Errno::from_io_error(error).is_some_and(|errno| {
+            matches!(errno, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+        });
+        if descriptors && !lasting.is_zero() && !self.close_idlest() && lasting >= QUEUE_TIME_MAX {
+            let mut reserve = self.reserve.borrow_mut();
+            let told = (0..TURNED_AWAY_MAX)
+                .take_while(|_| reserve.turn_away(listener, TURNED_AWAY))
+                .count();
+            self.turned_away.set(self.turned_away.get() + told);
+        }
+        let now = engine::now();
+        let last = self.refusal_logged.get();
+        if last.is_some_and(|last| now.duration_since(last) < Duration::from_secs(1)) {
+            return;
+        }
+        self.refusal_logged.set(Some(now));
+        let error = log::Errno(error);
+        match self.turned_away.take() {
+            0 => log::event!(Crit, "accept4() failed {error}"),
+            told => log::event!(Crit, "accept4() failed {error}, {told} clients turned away"),
         }
     }
 }
@@ -558,6 +633,7 @@ async fn close_idle(worker: Rc<Worker>) {
 
 /// Accepts from one socket until told to stop; what was accepted by then is served.
 async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc<Event>) {
+    let mut failing_since: Option<Instant> = None;
     loop {
         let accepted = match engine::select::either(stop.wait(), listener.accept()).await {
             engine::select::Either::First(()) => break,
@@ -565,6 +641,7 @@ async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc
         };
         match accepted {
             Ok(stream) => {
+                failing_since = None;
                 take(&worker, &id, stream);
                 while worker.connections.borrow().len() >= worker.connections_max {
                     worker.make_room();
@@ -573,7 +650,9 @@ async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc
             }
             Err(error) if is_transient(&error) => {}
             Err(error) => {
-                log::event!(Crit, "accept4() failed {}", log::Errno(&error));
+                let now = engine::now();
+                let since = *failing_since.get_or_insert(now);
+                worker.accept_failed(&listener, &error, now.duration_since(since));
                 engine::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -620,8 +699,16 @@ fn is_transient(error: &std::io::Error) -> bool {
     )
 }
 
-async fn lifetime(connection: Rc<Connection>, _registered: Registered) {
-    connection::serve(connection).await;
+async fn lifetime(connection: Rc<Connection>, registered: Registered) {
+    let serial = connection.serial;
+    let mut served = std::pin::pin!(connection::serve(connection));
+    std::future::poll_fn(|context| {
+        if let Some(watched) = registered.worker.watched() {
+            watched.polls(serial);
+        }
+        served.as_mut().poll(context)
+    })
+    .await;
 }
 
 /// Takes a connection out of the thread's books when its task ends, also by a panic.

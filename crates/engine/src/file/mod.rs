@@ -16,7 +16,7 @@ use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::blocking::blocking;
+use crate::blocking::{Weight, blocking, weighed};
 
 /// An open file. Cloning it shares the descriptor; the last clone closes it.
 #[derive(Clone, Debug)]
@@ -181,8 +181,9 @@ impl File {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let file = self.clone();
+                    let weight = Weight::of_read((length - filled) as u64);
                     (memory, filled) =
-                        blocking(move || file.read_cold(memory, filled, offset)).await?;
+                        weighed(weight, move || file.read_cold(memory, filled, offset)).await?;
                     residency::note_read(self, offset, filled as u64);
                     break;
                 }
@@ -219,7 +220,7 @@ impl File {
     /// Those of `pwrite()`.
     pub async fn write_at(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
         let file = self.clone();
-        blocking(move || {
+        weighed(Weight::of_read(bytes.len() as u64), move || {
             let mut written = 0;
             while let Some(rest) = bytes.get(written..)
                 && !rest.is_empty()

@@ -139,78 +139,159 @@ fn new_socket(address: &Address) -> io::Result<OwnedFd> {
     )?)
 }
 
+/// What is set before the socket is bound, the changeable options included.
 fn set_options(socket: &OwnedFd, o: &ListenOptions) -> Result<(), CallError> {
-    let rustix = |call| {
-        move |error: rustix::io::Errno| CallError {
-            call,
-            error: error.into(),
+    sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
+    if let Address::Inet(address) = &o.address {
+        if o.reuseport {
+            share(socket)?;
         }
-    };
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(socket, o.ipv6only.unwrap_or(true))
+                .map_err(failed("setsockopt(IPV6_V6ONLY)"))?;
+        }
+    }
+    changeable(socket, o).into_iter().collect()
+}
 
-    sockopt::set_socket_reuseaddr(socket, true).map_err(rustix("setsockopt(SO_REUSEADDR)"))?;
+/// Lets further sockets listen on the address of an open one (`reuseport` written by a reload).
+///
+/// # Errors
+/// When the kernel refuses `SO_REUSEPORT`.
+pub fn share(socket: &OwnedFd) -> Result<(), CallError> {
+    sockopt::set_socket_reuseport(socket, true).map_err(failed("setsockopt(SO_REUSEPORT)"))
+}
+
+/// Gives an open listening socket these options, all but the ones that are fixed when it is bound (`reuseport`,
+/// `ipv6only`). An option that is not written stays as it is where the kernel's default is unknown, as in nginx.
+///
+/// Every call is tried; those that failed come back.
+#[must_use]
+pub fn adjust(socket: &OwnedFd, options: &ListenOptions) -> Vec<CallError> {
+    let mut results = changeable(socket, options);
+    if matches!(options.address, Address::Inet(_)) && !options.deferred {
+        results.push(defer_accept(socket, 0));
+    }
+    // The queue's length is changed by listening again.
+    let listen = rustix::net::listen(socket, options.backlog);
+    results.push(listen.map_err(failed("listen()")));
+    results.into_iter().filter_map(Result::err).collect()
+}
+
+/// Sets the options that an open socket can be given as well.
+fn changeable(socket: &OwnedFd, o: &ListenOptions) -> Vec<Result<(), CallError>> {
+    let mut results = Vec::new();
     if let Some(bytes) = o.rcvbuf {
-        sockopt::set_socket_recv_buffer_size(socket, bytes)
-            .map_err(rustix("setsockopt(SO_RCVBUF)"))?;
+        let result = sockopt::set_socket_recv_buffer_size(socket, bytes);
+        results.push(result.map_err(failed("setsockopt(SO_RCVBUF)")));
     }
     if let Some(bytes) = o.sndbuf {
-        sockopt::set_socket_send_buffer_size(socket, bytes)
-            .map_err(rustix("setsockopt(SO_SNDBUF)"))?;
+        let result = sockopt::set_socket_send_buffer_size(socket, bytes);
+        results.push(result.map_err(failed("setsockopt(SO_SNDBUF)")));
     }
-    let Address::Inet(address) = &o.address else {
-        return Ok(());
-    };
-    if o.reuseport {
-        sockopt::set_socket_reuseport(socket, true).map_err(rustix("setsockopt(SO_REUSEPORT)"))?;
+    if matches!(o.address, Address::Unix(_)) {
+        return results;
     }
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(socket, o.ipv6only.unwrap_or(true))
-            .map_err(rustix("setsockopt(IPV6_V6ONLY)"))?;
-    }
-    if o.nodelay {
-        sockopt::set_tcp_nodelay(socket, true).map_err(rustix("setsockopt(TCP_NODELAY)"))?;
-    }
+    let nodelay = sockopt::set_tcp_nodelay(socket, o.nodelay);
+    results.push(nodelay.map_err(failed("setsockopt(TCP_NODELAY)")));
     if o.deferred {
         // nginx's value, one second: the kernel gives up deferring after that.
-        sys::set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 1)
-            .map_err(named("setsockopt(TCP_DEFER_ACCEPT)"))?;
+        results.push(defer_accept(socket, 1));
     }
     if let Some(length) = o.fastopen {
-        sys::set_option(
-            socket.as_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_FASTOPEN,
-            length,
-        )
-        .map_err(named("setsockopt(TCP_FASTOPEN)"))?;
+        let fd = socket.as_fd();
+        let result = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, length);
+        results.push(result.map_err(named("setsockopt(TCP_FASTOPEN)")));
     }
-    match o.so_keepalive {
-        None => {}
-        Some(KeepAlive::Off) => sockopt::set_socket_keepalive(socket, false)
-            .map_err(rustix("setsockopt(SO_KEEPALIVE)"))?,
-        Some(KeepAlive::On {
-            idle,
-            interval,
-            count,
-        }) => {
-            sockopt::set_socket_keepalive(socket, true)
-                .map_err(rustix("setsockopt(SO_KEEPALIVE)"))?;
-            if let Some(idle) = idle {
-                sockopt::set_tcp_keepidle(socket, idle)
-                    .map_err(rustix("setsockopt(TCP_KEEPIDLE)"))?;
-            }
-            if let Some(interval) = interval {
-                sockopt::set_tcp_keepintvl(socket, interval)
-                    .map_err(rustix("setsockopt(TCP_KEEPINTVL)"))?;
-            }
-            if let Some(count) = count {
-                sockopt::set_tcp_keepcnt(socket, count)
-                    .map_err(rustix("setsockopt(TCP_KEEPCNT)"))?;
-            }
-        }
+    if let Some(keepalive) = o.so_keepalive {
+        set_keepalive(socket, keepalive, &mut results);
     }
-    Ok(())
+    results
+}
+
+fn defer_accept(socket: &OwnedFd, seconds: i32) -> Result<(), CallError> {
+    let fd = socket.as_fd();
+    sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
+        .map_err(named("setsockopt(TCP_DEFER_ACCEPT)"))
+}
+
+fn set_keepalive(socket: &OwnedFd, keepalive: KeepAlive, results: &mut Vec<Result<(), CallError>>) {
+    let on = matches!(keepalive, KeepAlive::On { .. });
+    let result = sockopt::set_socket_keepalive(socket, on);
+    results.push(result.map_err(failed("setsockopt(SO_KEEPALIVE)")));
+    let KeepAlive::On {
+        idle,
+        interval,
+        count,
+    } = keepalive
+    else {
+        return;
+    };
+    if let Some(idle) = idle {
+        let result = sockopt::set_tcp_keepidle(socket, idle);
+        results.push(result.map_err(failed("setsockopt(TCP_KEEPIDLE)")));
+    }
+    if let Some(interval) = interval {
+        let result = sockopt::set_tcp_keepintvl(socket, interval);
+        results.push(result.map_err(failed("setsockopt(TCP_KEEPINTVL)")));
+    }
+    if let Some(count) = count {
+        let result = sockopt::set_tcp_keepcnt(socket, count);
+        results.push(result.map_err(failed("setsockopt(TCP_KEEPCNT)")));
+    }
+}
+
+fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> CallError {
+    move |error| named(call)(error.into())
 }
 
 fn named(call: &'static str) -> impl Fn(io::Error) -> CallError {
     move |error| CallError { call, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn an_open_socket_takes_new_options() {
+        let address = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let mut options = ListenOptions::new(address);
+        let socket = listen(&options).unwrap();
+        options.rcvbuf = Some(8192);
+        options.nodelay = true;
+        options.so_keepalive = Some(KeepAlive::On {
+            idle: Some(Duration::from_secs(77)),
+            interval: None,
+            count: Some(3),
+        });
+        assert!(adjust(&socket, &options).is_empty());
+        // The kernel doubles it for its own books.
+        assert_eq!(sockopt::socket_recv_buffer_size(&socket).unwrap(), 16384);
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        let idle = sockopt::tcp_keepidle(&socket).unwrap();
+        assert_eq!(idle, Duration::from_secs(77));
+        options.so_keepalive = Some(KeepAlive::Off);
+        assert!(adjust(&socket, &options).is_empty());
+        assert!(!sockopt::socket_keepalive(&socket).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_named() {
+        let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let address = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let calls: Vec<_> = adjust(&file, &ListenOptions::new(address))
+            .iter()
+            .map(|failed| failed.call)
+            .collect();
+        assert_eq!(
+            calls,
+            [
+                "setsockopt(TCP_NODELAY)",
+                "setsockopt(TCP_DEFER_ACCEPT)",
+                "listen()"
+            ]
+        );
+    }
 }

@@ -5,15 +5,18 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use base::slab::Key;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
 use super::Stream;
 use super::table::StreamState;
 use crate::engine::{Op, OpKind, Outcome, Token};
+use crate::sys;
 use crate::worker::{Worker, enter, try_enter};
 
 /// A listening socket as one thread sees it. Several threads may each have one over the same socket: then each
@@ -79,7 +82,15 @@ impl Listener {
         }
     }
 
-    /// Accepts nothing more; connections that were accepted already are still handed out, then comes `NotConnected`.
+    /// Looks at the socket; `None` where the runtime has ended.
+    pub(crate) fn with_socket<R>(&self, look: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        let socket = enter(|worker| worker.listeners.get(self.key).map(|state| state.socket))?;
+        // The descriptor is closed when the listener is dropped, which cannot happen while `self` is borrowed.
+        Some(look(sys::borrow(socket)))
+    }
+
+    /// Stops waiting for connections; those that were accepted already and those in the kernel's queue are still handed
+    /// out, then comes `NotConnected`.
     pub fn stop(&self) {
         enter(|worker| worker.stop_accepting(self.key));
     }
@@ -140,7 +151,14 @@ impl Worker {
                 return Poll::Pending;
             }
             if state.stopped {
-                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+                // The kernel wakes one of all that wait for a connection. If that was us, nobody else knows of it.
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                match rustix::net::accept_with(sys::borrow(state.socket), flags) {
+                    Ok(socket) => state.accepted.push_back((socket.into_raw_fd(), None)),
+                    Err(Errno::INTR | Errno::CONNABORTED) => {}
+                    Err(_) => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+                }
+                continue;
             }
             state.accepting = true;
             let socket = state.socket;

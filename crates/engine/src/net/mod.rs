@@ -8,14 +8,16 @@ mod connect;
 pub(crate) mod datagram;
 mod listen;
 pub(crate) mod listener;
+mod reserve;
 mod stream;
 pub(crate) mod table;
 
 pub use address::Address;
 pub use connect::connect;
 pub use datagram::Datagram;
-pub use listen::{CallError, KeepAlive, ListenOptions, listen};
+pub use listen::{CallError, KeepAlive, ListenOptions, adjust, listen, share};
 pub use listener::{Accept, Listener};
+pub use reserve::Reserve;
 pub use stream::{Drained, Recv, Stream, TcpInfo};
 
 use bytes::Bytes;

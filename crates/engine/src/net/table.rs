@@ -20,7 +20,7 @@ use base::slab::Key;
 use base::wheel::Entry;
 
 use super::{Address, Segment};
-use crate::blocking;
+use crate::blocking::{self, Weight};
 use crate::buffer::Buffer;
 use crate::engine::{Control, Op, OpKind, Outcome, Outgoing, Stop, Token};
 use crate::file::residency;
@@ -503,13 +503,14 @@ impl Worker {
         }
         state.warming = true;
         let remote = self.remote.clone();
-        blocking::run(Box::new(move || {
+        let job = Box::new(move || {
             residency::warm(&file, offset, length);
             remote.post(Box::new(move || {
                 residency::note_read(&file, offset, length);
                 enter(|worker| worker.warmed(key, length));
             }));
-        }));
+        });
+        blocking::run(Weight::of_read(length), job);
         false
     }
 

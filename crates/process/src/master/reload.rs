@@ -240,8 +240,11 @@ impl Master {
         self.has_served = true;
         self.restart.started();
         self.follow_logs();
-        old.descriptors
-            .close_missing_in(&self.generation.descriptors, &self.log);
+        let Generation {
+            needs, descriptors, ..
+        } = &self.generation;
+        descriptors.adjust_kept(&needs.descriptors, &old.descriptors, &self.log);
+        old.descriptors.close_missing_in(descriptors, &self.log);
         self.unanswered = replies;
     }
 

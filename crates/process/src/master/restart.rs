@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 /// A worker that lives shorter has died of its start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first pause, doubled with every further short life up to the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The first pause, doubled with every further short life up to the longest. It is so short that even
+/// a worker that dies a third time in a row is back within 200 ms.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The history of deaths, and the start that it leads to.
@@ -53,8 +54,9 @@ mod tests {
             |restart: &mut Restart, lived| restart.after(Duration::from_millis(lived)).as_millis();
         assert_eq!(millis(&mut restart, 20), 0);
         assert_eq!(restart.due(), None);
-        assert_eq!(millis(&mut restart, 20), 100);
+        assert_eq!(millis(&mut restart, 20), 50);
         assert!(restart.due().is_some());
+        assert_eq!(millis(&mut restart, 20), 100);
         assert_eq!(millis(&mut restart, 20), 200);
         for _ in 0..100 {
             restart.after(Duration::ZERO);

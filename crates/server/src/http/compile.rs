@@ -297,7 +297,8 @@ impl Builder<'_, '_> {
             locations: locations?,
             ..Kind::default()
         };
-        let plan = self.plan(scope, kind)?;
+        let handler = self.handler(scope)?;
+        let plan = self.plan(scope, handler, kind)?;
         let names = names?;
         let server = Arc::new(Server {
             name: names
@@ -555,7 +556,7 @@ impl Builder<'_, '_> {
             limit_except,
             ..Kind::default()
         };
-        Some((self.plan(scope, kind)?, regex))
+        Some((self.plan(scope, handler, kind)?, regex))
     }
 
     fn limit_except(
@@ -575,7 +576,8 @@ impl Builder<'_, '_> {
             inner: true,
             ..Kind::default()
         };
-        Some((allowed, self.plan(scope, kind)?))
+        let own = self.handler(scope)?;
+        Some((allowed, self.plan(scope, own, kind)?))
     }
 
     /// The content handler that a scope writes itself.
@@ -595,10 +597,10 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The plan of a scope: every feature as this scope sees it.
-    fn plan(&mut self, scope: ScopeRef<'_>, kind: Kind) -> Option<Arc<Plan>> {
+    /// The plan of a scope with the handler that it writes itself: every feature as this scope
+    /// sees it.
+    fn plan(&mut self, scope: ScopeRef<'_>, own: Option<Handler>, kind: Kind) -> Option<Arc<Plan>> {
         let compiler = self.compiler;
-        let own = self.handler(scope)?;
         let auto_redirect =
             matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
         let handler = own.or(kind.outer_handler).unwrap_or(Handler::Files);
@@ -654,6 +656,7 @@ impl Builder<'_, '_> {
             autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,
             disable_symlinks: compiler.feature_or_report(scope)?,
+            early_hints: compiler.feature_or_report(scope)?,
             gzip_static: compiler.feature_or_report(scope)?,
             gzip: compiler.feature_or_report(scope)?,
             gunzip: compiler.feature_or_report(scope)?,
@@ -685,7 +688,8 @@ impl Builder<'_, '_> {
                 inner: true,
                 ..Kind::default()
             };
-            self.plan(inner, kind)
+            let own = self.handler(inner)?;
+            self.plan(inner, own, kind)
         });
         script
             .map_err(|fault| compiler.report(fault))

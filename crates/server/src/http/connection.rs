@@ -274,6 +274,9 @@ pub async fn serve(connection: Rc<Connection>) {
             }
         };
         request.pipelined = pipelined;
+        if let Some(watched) = connection.worker.watched() {
+            watched.begins(connection.serial);
+        }
         let answered = match head {
             Head::Complete => hot::respond(&mut request),
             Head::Repeated => hot::respond_again(&mut request),
@@ -498,6 +501,10 @@ async fn serve_slowly(
     // The long way may change all that was made of the head.
     request.repeatable = None;
     request.answer = None;
+    if let Some(watched) = connection.worker.watched() {
+        let client = &request.client;
+        watched.is_at(connection.serial, client.head.request_line(&client.bytes));
+    }
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
         Err((text, status)) => {

@@ -17,9 +17,9 @@ use crate::http::filters::{
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
-    dav::Dav, disable_symlinks::DisableSymlinks, gzip_static::GzipStatic, index::Index,
-    mirror::Mirror, open_file_cache::OpenFileCache, post_action::PostAction, proxy::Proxy,
-    rewrite::Script, static_file::Types, try_files::TryFiles,
+    dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, gzip_static::GzipStatic,
+    index::Index, mirror::Mirror, open_file_cache::OpenFileCache, post_action::PostAction,
+    proxy::Proxy, rewrite::Script, static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
@@ -96,6 +96,8 @@ pub struct Plan {
     pub open_file_cache: Arc<OpenFileCache>,
     /// `disable_symlinks`.
     pub disable_symlinks: Arc<DisableSymlinks>,
+    /// `early_hints`.
+    pub early_hints: Arc<EarlyHints>,
     /// `gzip_static`.
     pub gzip_static: Arc<GzipStatic>,
     /// `gzip` and its family.

@@ -19,6 +19,8 @@ mod format;
 mod time;
 mod unwritten;
 
+pub use base::level::Level;
+
 pub use access::{ACCESS_LOG, AccessLogs, write_access};
 pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
@@ -31,55 +33,6 @@ pub use file::{Buffering, LogFile, LogTable};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
 pub use unwritten::{flush_all, flush_thread, has_unwritten, start_thread};
-
-/// How grave a line is; smaller is graver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// The program cannot go on.
-    Emerg = 1,
-    /// Somebody must act now.
-    Alert,
-    /// A part of the system fails.
-    Crit,
-    /// A request or an action fails.
-    Error,
-    /// Something looks wrong.
-    Warn,
-    /// Normal, but worth a line.
-    Notice,
-    /// Detail; what clients do wrong is logged here.
-    Info,
-    /// Every step, by [`Subsystem`].
-    Debug,
-}
-
-impl Level {
-    /// Every level, the gravest first.
-    pub const ALL: [Level; 8] = [
-        Level::Emerg,
-        Level::Alert,
-        Level::Crit,
-        Level::Error,
-        Level::Warn,
-        Level::Notice,
-        Level::Info,
-        Level::Debug,
-    ];
-
-    /// The word in the log and in `error_log`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Emerg => "emerg",
-            Level::Alert => "alert",
-            Level::Crit => "crit",
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Notice => "notice",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        }
-    }
-}
 
 /// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

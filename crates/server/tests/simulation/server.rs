@@ -76,7 +76,7 @@ impl<'a> Server<'a> {
             ended,
         };
         let id = server.listeners[0].0.clone();
-        server.worker.listen(vec![(id, descriptor)]);
+        server.worker.listen(vec![((id, 0), descriptor)]);
         server
     }
 
@@ -84,7 +84,8 @@ impl<'a> Server<'a> {
     pub(crate) fn swap(&mut self, which: &str) {
         let (generation, _) = generation(&self.site.configuration(which), &self.ended);
         self.begun += 1;
-        let copy = |(id, socket): &(ListenerId, OwnedFd)| (id.clone(), socket.try_clone().unwrap());
+        let copy =
+            |(id, socket): &(ListenerId, OwnedFd)| ((id.clone(), 0), socket.try_clone().unwrap());
         let share: Share = self.listeners.iter().map(copy).collect();
         self.worker.swap(generation, share);
     }

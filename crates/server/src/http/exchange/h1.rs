@@ -264,17 +264,19 @@ impl H1 {
         }
     }
 
-    /// See `Exchange::send_informational`.
-    pub fn send_informational(&mut self, status: u16, fields: &[Field]) {
-        if self.head_sent || self.version < Version::Http11 {
+    /// See `Exchange::send_early_hints`.
+    pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
+        if self.head_sent || self.version < Version::Http11 || fields.is_empty() {
             return;
         }
-        let mut head = Vec::with_capacity(128);
-        status::write_line(status, &mut head);
+        let mut head = status::EARLY_HINTS.to_vec();
         for field in fields {
             write_field(&mut head, &field.name, &field.value);
         }
         head.extend_from_slice(b"\r\n");
+        // All but the response's own head counts as its body, as in nginx.
+        request.bytes_sent += head.len() as u64;
+        request.body_bytes_sent += head.len() as u64;
         self.connection.stream.push(Segment::Bytes(head.into()));
         self.connection.stream.start_send();
     }

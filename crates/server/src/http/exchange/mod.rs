@@ -17,6 +17,7 @@ use crate::http::connection::After;
 use crate::http::filters::gzip::Compressor;
 use crate::http::output::Piece;
 use crate::http::request::Request;
+use crate::http::response::Field;
 
 /// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
 #[derive(Debug)]
@@ -127,10 +128,10 @@ impl Exchange {
         }
     }
 
-    /// An informational response; never after the head.
-    pub fn send_informational(&mut self, status: u16, fields: &[crate::http::response::Field]) {
+    /// A 103 (Early Hints) with these fields, for a client that can take one; never after the head.
+    pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.send_informational(status, fields),
+            Protocol::H1(h1) => h1.send_early_hints(request, fields),
             Protocol::Memory(_) => {}
         }
     }

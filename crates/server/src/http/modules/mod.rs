@@ -6,6 +6,7 @@ pub mod auth_request;
 pub mod autoindex;
 pub mod dav;
 pub mod disable_symlinks;
+pub mod early_hints;
 pub mod geo;
 pub mod gzip_static;
 pub mod index;

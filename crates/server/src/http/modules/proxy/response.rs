@@ -35,6 +35,12 @@ pub(super) enum Applied {
 /// What is done then, as log lines say it.
 pub(super) const READING: &str = "while reading response header from upstream";
 
+/// Informational responses (1xx) that may come before an answer.
+const INFORMATIONAL_MAX: u32 = 100;
+
+/// 103, RFC 8297.
+const EARLY_HINTS: u16 = 103;
+
 /// Reads the head of the answer.
 pub(super) async fn read(
     request: &mut Request,
@@ -47,6 +53,7 @@ pub(super) async fn read(
         bytes: Vec::new(),
         rest: Buffer::default(),
     };
+    let mut informational = Informational::default();
     loop {
         let deadline = Some(engine::now() + settings.read_timeout);
         let early = peer.early.take();
@@ -87,8 +94,9 @@ pub(super) async fn read(
                 // A head that came in one piece with what follows it is bounded as well.
                 Ok(Some(length)) if length > settings.buffer_size => return Err(too_big(request)),
                 Ok(Some(length)) => {
-                    let informational = matches!(answer.head.status(), 100 | 102..=199);
-                    if informational && answer.head.version() > Version::Http09 {
+                    let is_informational = matches!(answer.head.status(), 100 | 102..=199);
+                    if is_informational && answer.head.version() > Version::Http09 {
+                        informational.take(request, exchange, settings, &answer, length)?;
                         answer.bytes.drain(..length);
                         answer.head.clear();
                         if answer.bytes.is_empty() {
@@ -127,6 +135,77 @@ pub(super) async fn read(
             return Err(too_big(request));
         }
     }
+}
+
+/// What has come of informational responses before the answer's own head.
+#[derive(Default)]
+struct Informational {
+    count: u32,
+    /// Bytes of early hints.
+    hints: usize,
+}
+
+impl Informational {
+    /// Takes in one of `length` bytes. Early hints are passed on where `early_hints` says so; others are of no use.
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        settings: &Settings,
+        answer: &Answer,
+        length: usize,
+    ) -> Result<(), Ended> {
+        self.count += 1;
+        if self.count > INFORMATIONAL_MAX {
+            log::error!(
+                request,
+                Error,
+                "upstream sent too many informational responses {READING}"
+            );
+            return Err(bad(Causes::INVALID_HEADER));
+        }
+        if answer.head.status() != EARLY_HINTS {
+            return Ok(());
+        }
+        if answer.head.version() < Version::Http11 {
+            log::error!(
+                request,
+                Error,
+                "upstream sent HTTP/1.0 response with early hints {READING}"
+            );
+            return Err(bad(Causes::INVALID_HEADER));
+        }
+        self.hints = self.hints.saturating_add(length);
+        if self.hints > settings.buffer_size {
+            log::error!(request, Info, "upstream sent too big early hints {READING}");
+            return Ok(());
+        }
+        let plan = Arc::clone(&request.plan);
+        if request.is_main() && plan.early_hints.are_wanted(request) {
+            exchange.send_early_hints(request, &hints(settings, answer));
+        }
+        Ok(())
+    }
+}
+
+/// The fields of early hints that the client gets: no framing, and nothing that is hidden.
+fn hints(settings: &Settings, answer: &Answer) -> Vec<Field> {
+    let mut fields = Vec::new();
+    for field in answer.head.fields() {
+        let name = field.name(&answer.bytes);
+        let mut hidden = settings.hidden.iter();
+        let framing = matches!(
+            field.known,
+            Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
+        );
+        if !framing && !hidden.any(|hidden| hidden.eq_ignore_ascii_case(name)) {
+            fields.push(Field {
+                name: Bytes::copy_from_slice(name),
+                value: Bytes::copy_from_slice(field.value(&answer.bytes)),
+            });
+        }
+    }
+    fields
 }
 
 /// A head that is not within `proxy_buffer_size`.

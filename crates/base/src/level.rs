@@ -1,0 +1,78 @@
+//! How grave a log line is: nginx's words, in its order.
+//!
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>. Who writes lines, where and in which
+//! form, is decided in the rooms above.
+
+/// How grave a line is; smaller is graver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The program cannot go on.
+    Emerg = 1,
+    /// Somebody must act now.
+    Alert,
+    /// A part of the system fails.
+    Crit,
+    /// A request or an action fails.
+    Error,
+    /// Something looks wrong.
+    Warn,
+    /// Normal, but worth a line.
+    Notice,
+    /// Detail; what clients do wrong is logged here.
+    Info,
+    /// Every step.
+    Debug,
+}
+
+impl Level {
+    /// Every level, the gravest first.
+    pub const ALL: [Level; 8] = [
+        Level::Emerg,
+        Level::Alert,
+        Level::Crit,
+        Level::Error,
+        Level::Warn,
+        Level::Notice,
+        Level::Info,
+        Level::Debug,
+    ];
+
+    /// The word in the log and in `error_log`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Emerg => "emerg",
+            Level::Alert => "alert",
+            Level::Crit => "crit",
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Notice => "notice",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+
+    /// The level of a word of `error_log`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_level_parses_back() {
+        for level in Level::ALL {
+            assert_eq!(Level::parse(level.name()), Some(level));
+        }
+        assert_eq!(Level::parse("warning"), None);
+    }
+
+    #[test]
+    fn graver_is_smaller() {
+        assert!(Level::ALL.is_sorted());
+    }
+}

@@ -1,0 +1,56 @@
+//! `early_hints`: whether the client gets the 103 responses of upstreams.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#early_hints>, RFC 8297. Old clients
+//! take a 103 for the final response, hence the condition. Reading what upstreams send is the
+//! business of `proxy`.
+
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
+
+use crate::compile::{Compiler, Feature};
+use crate::http::request::Request;
+use crate::text::Text;
+
+static EARLY_HINTS: Setting<Vec<Template>> = Setting::new(
+    "early_hints",
+    &["string ..."],
+    |setter: &Setter<'_>| {
+        let words = setter.lines().iter().flat_map(|line| &line.args);
+        words.map(Template::parse).collect()
+    },
+)
+.contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.since("1.29.0")
+.manual(
+    "When 103 (Early Hints) responses of an upstream are passed on: where any of the strings is \
+         neither empty nor \"0\". Without the directive they are not.",
+);
+
+/// `early_hints`.
+#[derive(Debug)]
+pub struct EarlyHints {
+    conditions: Box<[Text]>,
+}
+
+impl Feature for EarlyHints {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&EARLY_HINTS];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<EarlyHints, Fault> {
+        let conditions = scope.written(&EARLY_HINTS)?.unwrap_or_default();
+        let texts = conditions.iter().map(|template| compiler.text(template));
+        Ok(EarlyHints {
+            conditions: texts.collect(),
+        })
+    }
+}
+
+impl EarlyHints {
+    /// Whether this request's client gets them.
+    pub fn are_wanted(&self, request: &mut Request) -> bool {
+        self.conditions.iter().any(|condition| {
+            let value = condition.evaluate(request);
+            !value.is_empty() && &*value != b"0"
+        })
+    }
+}

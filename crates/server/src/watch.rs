@@ -1,0 +1,248 @@
+//! Threads that stand still: a line in the log names the request that a thread has been at.
+//!
+//! Everything here is written for bugs and for what the system does behind our back (a file system that hangs, a
+//! machine that is out of memory): a loop that turns never waits for anything but the kernel's next event. Each
+//! thread leaves notes where others can read them without a lock: which connection it polls, and the request lines
+//! of the connections that it polled last. One more thread looks at all of them every second.
+//!
+//! Not here: ending such a thread. Rust cannot, and the process goes on with the others.
+
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use engine::Pulse;
+
+use crate::log::Printable;
+
+/// How often the threads are looked at. A thread that is seen twice in the same turn has stood still for so long.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+/// Request lines that are kept for each thread; connections share them by number.
+const NOTES: usize = 64;
+
+/// Bytes of a request line that are kept, in words.
+const LINE_WORDS: usize = 15;
+
+/// What others can see of a thread.
+#[derive(Debug)]
+pub struct Watched {
+    pulse: Pulse,
+    /// The connection that is polled, or was polled last; 0 is none.
+    connection: AtomicU64,
+    notes: Box<[Note; NOTES]>,
+}
+
+/// The request that a connection is at. While it is written it may be read half, which a log line can bear.
+#[derive(Debug)]
+struct Note {
+    connection: AtomicU64,
+    line: [AtomicU64; LINE_WORDS],
+}
+
+impl Watched {
+    /// The notes of a thread with this pulse.
+    pub fn new(pulse: Pulse) -> Watched {
+        let note = |_| Note {
+            connection: AtomicU64::new(0),
+            line: [const { AtomicU64::new(0) }; LINE_WORDS],
+        };
+        Watched {
+            pulse,
+            connection: AtomicU64::new(0),
+            notes: Box::new(std::array::from_fn(note)),
+        }
+    }
+
+    /// The task of this connection is about to be polled.
+    pub fn polls(&self, connection: u64) {
+        self.connection.store(connection, Ordering::Relaxed);
+    }
+
+    /// The connection begins a request; its line is not worth noting yet.
+    pub fn begins(&self, connection: u64) {
+        if let Some(note) = self.note(connection) {
+            note.connection.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The connection is at a request that may take a while.
+    pub fn is_at(&self, connection: u64, line: &[u8]) {
+        let Some(note) = self.note(connection) else {
+            return;
+        };
+        let mut bytes = line.chunks(8);
+        for word in &note.line {
+            let mut next = [0; 8];
+            let chunk = bytes.next().unwrap_or_default();
+            if let Some(begin) = next.get_mut(..chunk.len()) {
+                begin.copy_from_slice(chunk);
+            }
+            word.store(u64::from_ne_bytes(next), Ordering::Relaxed);
+        }
+        note.connection.store(connection, Ordering::Relaxed);
+    }
+
+    fn note(&self, connection: u64) -> Option<&Note> {
+        self.notes.get((connection % NOTES as u64) as usize)
+    }
+}
+
+/// What a thread is at, in the words of a log line.
+impl Display for Watched {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let connection = self.connection.load(Ordering::Relaxed);
+        if connection == 0 {
+            return out.write_str("no connection");
+        }
+        write!(out, "connection *{connection}")?;
+        let Some(note) = self.note(connection) else {
+            return Ok(());
+        };
+        if note.connection.load(Ordering::Relaxed) != connection {
+            return Ok(());
+        }
+        let words = note.line.iter().map(|word| word.load(Ordering::Relaxed));
+        let line: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        let end = line.iter().position(|byte| *byte == 0);
+        let line = line.get(..end.unwrap_or(line.len())).unwrap_or_default();
+        write!(out, ", request: \"{}\"", Printable(line))
+    }
+}
+
+/// All threads of a process, by number.
+#[derive(Debug, Default)]
+pub struct Watch(Mutex<Vec<Seen>>);
+
+/// A thread as the last look saw it.
+#[derive(Debug)]
+struct Seen {
+    thread: usize,
+    watched: Arc<Watched>,
+    turn: Option<u64>,
+    /// How many looks in a row have seen that turn.
+    looks: u64,
+}
+
+impl Watch {
+    /// Looks at a thread from now on.
+    pub fn add(&self, thread: usize, watched: Arc<Watched>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Seen {
+            thread,
+            watched,
+            turn: None,
+            looks: 0,
+        });
+    }
+
+    /// Looks at every thread once, [`LOOK`] after the last time; what is to be logged about those that stand still:
+    /// after one second, two, four and so on.
+    pub fn look(&self) -> Vec<String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = Vec::new();
+        for seen in all.iter_mut() {
+            let turn = seen.watched.pulse.turn();
+            seen.looks = match turn.is_some() && turn == seen.turn {
+                true => seen.looks + 1,
+                false => 0,
+            };
+            seen.turn = turn;
+            if seen.looks.is_power_of_two() {
+                let seconds = seen.looks * LOOK.as_secs();
+                lines.push(format!(
+                    "worker thread {} has not turned its loop for {seconds}s, at {}",
+                    seen.thread, seen.watched
+                ));
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched() -> Watched {
+        Watched::new(Pulse::default())
+    }
+
+    #[test]
+    fn a_thread_tells_its_connection_and_request() {
+        let watched = watched();
+        assert_eq!(watched.to_string(), "no connection");
+        watched.begins(7);
+        watched.polls(7);
+        assert_eq!(watched.to_string(), "connection *7");
+        watched.is_at(7, b"GET /\x01 HTTP/1.1");
+        assert_eq!(
+            watched.to_string(),
+            "connection *7, request: \"GET /\\x01 HTTP/1.1\""
+        );
+        watched.begins(7);
+        assert_eq!(watched.to_string(), "connection *7");
+    }
+
+    #[test]
+    fn a_note_of_another_connection_is_not_told() {
+        let watched = watched();
+        watched.is_at(7, b"GET / HTTP/1.1");
+        watched.is_at(7 + NOTES as u64, b"GET /other HTTP/1.1");
+        watched.polls(7);
+        assert_eq!(watched.to_string(), "connection *7");
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        let watched = watched();
+        watched.polls(1);
+        watched.is_at(1, &[b'a'; 500]);
+        let line = "a".repeat(LINE_WORDS * 8);
+        assert_eq!(
+            watched.to_string(),
+            format!("connection *1, request: \"{line}\"")
+        );
+        watched.is_at(1, b"GET");
+        assert_eq!(watched.to_string(), "connection *1, request: \"GET\"");
+    }
+
+    #[test]
+    fn a_thread_that_stands_still_is_told_ever_more_seldom() {
+        use std::sync::mpsc::channel;
+        let (show, shown) = channel();
+        let (go_on, told) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let settings = engine::Settings::default();
+            let mut runtime = engine::Runtime::new(engine::EngineKind::Epoll, settings).unwrap();
+            let watched = Arc::new(Watched::new(runtime.pulse()));
+            runtime.block_on(async {
+                engine::sleep(Duration::from_millis(1)).await;
+                watched.polls(3);
+                watched.is_at(3, b"GET / HTTP/1.1");
+                show.send(Arc::clone(&watched)).unwrap();
+                told.recv().unwrap();
+                engine::sleep(Duration::from_millis(1)).await;
+                show.send(Arc::clone(&watched)).unwrap();
+            });
+        });
+        let watch = Watch::default();
+        watch.add(5, shown.recv().unwrap());
+        assert!(watch.look().is_empty(), "seen for the first time");
+        let line = |seconds| {
+            vec![format!(
+                "worker thread 5 has not turned its loop for {seconds}s, at connection *3, \
+                 request: \"GET / HTTP/1.1\""
+            )]
+        };
+        assert_eq!(watch.look(), line(1));
+        assert_eq!(watch.look(), line(2));
+        assert!(watch.look().is_empty());
+        assert_eq!(watch.look(), line(4));
+        go_on.send(()).unwrap();
+        shown.recv().unwrap();
+        assert!(watch.look().is_empty());
+        thread.join().unwrap();
+    }
+}
