@@ -137,10 +137,13 @@ pub struct Need {
 pub struct Kept {
     /// Before others of its group are opened. It must not change what is served: the reload may
     /// still come to nothing.
-    pub before: Box<dyn Fn(&OwnedFd) -> Vec<String>>,
+    pub before: Adjust,
     /// When the configuration is in force.
-    pub after: Box<dyn Fn(&OwnedFd) -> Vec<String>>,
+    pub after: Adjust,
 }
+
+/// Does something to an open descriptor; what failed comes back.
+pub type Adjust = Box<dyn Fn(&OwnedFd) -> Vec<String>>;
 
 /// What a descriptor is to the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
