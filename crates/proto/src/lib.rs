@@ -18,6 +18,7 @@ pub mod h1;
 pub mod header;
 pub mod host;
 pub mod method;
+pub mod mp4;
 pub mod range;
 pub mod status;
 pub mod uri;

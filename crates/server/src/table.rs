@@ -11,9 +11,9 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
 use crate::http::modules::{
-    access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, geo,
-    gzip_static, index, map, mirror, open_file_cache, post_action, proxy, rewrite, split_clients,
-    static_file, stub_status, try_files, upstream,
+    access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
+    gzip_static, index, map, mirror, mp4, open_file_cache, post_action, proxy, rewrite,
+    split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -38,6 +38,9 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     try_files::DIRECTIVES,
     mirror::Mirror::DIRECTIVES,
     dav::Dav::DIRECTIVES,
+    flv::DIRECTIVES,
+    mp4::HANDLERS,
+    mp4::Mp4::DIRECTIVES,
     access::Access::DIRECTIVES,
     crate::http::modules::limit_req::ZONE_DIRECTIVES,
     crate::http::modules::limit_req::LimitReq::DIRECTIVES,
@@ -73,6 +76,7 @@ const MODULES: &[&str] = &[
     "ngx_http_charset_filter_module",
     "ngx_http_dav_module",
     "ngx_http_empty_gif_module",
+    "ngx_http_flv_module",
     "ngx_http_geo_module",
     "ngx_http_gunzip_filter_module",
     "ngx_http_gzip_filter_module",
@@ -81,6 +85,7 @@ const MODULES: &[&str] = &[
     "ngx_http_limit_req_module",
     "ngx_http_map_module",
     "ngx_http_mirror_module",
+    "ngx_http_mp4_module",
     "ngx_http_rewrite_module",
     "ngx_http_split_clients_module",
     "ngx_http_stub_status_module",

@@ -20,7 +20,8 @@ use crate::http::modules::dav::Dav;
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
-    geo, map, proxy, rewrite, split_clients, static_file, stub_status, try_files, upstream,
+    flv, geo, map, mp4, proxy, rewrite, split_clients, static_file, stub_status, try_files,
+    upstream,
 };
 use crate::http::modules::{limit_conn, limit_req};
 use crate::http::plan::{Handler, Plan, Server};
@@ -587,6 +588,12 @@ impl Builder<'_, '_> {
         }
         if stub_status::is_written(scope) {
             return Some(Some(Handler::StubStatus));
+        }
+        if flv::is_written(scope) {
+            return Some(Some(Handler::Flv));
+        }
+        if mp4::is_written(scope) {
+            return Some(Some(Handler::Mp4(self.compiler.feature_or_report(scope)?)));
         }
         match proxy::Proxy::of_scope(self.compiler, scope) {
             Ok(found) => Some(found.map(Handler::Proxy)),

@@ -500,7 +500,10 @@ impl Core {
 
     /// Bytes that go before the limit holds.
     pub fn limit_rate_after_of(&self, request: &mut Request) -> u64 {
-        self.limit_rate_after.evaluate(request)
+        match request.limit_rate_after {
+            Some(after) => after,
+            None => self.limit_rate_after.evaluate(request),
+        }
     }
 
     /// Whether a response may be sent at full speed without asking the request.

@@ -57,6 +57,7 @@ impl Request {
             bytes_sent: 0,
             body_bytes_sent: 0,
             limit_rate: None,
+            limit_rate_after: None,
             upstream: None,
             limited: Default::default(),
             background: None,
@@ -101,6 +102,7 @@ impl Request {
         self.bytes_sent = 0;
         self.body_bytes_sent = 0;
         self.limit_rate = None;
+        self.limit_rate_after = None;
         self.upstream = None;
         self.background = None;
         self.prepared = false;

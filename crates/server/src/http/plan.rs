@@ -18,8 +18,9 @@ use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
     dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, gzip_static::GzipStatic,
-    index::Index, mirror::Mirror, open_file_cache::OpenFileCache, post_action::PostAction,
-    proxy::Proxy, rewrite::Script, static_file::Types, try_files::TryFiles,
+    index::Index, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
+    post_action::PostAction, proxy::Proxy, rewrite::Script, static_file::Types,
+    try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
@@ -34,6 +35,10 @@ pub enum Handler {
     Proxy(Arc<Proxy>),
     /// `empty_gif`.
     EmptyGif,
+    /// `flv`.
+    Flv,
+    /// `mp4`.
+    Mp4(Arc<Mp4>),
     /// `stub_status`.
     StubStatus,
 }

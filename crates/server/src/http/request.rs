@@ -20,7 +20,7 @@ use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
-    autoindex, dav, gzip_static, index, mirror, post_action, proxy, rewrite, static_file,
+    autoindex, dav, flv, gzip_static, index, mirror, mp4, post_action, proxy, rewrite, static_file,
     stub_status, try_files,
 };
 use crate::http::output::{self, Body};
@@ -142,6 +142,8 @@ pub struct Request {
     pub body_bytes_sent: u64,
     /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive.
     pub limit_rate: Option<u64>,
+    /// What a handler sends before that rate holds: overrides `limit_rate_after`.
+    pub limit_rate_after: Option<u64>,
     /// What `proxy_pass` saw of its upstream, for variables.
     pub upstream: Option<Box<proxy::Seen>>,
     /// Subrequests that run beside it (`mirror`); none for most.
@@ -316,7 +318,7 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
         Handler::Proxy(settings) => return proxy::serve(request, exchange, &settings).await,
         Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
         Handler::StubStatus => return Ok(stub_status::serve(request)),
-        Handler::Files => {}
+        Handler::Files | Handler::Flv | Handler::Mp4(_) => {}
     }
     if request.plan.core.root.alias.is_some() && !request.valid_location {
         let name = String::from_utf8_lossy(&request.plan.name).into_owned();
@@ -326,6 +328,14 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
             "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"
         );
         return Ok(Step::Finish(500));
+    }
+    let video = match request.plan.handler.clone() {
+        Handler::Flv => flv::serve(request).await,
+        Handler::Mp4(settings) => Box::pin(mp4::serve(request, &settings)).await,
+        _ => Step::Next,
+    };
+    if !matches!(video, Step::Next) {
+        return Ok(video);
     }
     for source in 0..5 {
         let step = match source {

@@ -1,0 +1,99 @@
+//! `flv`: Flash videos from a byte on, for players that seek by `?start=`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_flv_module.html>. What is sent begins with the header
+//! of a new file; that the byte begins a tag is the player's business.
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Inherit, ScopeRef, Setting, parse};
+use engine::file::{File, Metadata};
+use proto::method::Method;
+use proto::uri;
+
+use crate::http::modules::open_file_cache;
+use crate::http::modules::static_file::{etag_of, refused};
+use crate::http::output::{Body, Piece};
+use crate::http::request::{Request, Step};
+
+/// `flv`
+pub static FLV: Setting<()> = Setting::new("flv", &[""], parse::nothing)
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::none())
+    .inherit(Inherit::Handler)
+    .manual("Serves Flash videos; with `?start=BYTE` from that byte on, behind a new file header.");
+
+/// The directives of this file.
+pub const DIRECTIVES: &[&dyn Declared] = &[&FLV];
+
+/// Whether a scope of its own says `flv`.
+pub fn is_written(scope: ScopeRef<'_>) -> bool {
+    scope.writes(DIRECTIVES)
+}
+
+/// Signature, version 1, audio and video, the header's length, the length of no tag before.
+const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
+
+/// Answers with the file of the URI, whole or from a byte on.
+pub async fn serve(request: &mut Request) -> Step {
+    let (file, metadata) = match open(request).await {
+        Ok(opened) => opened,
+        Err(step) => return step,
+    };
+    let size = metadata.size;
+    let start = uri::argument(&request.args, b"start")
+        .and_then(|value| std::str::from_utf8(value).ok()?.parse::<u64>().ok())
+        .filter(|start| *start < size)
+        .unwrap_or(0);
+    let mut pieces = Vec::with_capacity(2);
+    let mut length = size - start;
+    if start > 0 {
+        length += HEADER.len() as u64;
+        pieces.push(Piece::Bytes(Bytes::from_static(HEADER)));
+    }
+    if size > 0 {
+        pieces.push(Piece::File {
+            file,
+            offset: start,
+            length: size - start,
+        });
+    }
+    begin(request, &metadata, length);
+    Step::Respond(Body::Pieces(pieces))
+}
+
+/// Opens the file of a GET or HEAD as nginx's modules for videos do; else what to do instead.
+pub(super) async fn open(request: &mut Request) -> Result<(File, Metadata), Step> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Err(Step::Finish(405));
+    }
+    if request.uri.ends_with(b"/") {
+        return Err(Step::Next);
+    }
+    let path = request.filename();
+    let looked = match open_file_cache::lookup(request, &path).await {
+        Ok(looked) => looked,
+        Err(error) => return Err(Step::Finish(refused(request, &path, &error))),
+    };
+    match looked.file {
+        Some(file) if looked.metadata.is_file() => Ok((file, looked.metadata)),
+        _ => Err(Step::Next),
+    }
+}
+
+/// Begins the response of so many bytes out of a file.
+pub(super) fn begin(request: &mut Request, metadata: &Metadata, length: u64) {
+    // As in nginx, the length of the response tells stretches of a file apart.
+    let sent = Metadata {
+        size: length,
+        ..*metadata
+    };
+    let etag = etag_of(&request.plan.core, &sent);
+    request.set_content_type();
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_length = Some(length);
+    response.last_modified = Some(metadata.mtime);
+    if let Some(etag) = etag {
+        response.add(Bytes::from_static(b"ETag"), etag);
+    }
+    response.allow_ranges = true;
+}
