@@ -5,8 +5,11 @@
 //! is read while threads count is off by what happens meanwhile. The only number that threads
 //! draw together is a connection's serial, once a connection.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::http::modules::metrics::meter::{Meters, ScopeName, Sums};
 
 /// A number that one thread changes and every thread may read.
 #[derive(Debug, Default)]
@@ -52,12 +55,19 @@ pub struct ThreadCounters {
     pub requests: Count,
     /// Exchanges lost to a panic.
     pub panics: Count,
+    /// Turns of the event loop, counted from the first configuration on that asks for metrics.
+    pub turns: Count,
+    /// Requests for which memory was allocated.
+    pub pool_misses: Count,
+    /// What is counted by server and location.
+    pub meters: Meters,
 }
 
 /// The counters of all threads of a process.
 #[derive(Debug, Default)]
 pub struct Counters {
     serial: AtomicU64,
+    engine: OnceLock<String>,
     threads: Mutex<Vec<Arc<ThreadCounters>>>,
 }
 
@@ -65,9 +75,36 @@ impl Counters {
     /// The counters of a thread that starts.
     pub fn join(&self) -> Arc<ThreadCounters> {
         let joined = Arc::<ThreadCounters>::default();
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.push(Arc::clone(&joined));
+        self.all().push(Arc::clone(&joined));
         joined
+    }
+
+    /// Says which engine the threads use.
+    pub fn set_engine(&self, name: String) {
+        let _ = self.engine.set(name); // it is the same for all
+    }
+
+    /// The engine of the threads; empty where nobody has said so.
+    pub fn engine(&self) -> &str {
+        self.engine.get().map(String::as_str).unwrap_or_default()
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.all().len()
+    }
+
+    /// What is counted by server and location, over all threads.
+    pub fn scopes(&self) -> BTreeMap<ScopeName, Sums> {
+        let mut sums = BTreeMap::new();
+        for thread in self.all().iter() {
+            thread.meters.add_to(&mut sums);
+        }
+        sums
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<ThreadCounters>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next connection's number, counted over all threads from 1.
@@ -78,8 +115,7 @@ impl Counters {
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.iter() {
+        for thread in self.all().iter() {
             totals.accepted += thread.accepted.read();
             totals.active += thread.active.read();
             totals.reading += thread.reading.read();
@@ -87,6 +123,8 @@ impl Counters {
             totals.dropped += thread.dropped.read();
             totals.requests += thread.requests.read();
             totals.panics += thread.panics.read();
+            totals.turns += thread.turns.read();
+            totals.pool_misses += thread.pool_misses.read();
         }
         totals
     }
@@ -109,6 +147,10 @@ pub struct Totals {
     pub requests: u64,
     /// See [`ThreadCounters::panics`].
     pub panics: u64,
+    /// See [`ThreadCounters::turns`].
+    pub turns: u64,
+    /// See [`ThreadCounters::pool_misses`].
+    pub pool_misses: u64,
 }
 
 impl Totals {

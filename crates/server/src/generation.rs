@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::http::compile::Http;
 use crate::http::hot::HotCache;
+use crate::http::modules::metrics::meter::{Meter, Meters};
 use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, upstream};
 use crate::log::{ErrorLog, LogFile};
 use crate::resolver;
@@ -13,6 +14,14 @@ use crate::variables::Table;
 use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// Generations that somebody still holds.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// How many generations requests, connections or threads still use.
+pub fn live() -> usize {
+    LIVE.load(Ordering::Relaxed)
+}
 
 /// A configuration that serves requests. It ends when the last request that uses it ends.
 pub struct Generation {
@@ -40,6 +49,7 @@ impl Generation {
         error_log: Arc<ErrorLog>,
     ) -> Generation {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        LIVE.fetch_add(1, Ordering::Relaxed);
         Generation {
             number,
             http,
@@ -61,6 +71,7 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
         if let Some(hook) = self.on_end.take() {
             hook();
         }
@@ -82,14 +93,18 @@ pub struct Local {
     pub upstreams: RefCell<upstream::States>,
     /// What is known of names that are resolved while requests are served.
     pub resolvers: RefCell<resolver::Caches>,
+    /// What this thread counts of the scopes, by the numbers of their plans; empty where nobody
+    /// asks (`metrics`).
+    pub meters: Box<[Arc<Meter>]>,
     /// Whether a newer generation has replaced it on this thread.
     pub retired: Cell<bool>,
 }
 
 impl Local {
     /// A thread's view of a generation, with empty caches.
-    pub fn new(generation: Arc<Generation>) -> Local {
+    pub fn new(generation: Arc<Generation>, meters: &Meters) -> Local {
         Local {
+            meters: meters.of(&generation.http.scopes),
             generation,
             hot: RefCell::default(),
             files: RefCell::default(),

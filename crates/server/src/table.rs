@@ -12,7 +12,7 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
 use crate::http::modules::{
     access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
-    gzip_static, index, map, mirror, mp4, open_file_cache, post_action, proxy, rewrite,
+    gzip_static, index, map, metrics, mirror, mp4, open_file_cache, post_action, proxy, rewrite,
     split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -30,6 +30,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     static_file::Types::DIRECTIVES,
     static_file::HANDLERS,
     stub_status::DIRECTIVES,
+    metrics::DIRECTIVES,
     index::Index::DIRECTIVES,
     autoindex::AutoIndex::DIRECTIVES,
     open_file_cache::OpenFileCache::DIRECTIVES,

@@ -97,6 +97,7 @@ impl Workers {
     ) -> std::io::Result<Workers> {
         panics::install_hook();
         let counters = Arc::new(Counters::default());
+        counters.set_engine(settings.engine.to_string());
         let running: Arc<Running> = Arc::default();
         let mut workers = Workers {
             threads: Vec::new(),
@@ -360,6 +361,7 @@ pub struct Worker {
     counters: Arc<Counters>,
     /// Its own part of them.
     counts: Arc<ThreadCounters>,
+    turns_counted: Cell<bool>,
     warned: Cell<Option<Instant>>,
     /// For the moment when there is no descriptor for a new connection.
     reserve: RefCell<Reserve>,
@@ -378,8 +380,10 @@ impl Worker {
         connections_max: usize,
         counters: Arc<Counters>,
     ) -> Rc<Worker> {
+        let counts = counters.join();
+        let local = Local::new(generation, &counts.meters);
         let worker = Rc::new(Worker {
-            current: RefCell::new(Rc::new(Local::new(generation))),
+            current: RefCell::new(Rc::new(local)),
             accepting: RefCell::default(),
             accept_tasks: Cell::new(0),
             connections: RefCell::new(Slab::new()),
@@ -387,7 +391,8 @@ impl Worker {
             quitting: Cell::new(false),
             ended: Event::new(),
             at_once: Cell::new(false),
-            counts: counters.join(),
+            counts,
+            turns_counted: Cell::new(false),
             counters,
             warned: Cell::new(None),
             reserve: RefCell::new(Reserve::new()),
@@ -398,6 +403,7 @@ impl Worker {
         CURRENT.set(Some(Rc::clone(&worker)));
         log::set_main(Arc::clone(&worker.current().generation.error_log));
         log::start_thread();
+        worker.count_turns();
         worker
     }
 
@@ -450,8 +456,9 @@ impl Worker {
     /// Serves by this generation from the next request on, and listens on just these sockets.
     pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
         log::set_main(Arc::clone(&generation.error_log));
-        let fresh = Rc::new(Local::new(generation));
+        let fresh = Rc::new(Local::new(generation, &self.counts.meters));
         let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
+        self.count_turns();
         old.retired.set(true);
         old.hot.borrow_mut().clear();
         old.files.borrow_mut().clear();
@@ -474,6 +481,15 @@ impl Worker {
             event.set();
         }
         self.listen(fresh);
+    }
+
+    /// Counts turns of the loop from the first configuration on that asks for numbers.
+    fn count_turns(&self) {
+        let wanted = !self.current.borrow().meters.is_empty();
+        if wanted && !self.turns_counted.replace(true) {
+            let counts = Arc::clone(&self.counts);
+            engine::on_turn_end(move || counts.turns.add(1));
+        }
     }
 
     /// Connections whose listener is not in the new generation stay with the old one.

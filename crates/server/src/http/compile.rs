@@ -17,6 +17,7 @@ use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
 use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::dav::Dav;
+use crate::http::modules::metrics::{self, meter::Scopes};
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{
@@ -100,6 +101,8 @@ pub struct Http {
     bindings: Vec<(ListenerId, BoundServers)>,
     /// Groups of servers that requests are passed on to.
     pub upstreams: upstream::Groups,
+    /// What plans are called where they are counted (`metrics`).
+    pub scopes: Scopes,
 }
 
 /// What is behind one listening socket.
@@ -224,6 +227,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     let mut builder = Builder {
         compiler,
         next_id: 0,
+        scopes: Scopes::new(root),
     };
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
@@ -241,6 +245,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     }
     let bindings = listen::bindings(gathered);
     let http = Http {
+        scopes: builder.scopes,
         upstreams: compiler.upstreams.take(),
         bindings: bindings
             .iter()
@@ -260,6 +265,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
 struct Builder<'c, 'f> {
     compiler: &'c Compiler<'f>,
     next_id: u32,
+    scopes: Scopes,
 }
 
 /// What a scope is, beyond its directives.
@@ -595,6 +601,14 @@ impl Builder<'_, '_> {
         if mp4::is_written(scope) {
             return Some(Some(Handler::Mp4(self.compiler.feature_or_report(scope)?)));
         }
+        match metrics::of_scope(scope) {
+            Ok(Some(format)) => return Some(Some(Handler::Metrics(format))),
+            Ok(None) => {}
+            Err(fault) => {
+                self.compiler.report(fault);
+                return None;
+            }
+        }
         match proxy::Proxy::of_scope(self.compiler, scope) {
             Ok(found) => Some(found.map(Handler::Proxy)),
             Err(fault) => {
@@ -614,6 +628,7 @@ impl Builder<'_, '_> {
         let script = self.script(scope, &handler, &kind.name)?;
         let id = self.next_id;
         self.next_id += 1;
+        self.scopes.add(scope, compiler.privileged);
         let mut plan = Plan {
             id,
             scope: scope.id(),

@@ -17,6 +17,7 @@ use proto::h1::{self, HeadError, Version};
 use crate::generation::Local;
 use crate::http::exchange::{Abort, Exchange, h1::H1};
 use crate::http::head::Refusal;
+use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
 use crate::http::request::{self, Request};
 use crate::http::{error_page, hot, pool};
@@ -338,7 +339,7 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     if request.response.status == 0 {
         request.response.status = 500;
     }
-    log::write_access(&mut request);
+    end(&mut request);
     After::Close
 }
 
@@ -441,7 +442,7 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
     connection.count_request();
     log::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
-    log::write_access(request);
+    end(request);
     if timed_out && request.plan.core.reset_timedout_connection {
         connection.stream.reset_when_dropped();
         return After::Drop;
@@ -488,7 +489,7 @@ async fn refuse(
         connection.count_request();
     }
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
-    log::write_access(request);
+    end(request);
     exchange.leave(request, outcome.is_ok()).await.0
 }
 
@@ -519,7 +520,7 @@ async fn serve_slowly(
             let input = std::mem::take(input);
             let mut exchange = Exchange::h1(H1::refused(connection, Version::Http11, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
-            log::write_access(request);
+            end(request);
             return exchange.leave(request, outcome.is_ok()).await.0;
         }
     };
@@ -527,7 +528,7 @@ async fn serve_slowly(
     if let Err(abort) = &outcome {
         note_abort(request, abort);
     }
-    log::write_access(request);
+    end(request);
     let (after, rest) = exchange.leave(request, outcome.is_ok()).await;
     *input = rest;
     after
@@ -558,6 +559,12 @@ fn begin(
         length,
         std::mem::take(input),
     )))
+}
+
+/// What is written down of a request that has ended.
+fn end(request: &mut Request) {
+    meter::count(request);
+    log::write_access(request);
 }
 
 /// A status for the log where no response was completed.

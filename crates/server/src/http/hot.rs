@@ -24,7 +24,7 @@ use crate::http::connection::After;
 use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
 use crate::http::filters::gzip;
 use crate::http::filters::not_modified::{self, Verdict};
-use crate::http::modules::{access, static_file};
+use crate::http::modules::{access, metrics::meter, static_file};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
 use crate::http::{error_page, location, status_page};
@@ -404,6 +404,7 @@ fn fill_head(
 fn leave(request: &mut Request, keep_alive: bool) -> After {
     request.complete = true;
     request.keepalive = keep_alive;
+    meter::count(request);
     log::write_access(request);
     if !keep_alive {
         return After::Close;

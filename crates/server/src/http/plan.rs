@@ -18,7 +18,7 @@ use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
     dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, gzip_static::GzipStatic,
-    index::Index, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
+    index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
     post_action::PostAction, proxy::Proxy, rewrite::Script, static_file::Types,
     try_files::TryFiles,
 };
@@ -41,6 +41,8 @@ pub enum Handler {
     Mp4(Arc<Mp4>),
     /// `stub_status`.
     StubStatus,
+    /// `metrics`.
+    Metrics(Format),
 }
 
 /// The compiled form of one scope.

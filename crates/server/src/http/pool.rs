@@ -25,7 +25,10 @@ pub fn take(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>
             request.reset(local, connection, server);
             request
         }
-        None => Box::new(Request::new(local, connection, server)),
+        None => {
+            connection.worker.counts().pool_misses.add(1);
+            Box::new(Request::new(local, connection, server))
+        }
     }
 }
 

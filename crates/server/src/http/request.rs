@@ -20,8 +20,8 @@ use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
-    autoindex, dav, flv, gzip_static, index, mirror, mp4, post_action, proxy, rewrite, static_file,
-    stub_status, try_files,
+    autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy, rewrite,
+    static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -318,6 +318,7 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
         Handler::Proxy(settings) => return proxy::serve(request, exchange, &settings).await,
         Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
         Handler::StubStatus => return Ok(stub_status::serve(request)),
+        Handler::Metrics(format) => return Ok(metrics::serve(request, format)),
         Handler::Files | Handler::Flv | Handler::Mp4(_) => {}
     }
     if request.plan.core.root.alias.is_some() && !request.valid_location {

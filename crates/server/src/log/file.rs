@@ -47,6 +47,14 @@ pub struct LogFile {
     lines_dropped: AtomicU64,
 }
 
+/// Lines lost by every file of the process.
+static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Lines lost since the start, by whatever log, because it could not be written.
+pub fn lines_dropped() -> u64 {
+    LINES_DROPPED.load(Ordering::Relaxed)
+}
+
 impl LogFile {
     fn new(path: Option<PathBuf>) -> LogFile {
         LogFile {
@@ -129,6 +137,7 @@ impl LogFile {
 
     pub(super) fn count_dropped(&self, lines: u64) {
         self.lines_dropped.fetch_add(lines, Ordering::Relaxed);
+        LINES_DROPPED.fetch_add(lines, Ordering::Relaxed);
     }
 
     /// The lock is held for a pointer's copy only, never over a system call.

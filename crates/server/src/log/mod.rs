@@ -29,7 +29,7 @@ pub use error::{
     Destination, ERROR_LOG, ErrorLog, Subject, process_error, request_error, set_main,
 };
 pub(crate) use error::{error, event};
-pub use file::{Buffering, LogFile, LogTable};
+pub use file::{Buffering, LogFile, LogTable, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
 pub use unwritten::{flush_all, flush_thread, has_unwritten, start_thread};

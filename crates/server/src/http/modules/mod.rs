@@ -15,6 +15,7 @@ pub mod limit_conn;
 pub mod limit_req;
 pub mod limited;
 pub mod map;
+pub mod metrics;
 pub mod mirror;
 pub mod mp4;
 pub mod open_file_cache;

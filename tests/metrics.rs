@@ -1,0 +1,187 @@
+//! `metrics` from outside, on every engine: what is counted where, in both formats, over reloads.
+
+#[allow(dead_code)] // other tests use the rest
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use support::{Connection, PATIENCE, Response, Server, is_nginx};
+
+const LINES: &str = "server_name site;
+    location = /metrics { metrics; }
+    location = /prometheus { metrics prometheus; }
+    location = /json { metrics json; }
+    location /a\"b { return 404; }
+    location /refused { deny all; }
+    location ~ \\.(txt)$ { }
+    location /slow { limit_rate 50k; }";
+
+/// What every sample of a scope carries.
+fn scope(server: &Server, location: &str) -> String {
+    format!(
+        "server=\"site\",listen=\"127.0.0.1:{}\",location=\"{location}\"",
+        server.port
+    )
+}
+
+/// The samples of Prometheus text, after a look at its form: HELP and TYPE before the samples of
+/// each family, no family twice.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let (mut family, mut families) = (String::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            family = rest.split(' ').next().unwrap().to_owned();
+            assert!(!families.contains(&family), "{family} twice");
+            families.push(family.clone());
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
+        } else {
+            assert!(line.starts_with(&family), "{line} in {family}");
+            let (name, number) = line.rsplit_once(' ').unwrap();
+            let known = samples.insert(name.to_owned(), number.parse().unwrap());
+            assert_eq!(known, None, "{name} twice");
+        }
+    }
+    samples
+}
+
+fn text(response: &Response) -> String {
+    String::from_utf8(response.body.clone()).unwrap()
+}
+
+fn numbers(connection: &mut Connection) -> BTreeMap<String, f64> {
+    samples(&text(&connection.get("/prometheus").unwrap()))
+}
+
+fn requests(server: &Server, location: &str, class: &str) -> String {
+    let scope = scope(server, location);
+    format!("tidegate_http_requests_total{{{scope},status=\"{class}\"}}")
+}
+
+fn on_every_engine(test: impl Fn(&str)) {
+    if is_nginx() {
+        return; // it has no such thing
+    }
+    ["use epoll;", "use io_uring;"].into_iter().for_each(test);
+}
+
+#[test]
+fn requests_are_counted_by_scope_and_over_reloads() {
+    on_every_engine(|engine| {
+        let server = Server::start(engine, LINES);
+        server.write("file.txt", &[b'x'; 1000]);
+        let mut connection = server.connect();
+        // The first ones go the long way, later ones may be answered from memory.
+        std::thread::sleep(Duration::from_millis(10));
+        for _ in 0..20 {
+            assert_eq!(connection.get("/file.txt").unwrap().status, 200);
+        }
+        assert_eq!(connection.get("/a%22b").unwrap().status, 404);
+        assert_eq!(connection.get("/refused").unwrap().status, 403);
+        assert_eq!(connection.get("/none").unwrap().status, 404);
+
+        let check = |numbers: &BTreeMap<String, f64>, files: f64| {
+            let txt = "~ \\\\.(txt)$";
+            assert_eq!(numbers[&requests(&server, txt, "2xx")], files);
+            assert_eq!(numbers[&requests(&server, "/a\\\"b", "4xx")], 1.0);
+            assert_eq!(numbers[&requests(&server, "/refused", "4xx")], 1.0);
+            assert_eq!(numbers[&requests(&server, "", "4xx")], 1.0, "no location");
+            let scope = scope(&server, txt);
+            let of = |name: &str| numbers[&format!("tidegate_http_{name}{{{scope}}}")];
+            assert!(of("sent_bytes_total") > files * 1000.0);
+            assert!(of("received_bytes_total") > files * 30.0);
+            assert_eq!(of("request_duration_seconds_count"), files);
+            let bucket = |bound: &str| {
+                let name = "tidegate_http_request_duration_seconds_bucket";
+                numbers[&format!("{name}{{{scope},le=\"{bound}\"}}")]
+            };
+            assert_eq!(bucket("+Inf"), files);
+            assert!(bucket("0.0001") <= bucket("1") && bucket("1") <= bucket("60"));
+            assert_eq!(numbers["tidegate_panics_total"], 0.0);
+        };
+        let before = numbers(&mut connection);
+        check(&before, 20.0);
+        assert_eq!(before["tidegate_generation"], 1.0);
+
+        server.reload(&format!("{LINES} location /new {{ return 204; }}"));
+        let start = Instant::now();
+        let mut connection = server.connect();
+        while numbers(&mut connection)["tidegate_generation"] < 2.0 {
+            assert!(start.elapsed() < PATIENCE, "no reload");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(connection.get("/file.txt").unwrap().status, 200);
+        check(&numbers(&mut connection), 21.0);
+    });
+}
+
+#[test]
+fn connections_are_counted_by_what_they_do() {
+    on_every_engine(|engine| {
+        let server = Server::start(engine, LINES);
+        server.write("slow", &[b'x'; 100_000]);
+        let mut connection = server.connect();
+        let accepted = numbers(&mut connection)["tidegate_connections_accepted_total"];
+        let _idle = server.connect();
+        let mut slow = server.connect();
+        slow.send("/slow", "").unwrap();
+        let start = Instant::now();
+        loop {
+            let numbers = numbers(&mut connection);
+            let state = |name: &str| numbers[&format!("tidegate_connections{{state=\"{name}\"}}")];
+            let states = (state("reading"), state("writing"), state("waiting"));
+            if numbers["tidegate_connections_active"] == 3.0 && states == (0.0, 2.0, 1.0) {
+                let now = numbers["tidegate_connections_accepted_total"];
+                assert_eq!(now, accepted + 2.0);
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{states:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn the_format_is_fixed_or_negotiated() {
+    on_every_engine(|engine| {
+        let server = Server::start(engine, LINES);
+        let mut connection = server.connect();
+        let mut ask = |path: &str, headers: &str| {
+            connection.send(path, headers).unwrap();
+            connection.receive(Duration::ZERO).unwrap()
+        };
+        let prometheus = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+        let json = "Content-Type: application/json\r\n";
+        let accept = "Accept: text/html, application/json;q=0.9\r\n";
+        for (path, headers, wanted) in [
+            ("/metrics", "", prometheus),
+            ("/metrics", accept, json),
+            ("/metrics?format=json", "", json),
+            ("/metrics?a=b&format=prometheus", accept, prometheus),
+            ("/metrics?format=other", "", prometheus),
+            ("/prometheus?format=json", accept, prometheus),
+            ("/json", "Accept: text/plain\r\n", json),
+        ] {
+            let response = ask(path, headers);
+            assert!(response.head.contains(wanted), "{path}: {}", response.head);
+            let body = text(&response);
+            assert_eq!(body.starts_with('{'), wanted == json, "{path}");
+        }
+        let body = text(&ask("/json", ""));
+        for part in [
+            "\"connections\":{\"accepted\":",
+            "\"servers\":[{\"server\":\"site\",\"listen\":\"127.0.0.1:",
+            "{\"location\":\"= /json\",\"requests\":1,\"statuses\":{\"other\":0,\"1xx\":0,\"2xx\":1,",
+        ] {
+            assert!(body.contains(part), "no {part} in {body}");
+        }
+        assert_eq!(
+            body.matches(['{', '[']).count(),
+            body.matches(['}', ']']).count()
+        );
+    });
+}
