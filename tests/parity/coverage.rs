@@ -29,6 +29,7 @@ const DIRECTIVES: &str = "
     send_timeout client_body_in_single_buffer empty_gif include
     gunzip sub_filter sub_filter_once sub_filter_last_modified sub_filter_types
     resolver resolver_timeout
+    ssi ssi_last_modified ssi_silent_errors ssi_types ssi_value_length subrequest_output_buffer_size
 ";
 
 /// Directives of the issue whose values no client can tell apart, with the reason.

@@ -39,16 +39,7 @@ impl Regex {
     pub fn new(compiler: &Compiler<'_>, pattern: &str, caseless: bool) -> Result<Regex, Fault> {
         let program = program(pattern, caseless)
             .map_err(|error| Fault::new(format!("regex \"{pattern}\" failed: {error}")))?;
-        let names: Vec<Option<String>> = match &program {
-            Program::Linear(regex) => regex
-                .capture_names()
-                .map(|n| n.map(str::to_owned))
-                .collect(),
-            Program::Backtracking(regex) => regex
-                .capture_names()
-                .map(|n| n.map(str::to_owned))
-                .collect(),
-        };
+        let names = program.names();
         let groups = names.len();
         let mut assigned = Vec::new();
         for (group, name) in names.into_iter().enumerate() {
@@ -121,6 +112,14 @@ impl Regex {
 }
 
 impl Program {
+    fn names(&self) -> Vec<Option<String>> {
+        let owned = |name: Option<&str>| name.map(str::to_owned);
+        match self {
+            Program::Linear(regex) => regex.capture_names().map(owned).collect(),
+            Program::Backtracking(regex) => regex.capture_names().map(owned).collect(),
+        }
+    }
+
     fn is_match(&self, subject: &[u8]) -> bool {
         match self {
             Program::Linear(regex) => regex.is_match(subject),
@@ -181,6 +180,20 @@ fn program(pattern: &str, caseless: bool) -> Result<Program, String> {
                 .trim()
                 .to_owned()
         })
+}
+
+/// A group's name, if it has one, and where it matched.
+pub type Group = (Option<String>, Range<usize>);
+
+/// Matches a pattern that a response holds (SSI). `Ok(None)` where it does not match; `Err` holds words for
+/// the log.
+pub fn match_once(pattern: &str, subject: &[u8]) -> Result<Option<Vec<Group>>, String> {
+    let program =
+        program(pattern, false).map_err(|error| format!("regex \"{pattern}\" failed: {error}"))?;
+    let Some(spans) = program.spans(subject) else {
+        return Ok(None);
+    };
+    Ok(Some(program.names().into_iter().zip(spans).collect()))
 }
 
 /// Groups of the regex evaluated last.

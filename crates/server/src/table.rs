@@ -9,7 +9,7 @@ use crate::events::Events;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
-use crate::http::filters::{addition, charset, gunzip, gzip, headers, sub};
+use crate::http::filters::{addition, charset, gunzip, gzip, headers, ssi, sub};
 use crate::http::modules::{
     access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
     gzip_static, index, map, metrics, mirror, mp4, open_file_cache, post_action, proxy, rewrite,
@@ -57,6 +57,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     gzip_static::GzipStatic::DIRECTIVES,
     gunzip::Gunzip::DIRECTIVES,
     sub::Sub::DIRECTIVES,
+    ssi::Ssi::DIRECTIVES,
     charset::Charset::DIRECTIVES,
     headers::Headers::DIRECTIVES,
     addition::Addition::DIRECTIVES,
@@ -90,6 +91,7 @@ const MODULES: &[&str] = &[
     "ngx_http_rewrite_module",
     "ngx_http_split_clients_module",
     "ngx_http_stub_status_module",
+    "ngx_http_ssi_filter_module",
     "ngx_http_sub_filter_module",
 ];
 

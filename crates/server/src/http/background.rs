@@ -1,6 +1,6 @@
-//! Subrequests that run beside a request: nobody waits for their answers, which go to nobody.
+//! Subrequests that run beside a request, each in a task of its own.
 //!
-//! As in nginx, the request's line in the access log and the next request of its connection come
+//! The answers of [`Background`] subrequests go to nobody. As in nginx, the request's line in the access log and the next request of its connection come
 //! after them, so that a client cannot have more of them at work than its connections allow; the
 //! response itself waits for none. A request that is given up takes them with it.
 
@@ -11,19 +11,50 @@ use std::task::{Poll, Waker};
 
 use engine::select::{Either, either};
 
-use crate::http::exchange::Exchange;
 use crate::http::exchange::memory::Recorder;
+use crate::http::modules::limited::Limited;
+use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request};
 use crate::{log, panics};
 
 /// The background subrequests of one request. Those that still run are given up when it is
 /// dropped.
 #[derive(Default)]
-pub struct Background(Vec<Rc<Task>>);
+pub struct Background(Vec<Running>);
 
-/// One of them, as the request and its own task see it.
+impl Background {
+    /// Starts a subrequest, which begins when the caller waits next.
+    pub fn start(&mut self, child: Box<Request>) {
+        let nobody = Exchange::memory(Recorder::default());
+        self.0.push(Running::start(child, nobody));
+    }
+
+    /// Waits until all have ended.
+    pub async fn ended(&self) {
+        for running in &self.0 {
+            // Whatever came of it has been logged.
+            let _ = running.ended().await;
+        }
+    }
+}
+
+/// A subrequest at work. It is given up when this is dropped.
+pub struct Running(Rc<Task>);
+
+/// What a subrequest that has ended leaves.
+#[derive(Default)]
+pub struct Ended {
+    /// The status of its response.
+    pub status: u16,
+    /// What it holds until the end of the main request.
+    pub limited: Limited,
+}
+
+/// It, as its task and the request that has started it see it.
 #[derive(Default)]
 struct Task {
+    /// What came of it, until somebody takes it.
+    outcome: Cell<Option<Result<Ended, Abort>>>,
     ended: Cell<bool>,
     given_up: Cell<bool>,
     /// Wakes the task itself.
@@ -32,36 +63,34 @@ struct Task {
     waiter: RefCell<Option<Waker>>,
 }
 
-impl Background {
+impl Running {
     /// Starts a subrequest, which begins when the caller waits next.
-    pub fn start(&mut self, child: Box<Request>) {
+    pub fn start(child: Box<Request>, exchange: Exchange) -> Running {
         let task = Rc::new(Task::default());
-        self.0.push(Rc::clone(&task));
-        engine::spawn(run(child, task));
+        engine::spawn(run(child, exchange, Rc::clone(&task)));
+        Running(task)
     }
 
-    /// Waits until all have ended.
-    pub async fn ended(&self) {
-        for task in &self.0 {
-            poll_fn(|context| {
-                if task.ended.get() {
-                    return Poll::Ready(());
-                }
-                task.waiter.replace(Some(context.waker().clone()));
-                Poll::Pending
-            })
-            .await;
-        }
+    /// Waits for its end: what it leaves, the first time.
+    pub async fn ended(&self) -> Result<Ended, Abort> {
+        let task = &self.0;
+        poll_fn(|context| {
+            if task.ended.get() {
+                return Poll::Ready(());
+            }
+            task.waiter.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        task.outcome.take().unwrap_or(Ok(Ended::default()))
     }
 }
 
-impl Drop for Background {
+impl Drop for Running {
     fn drop(&mut self) {
-        for task in &self.0 {
-            task.given_up.set(true);
-            let worker = task.worker.take();
-            worker.into_iter().for_each(Waker::wake);
-        }
+        self.0.given_up.set(true);
+        let worker = self.0.worker.take();
+        worker.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -76,7 +105,7 @@ impl Drop for End {
     }
 }
 
-async fn run(mut child: Box<Request>, task: Rc<Task>) {
+async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>) {
     let end = End(task);
     let given_up = poll_fn(|context| match end.0.given_up.get() {
         true => Poll::Ready(()),
@@ -85,21 +114,31 @@ async fn run(mut child: Box<Request>, task: Rc<Task>) {
             Poll::Pending
         }
     });
-    let mut nobody = Exchange::memory(Recorder::default());
-    let answered = Box::pin(request::handle(&mut child, &mut nobody));
+    let answered = Box::pin(request::handle(&mut child, &mut exchange));
     match panics::catch(either(answered, given_up)).await {
-        // Whatever came of it has been logged.
-        Ok(Either::First(_)) if child.plan.core.log_subrequest => log::write_access(&mut child),
-        Ok(_) => {}
+        Ok(Either::First(outcome)) => {
+            if child.plan.core.log_subrequest {
+                log::write_access(&mut child);
+            }
+            let ended = Ended {
+                status: child.response.status,
+                limited: std::mem::take(&mut child.limited),
+            };
+            end.0.outcome.set(Some(outcome.map(|()| ended)));
+        }
+        Ok(Either::Second(())) => {}
         Err(panics::Panicked { place, message }) => {
             child.connection.worker.counts().panics.add(1);
             log::error!(
                 child,
                 Alert,
-                "panicked at {place}: {message}: the background subrequest is lost"
+                "panicked at {place}: {message}: the subrequest is lost"
             );
+            let lost = Abort::Internal("a subrequest was lost");
+            end.0.outcome.set(Some(Err(lost)));
         }
     }
     drop(child);
+    drop(exchange);
     drop(end);
 }

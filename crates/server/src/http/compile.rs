@@ -683,6 +683,7 @@ impl Builder<'_, '_> {
             gzip: compiler.feature_or_report(scope)?,
             gunzip: compiler.feature_or_report(scope)?,
             sub: compiler.feature_or_report(scope)?,
+            ssi: compiler.feature_or_report(scope)?,
             charset: compiler.feature_or_report(scope)?,
             headers: compiler.feature_or_report(scope)?,
             addition: compiler.feature_or_report(scope)?,

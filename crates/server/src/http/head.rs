@@ -50,7 +50,11 @@ impl Request {
             error_status: 0,
             response: Response::default(),
             captures: Default::default(),
-            values: Vec::new(),
+            shared: Rc::default(),
+            in_memory: false,
+            output_begun: false,
+            stub: None,
+            time_format: Bytes::new(),
             started: engine::now(),
             started_wall: engine::wall(),
             body: RequestBody::default(),
@@ -95,7 +99,10 @@ impl Request {
         self.error_page_taken = false;
         self.error_status = 0;
         self.captures.clear();
-        self.values.clear();
+        self.clear_shared();
+        self.output_begun = false;
+        self.stub = None;
+        self.time_format = Bytes::new();
         self.started = engine::now();
         self.started_wall = engine::wall();
         self.body = RequestBody::default();
@@ -128,11 +135,19 @@ impl Request {
         connection.count_request();
         self.complete = false;
         self.pipelined = false;
-        self.values.clear();
+        self.clear_shared();
         self.started = engine::now();
         self.started_wall = engine::wall();
         self.bytes_sent = 0;
         self.body_bytes_sent = 0;
+    }
+
+    /// Empties what is shared with subrequests; one that is still being given up keeps it.
+    fn clear_shared(&mut self) {
+        match Rc::get_mut(&mut self.shared) {
+            Some(shared) => shared.clear(),
+            None => self.shared = Rc::default(),
+        }
     }
 
     /// Lets go of what a finished request must not keep; false when it cannot be reused.

@@ -171,6 +171,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.disable_symlinks.is_off()
         && plan.addition.is_off()
         && plan.sub.is_off()
+        && plan.ssi.is_off()
         && plan.charset.is_constant()
         && plan.headers.is_constant()
         && plan.core.root.path.literal().is_some()
@@ -215,7 +216,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
         return None;
     }
     let after = look_up(request)?;
-    let captured = !request.captures.is_empty() || !request.values.is_empty();
+    let captured = !request.captures.is_empty() || !request.shared.is_empty();
     if !captured {
         let connection = &request.connection;
         request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);

@@ -5,6 +5,7 @@
 //! what a response passes on its way out; [`modules`] one feature a file.
 
 pub mod access_phase;
+pub mod ahead;
 pub mod background;
 pub mod body;
 pub mod compile;
@@ -25,4 +26,5 @@ pub mod redirect;
 pub mod request;
 pub mod response;
 pub mod server_name;
+pub mod shared;
 pub mod status_page;

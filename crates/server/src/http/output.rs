@@ -1,16 +1,18 @@
 //! The way of a response: header filters, body filters, the exchange.
 //!
 //! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously; this driver does
-//! what must be waited for: it reads the source, resolves `Include`s by running subrequests in
-//! order, and reads `File` pieces into memory only where a filter needs their bytes.
+//! what must be waited for: it reads the source, resolves `Include`s by running subrequests that
+//! stand in order, and reads `File` pieces into memory only where a filter needs their bytes.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
 use engine::file::File;
 
+use crate::http::ahead::Ahead;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::filters::{self, Filters};
+use crate::http::filters::{self, Filters, ssi};
 use crate::http::modules::proxy::UpstreamBody;
 use crate::http::request::{self, Request, Step};
 use crate::log;
@@ -32,17 +34,34 @@ pub enum Piece {
         /// Number of bytes.
         length: u64,
     },
-    /// The response of a subrequest to this URI stands here.
-    Include {
-        /// Decoded path.
-        uri: Vec<u8>,
-        /// Arguments.
-        args: Vec<u8>,
-    },
+    /// The response of a subrequest stands here.
+    Include(Box<Include>),
     /// What came so far is to leave at once.
     Flush,
     /// The end of this request's body.
     Last,
+}
+
+/// A subrequest within a response.
+#[derive(Clone, Debug)]
+pub struct Include {
+    /// Decoded path.
+    pub uri: Vec<u8>,
+    /// Arguments.
+    pub args: Vec<u8>,
+    /// What becomes of its response.
+    pub purpose: Purpose,
+}
+
+/// What becomes of an included response.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// It stands where the include stood.
+    Output,
+    /// The same; where it is empty or an error, this stands there.
+    OutputOrStub(ssi::Stub),
+    /// An SSI variable gets it, if it is no error.
+    Variable(Bytes),
 }
 
 /// Where a response's body comes from.
@@ -127,6 +146,12 @@ pub async fn respond(
             }
         }
     }
+    if let Some(stub) = request.stub.take()
+        && !request.output_begun
+    {
+        let stub = Piece::Bytes(stub.text);
+        send_piece(request, exchange, &mut filters, stub).await?;
+    }
     if request.depth == 0 && request.response.expect_trailers {
         filters::headers::trailers(request);
     }
@@ -165,31 +190,129 @@ async fn send_piece(
     Ok(())
 }
 
-/// One piece through the filters that look at it; includes are resolved in order.
+/// One piece through the filters that look at it. A filter that waits for a subrequest gives the rest
+/// afterwards.
 async fn send_filtered(
     request: &mut Request,
     exchange: &mut Exchange,
     filters: &mut Filters,
     piece: Piece,
 ) -> Result<(), Abort> {
+    request.output_begun |= !matches!(piece, Piece::Flush | Piece::Last);
     let mut out = Vec::new();
     filters.apply(request, piece, &mut out)?;
-    for piece in out {
+    loop {
+        send_all(request, exchange, &mut out).await?;
+        if !filters.resume(request, &mut out) {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends what has passed the filters. Includes are started together and resolved in order.
+async fn send_all(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Abort> {
+    let mut started = VecDeque::new();
+    for piece in pieces.iter() {
+        if let Piece::Include(include) = piece
+            && Ahead::has_room(request)
+        {
+            started.push_back(start(request, include));
+        }
+    }
+    for piece in pieces.drain(..) {
         match piece {
-            Piece::Include { uri, args } => include(request, exchange, uri, args).await?,
+            Piece::Include(include) => {
+                let running = match started.pop_front() {
+                    Some(running) => running,
+                    None => start(request, &include),
+                };
+                if let Some(running) = running {
+                    resolve(request, exchange, running, include.purpose).await?;
+                }
+            }
             Piece::Last if request.depth > 0 => {}
+            piece => send_one(request, exchange, piece).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn send_one(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    piece: Piece,
+) -> Result<(), Abort> {
+    match piece {
+        Piece::File {
+            file,
+            offset,
+            length,
+        } if exchange.needs_bytes() => {
+            let mut reading = Reading::new(file, offset, length);
+            while let Some(piece) = reading.next().await? {
+                exchange.send(request, piece).await?;
+            }
+            Ok(())
+        }
+        piece => exchange.send(request, piece).await,
+    }
+}
+
+/// Starts an included subrequest; `None` where includes nest too deeply, which leaves a gap.
+fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
+    let (uri, args) = (include.uri.clone(), include.args.clone());
+    let mut child = request.subrequest(uri, args, false)?;
+    child.body = request.body.shared();
+    match &include.purpose {
+        Purpose::Output => {}
+        Purpose::OutputOrStub(stub) => child.stub = Some(stub.clone()),
+        Purpose::Variable(_) => {
+            child.in_memory = true;
+            child.body_bytes_sent = 0;
+        }
+    }
+    Some(Ahead::start(request, child))
+}
+
+/// Puts the response of a subrequest where it belongs.
+async fn resolve(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    running: Ahead,
+    purpose: Purpose,
+) -> Result<(), Abort> {
+    let Purpose::Variable(name) = purpose else {
+        while let Some(piece) = running.next(exchange).await {
+            send_one(request, exchange, piece).await?;
+        }
+        request.limited.absorb(&mut running.ended().await?.limited);
+        return Ok(());
+    };
+    let mut value = Vec::new();
+    while let Some(piece) = running.next(exchange).await {
+        match piece {
+            Piece::Bytes(bytes) => value.extend_from_slice(&bytes),
             Piece::File {
                 file,
                 offset,
                 length,
-            } if exchange.needs_bytes() => {
+            } => {
                 let mut reading = Reading::new(file, offset, length);
-                while let Some(piece) = reading.next().await? {
-                    exchange.send(request, piece).await?;
+                while let Some(Piece::Bytes(bytes)) = reading.next().await? {
+                    value.extend_from_slice(&bytes);
                 }
             }
-            piece => exchange.send(request, piece).await?,
+            _ => {}
         }
+    }
+    let mut ended = running.ended().await?;
+    request.limited.absorb(&mut ended.limited);
+    if ended.status < 300 && !value.is_empty() {
+        request.shared.ssi.borrow_mut().set(&name, value.into());
     }
     Ok(())
 }
@@ -225,18 +348,6 @@ impl Reading {
         self.range.start += bytes.len() as u64;
         Ok(Some(Piece::Bytes(bytes)))
     }
-}
-
-/// Runs a subrequest whose response stands where the include was. Its failure shows as a gap.
-async fn include(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    uri: Vec<u8>,
-    args: Vec<u8>,
-) -> Result<(), Abort> {
-    subrequest(request, exchange, uri, args, false)
-        .await
-        .map(|_status| ())
 }
 
 /// Runs a subrequest to its end and gives it back for its status and head; variables and

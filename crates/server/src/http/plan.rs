@@ -12,7 +12,8 @@ use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
-    addition::Addition, charset::Charset, gunzip::Gunzip, gzip::Gzip, headers::Headers, sub::Sub,
+    addition::Addition, charset::Charset, gunzip::Gunzip, gzip::Gzip, headers::Headers, ssi::Ssi,
+    sub::Sub,
 };
 use crate::http::location::Locations;
 use crate::http::modules::{
@@ -113,6 +114,8 @@ pub struct Plan {
     pub gunzip: Arc<Gunzip>,
     /// `sub_filter` and its family.
     pub sub: Arc<Sub>,
+    /// `ssi` and its family.
+    pub ssi: Arc<Ssi>,
     /// `charset` and its family.
     pub charset: Arc<Charset>,
     /// `add_header`, `add_trailer`, `expires`.

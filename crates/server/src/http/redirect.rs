@@ -106,21 +106,15 @@ impl Request {
         Step::Finish(301)
     }
 
-    /// A subrequest of this one, taking the shared variables and counters with it until
-    /// [`Request::absorb`]. `None` (and a log line) when subrequests nest too deeply.
+    /// A subrequest of this one, which shares its variables. `None` (and a log line) when subrequests
+    /// nest too deeply.
     pub fn subrequest(
         &mut self,
         uri: Vec<u8>,
         args: Vec<u8>,
         head_only: bool,
     ) -> Option<Box<Request>> {
-        if self.depth >= SUBREQUESTS_MAX {
-            log::error!(
-                self,
-                Error,
-                "subrequests cycle while processing \"{}\"",
-                String::from_utf8_lossy(&uri)
-            );
+        if !self.may_nest(&uri) {
             return None;
         }
         let connection = Rc::clone(self.connection.shared()?);
@@ -143,8 +137,7 @@ impl Request {
         child.started = self.started;
         child.started_wall = self.started_wall;
         child.limited = self.limited.for_subrequest();
-        child.values = std::mem::take(&mut self.values);
-        child.captures = std::mem::take(&mut self.captures);
+        child.shared = Rc::clone(&self.shared);
         child.bytes_sent = self.bytes_sent;
         child.body_bytes_sent = self.body_bytes_sent;
         Some(child)
@@ -153,20 +146,38 @@ impl Request {
     /// A subrequest that runs beside this one: with its method, a copy of its variables, and its
     /// body where that has been read. Nobody sees its answer.
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
-        let (values, captures) = (self.values.clone(), self.captures.clone());
         let mut child = self.subrequest(uri, args, true)?;
-        self.values = values;
-        self.captures = captures;
+        child.shared = Rc::new(self.shared.copy());
+        child.captures = self.captures.clone();
         child.method = self.method;
         child.body = self.body.shared();
         Some(child)
     }
 
-    /// Takes the shared variables and counters back from a subrequest that has ended.
+    /// Whether a subrequest to this URI may be made; says in the log why not.
+    pub fn may_nest(&self, uri: &[u8]) -> bool {
+        if self.depth >= SUBREQUESTS_MAX {
+            log::error!(
+                self,
+                Error,
+                "subrequests cycle while processing \"{}\"",
+                String::from_utf8_lossy(uri)
+            );
+        }
+        if self.in_memory {
+            log::error!(
+                self,
+                Error,
+                "nested in-memory subrequest \"{}\" while sending response to client",
+                String::from_utf8_lossy(uri)
+            );
+        }
+        self.depth < SUBREQUESTS_MAX && !self.in_memory
+    }
+
+    /// Takes the counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
         self.limited.absorb(&mut child.limited);
-        self.values = std::mem::take(&mut child.values);
-        self.captures = std::mem::take(&mut child.captures);
         self.bytes_sent = child.bytes_sent;
         self.body_bytes_sent = child.body_bytes_sent;
     }

@@ -19,6 +19,7 @@ use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::limited::Limited;
+use crate::http::filters::ssi;
 use crate::http::modules::{
     autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy, rewrite,
     static_file, stub_status, try_files,
@@ -26,10 +27,10 @@ use crate::http::modules::{
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
+use crate::http::shared::Shared;
 use crate::http::{access_phase, error_page, location, preaccess_phase};
 use crate::listen::AddressServers;
 use crate::regex::Captures;
-use crate::variables::Cached;
 
 /// How often a request may change its URI or be redirected within the server (nginx's
 /// `NGX_HTTP_MAX_URI_CHANGES`).
@@ -128,8 +129,16 @@ pub struct Request {
     pub response: Response,
     /// Groups of the regex evaluated last.
     pub captures: Captures,
-    /// Cached and assigned variables, by index.
-    pub values: Vec<Cached>,
+    /// Variables, and what else subrequests have in common with it.
+    pub shared: Rc<Shared>,
+    /// A subrequest whose response is wanted as a whole, so that none can stand within it.
+    pub in_memory: bool,
+    /// Whether its body has begun.
+    pub output_begun: bool,
+    /// In a subrequest: what stands for its response if that is empty or an error.
+    pub stub: Option<ssi::Stub>,
+    /// The format of `$date_local` and `$date_gmt`, as SSI has set it; empty: none.
+    pub time_format: Bytes,
     /// When its first byte came (coarse clock).
     pub started: Instant,
     /// The same by the wall clock since 1970.
@@ -219,6 +228,7 @@ pub async fn resume(
                 Some(step) => step,
                 None => return Ok(()),
             },
+            Step::Finish(_) if request.stub.is_some() => ssi::respond_with_stub(request),
             Step::Finish(status) => match error_page::finish(request, exchange, status).await? {
                 Some(step) => step,
                 None => return Ok(()),

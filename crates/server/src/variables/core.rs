@@ -21,7 +21,7 @@ use proto::header::Known;
 use super::{Evaluate, Source};
 use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
-use crate::http::filters::gzip;
+use crate::http::filters::{gzip, ssi};
 use crate::http::request::Request;
 use crate::log;
 
@@ -112,6 +112,8 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "connections_writing" => |request, out| connections(request, Totals::writing, out),
         "content_length" => client::content_length,
         "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
+        "date_gmt" => ssi::date_gmt,
+        "date_local" => ssi::date_local,
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
         "gzip_ratio" => |request, out| match request.compressed {

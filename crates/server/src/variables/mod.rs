@@ -71,6 +71,15 @@ impl Table {
         self.definitions.is_empty()
     }
 
+    /// The variable of a name in lower case, if the configuration names it.
+    pub fn find(&self, name: &str) -> Option<Variable> {
+        let found = self
+            .definitions
+            .iter()
+            .position(|definition| *definition.name == *name)?;
+        u16::try_from(found).ok().map(Variable)
+    }
+
     /// The definition at an index of this generation.
     pub fn definition(&self, variable: Variable) -> Option<&Definition> {
         self.definitions.get(usize::from(variable.0))
@@ -161,7 +170,7 @@ impl Request {
     /// Appends a variable's value; false when there is none.
     pub fn append_variable(&mut self, variable: Variable, out: &mut Vec<u8>) -> bool {
         let index = usize::from(variable.0);
-        match self.values.get(index) {
+        match self.shared.values.borrow().get(index) {
             Some(Cached::Value(value)) => {
                 out.extend_from_slice(value);
                 return true;
@@ -218,11 +227,27 @@ impl Request {
 
     /// A variable's value, or `None` when there is none.
     pub fn variable(&mut self, variable: Variable) -> Option<Bytes> {
-        if let Some(Cached::Value(value)) = self.values.get(usize::from(variable.0)) {
+        let known = self.shared.values.borrow();
+        if let Some(Cached::Value(value)) = known.get(usize::from(variable.0)) {
             return Some(value.clone());
         }
+        drop(known);
         let mut out = Vec::new();
         self.append_variable(variable, &mut out).then(|| out.into())
+    }
+
+    /// Appends the value of a variable whose name, in lower case, was not known when the configuration
+    /// was read; false when there is none.
+    pub fn append_variable_named(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
+        let local = self.local.clone();
+        if let Some(variable) = local.generation.variables.find(name) {
+            return self.append_variable(variable, out);
+        }
+        match core::find(name).map(|found| found.source) {
+            Some(Source::Builtin(evaluate) | Source::Once(evaluate)) => evaluate(self, out),
+            Some(Source::Family(evaluate, rest)) => evaluate(self, &rest, out),
+            _ => false,
+        }
     }
 
     /// Assigns a variable (`set`, named captures).
@@ -232,9 +257,10 @@ impl Request {
 
     fn remember(&mut self, variable: Variable, value: Cached) {
         let index = usize::from(variable.0);
-        if self.values.len() <= index {
-            self.values.resize(index + 1, Cached::Unset);
+        let mut values = self.shared.values.borrow_mut();
+        if values.len() <= index {
+            values.resize(index + 1, Cached::Unset);
         }
-        self.values[index] = value; // invariant: resized to hold the index
+        values[index] = value; // invariant: resized to hold the index
     }
 }

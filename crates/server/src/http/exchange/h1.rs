@@ -373,9 +373,14 @@ impl H1 {
                     self.push_last_chunk(request);
                 }
             }
-            Piece::Include { .. } => {}
+            Piece::Include(_) => {}
         }
         Ok(())
+    }
+
+    /// See `Exchange::send_what_waits`.
+    pub fn send_what_waits(&self) {
+        self.connection.stream.start_send();
     }
 
     /// Queues a stretch of the body, framed.
@@ -518,7 +523,7 @@ impl H1 {
     }
 
     /// A response that could not be completed: the client must see that.
-    fn break_off(&mut self, request: &Request) -> After {
+    fn break_off(&mut self, request: &mut Request) -> After {
         if self.timed_out || request.response.status == 444 {
             if request.plan.core.reset_timedout_connection {
                 self.connection.stream.reset_when_dropped();
@@ -527,6 +532,12 @@ impl H1 {
             if self.timed_out {
                 return After::Drop;
             }
+        }
+        // Where nothing has left yet, the client gets no answer rather than a broken one.
+        if self.connection.stream.backlog() as u64 == request.bytes_sent {
+            request.bytes_sent = 0;
+            request.body_bytes_sent = 0;
+            return After::Drop;
         }
         After::Close
     }

@@ -76,7 +76,7 @@ impl Recorder {
             }
             Piece::Flush => self.flushes += 1,
             Piece::Last => self.ended = true,
-            Piece::Include { .. } => {}
+            Piece::Include(_) => {}
         }
     }
 }

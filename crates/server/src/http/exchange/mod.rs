@@ -3,6 +3,7 @@
 //! Above this line nobody sees a Connection header, chunk framing or a socket: a handler takes
 //! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
 //! [`h1`] is HTTP/1, [`memory`] has no client: handlers are tested on it, and work for nobody.
+//! An included subrequest has one that leads to where its response [stands](crate::http::ahead).
 
 pub mod h1;
 pub mod memory;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use engine::Buffer;
 use proto::method::Method;
 
+use crate::http::ahead;
 use crate::http::connection::After;
 use crate::http::filters::gzip::Compressor;
 use crate::http::output::Piece;
@@ -59,6 +61,7 @@ impl From<io::Error> for Abort {
 enum Protocol {
     H1(h1::H1),
     Memory(memory::Recorder),
+    Ahead(ahead::Writer),
 }
 
 /// One request and its response; see the module.
@@ -84,6 +87,14 @@ impl Exchange {
         }
     }
 
+    /// The exchange of a subrequest that runs ahead.
+    pub fn ahead(writer: ahead::Writer) -> Exchange {
+        Exchange {
+            protocol: Protocol::Ahead(writer),
+            compressor: None,
+        }
+    }
+
     /// Compresses the main response's body from now on; called by the header filters.
     pub fn set_compressor(&mut self, compressor: Compressor) {
         self.compressor = Some(Box::new(compressor));
@@ -100,6 +111,7 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.read_body(request).await,
             Protocol::Memory(recorder) => Ok(recorder.read_body()),
+            Protocol::Ahead(_) => Ok(None),
         }
     }
 
@@ -107,7 +119,7 @@ impl Exchange {
     pub fn body_at_hand(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.body_at_hand(),
-            Protocol::Memory(_) => true,
+            Protocol::Memory(_) | Protocol::Ahead(_) => true,
         }
     }
 
@@ -116,7 +128,7 @@ impl Exchange {
     pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request),
-            Protocol::Memory(_) => Ok(()),
+            Protocol::Memory(_) | Protocol::Ahead(_) => Ok(()),
         }
     }
 
@@ -125,6 +137,7 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.client_gone().await,
             Protocol::Memory(_) => std::future::pending().await,
+            Protocol::Ahead(writer) => writer.client_gone().await,
         }
     }
 
@@ -132,7 +145,7 @@ impl Exchange {
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.send_early_hints(request, fields),
-            Protocol::Memory(_) => {}
+            Protocol::Memory(_) | Protocol::Ahead(_) => {}
         }
     }
 
@@ -141,7 +154,7 @@ impl Exchange {
     pub fn keeps_alive(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.keeps_alive(request),
-            Protocol::Memory(_) => false,
+            Protocol::Memory(_) | Protocol::Ahead(_) => false,
         }
     }
 
@@ -154,6 +167,7 @@ impl Exchange {
                 recorder.send_head(request);
                 Ok(())
             }
+            Protocol::Ahead(_) => Ok(()),
         }
     }
 
@@ -177,6 +191,19 @@ impl Exchange {
                 recorder.send(request, piece);
                 Ok(())
             }
+            Protocol::Ahead(writer) => writer.send(request, piece).await,
+        }
+    }
+
+    /// What has been given so far leaves now, because nothing more stands ready.
+    pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => {
+                h1.send_what_waits();
+                Ok(())
+            }
+            Protocol::Memory(_) => Ok(()),
+            Protocol::Ahead(writer) => writer.send(request, Piece::Flush).await,
         }
     }
 
@@ -187,7 +214,7 @@ impl Exchange {
         }
         match &mut self.protocol {
             Protocol::H1(h1) => h1.end(request).await,
-            Protocol::Memory(_) => Ok(()),
+            Protocol::Memory(_) | Protocol::Ahead(_) => Ok(()),
         }
     }
 
@@ -196,7 +223,7 @@ impl Exchange {
     pub fn upgrade(&mut self) -> Option<h1::Tunnel> {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
-            Protocol::Memory(_) => None,
+            Protocol::Memory(_) | Protocol::Ahead(_) => None,
         }
     }
 
@@ -205,7 +232,7 @@ impl Exchange {
     pub async fn leave(self, request: &mut Request, whole: bool) -> (After, Buffer) {
         match self.protocol {
             Protocol::H1(h1) => h1.leave(request, whole).await,
-            Protocol::Memory(_) => (After::Drop, Buffer::default()),
+            Protocol::Memory(_) | Protocol::Ahead(_) => (After::Drop, Buffer::default()),
         }
     }
 
@@ -213,7 +240,7 @@ impl Exchange {
     pub fn into_recorded(self) -> Option<memory::Recorder> {
         match self.protocol {
             Protocol::Memory(recorder) => Some(recorder),
-            Protocol::H1(_) => None,
+            Protocol::H1(_) | Protocol::Ahead(_) => None,
         }
     }
 

@@ -7,7 +7,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 
 use super::{MediaTypes, media_types};
 use crate::compile::{Compiler, Feature};
-use crate::http::output::Piece;
+use crate::http::output::{Include, Piece, Purpose};
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -113,9 +113,12 @@ impl Wrap {
 }
 
 fn include(uri: Bytes) -> Option<Piece> {
-    (!uri.is_empty()).then(|| Piece::Include {
-        uri: uri.into(),
-        args: Vec::new(),
+    (!uri.is_empty()).then(|| {
+        Piece::Include(Box::new(Include {
+            uri: uri.into(),
+            args: Vec::new(),
+            purpose: Purpose::Output,
+        }))
     })
 }
 
@@ -131,7 +134,9 @@ mod tests {
             .flatten()
         {
             match piece {
-                Piece::Include { uri, .. } => shape.push_str(std::str::from_utf8(&uri).unwrap()),
+                Piece::Include(include) => {
+                    shape.push_str(std::str::from_utf8(&include.uri).unwrap());
+                }
                 Piece::Bytes(bytes) => shape.push_str(std::str::from_utf8(&bytes).unwrap()),
                 Piece::Last => shape.push('.'),
                 _ => shape.push('?'),

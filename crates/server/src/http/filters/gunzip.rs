@@ -139,7 +139,7 @@ impl Expand {
                 log::error!(
                     request,
                     Error,
-                    "inflate() failed: 0, {DATA_ERROR} while sending response to client"
+                    "inflate() failed: 4, {DATA_ERROR} while sending response to client"
                 );
                 return Err(Abort::Filter);
             };

@@ -507,7 +507,7 @@ impl Compressor {
                 }
                 out.push(Piece::Last);
             }
-            Piece::File { .. } | Piece::Include { .. } => {
+            Piece::File { .. } | Piece::Include(_) => {
                 return Err(Abort::Internal(
                     "gzip was given a piece that is not in memory",
                 ));

@@ -1,7 +1,7 @@
 //! What a response passes on its way out.
 //!
 //! [`Filters::for_response`] runs the header filters in nginx's order: conditional requests, added
-//! fields, gunzip, addition, sub, charset, gzip, ranges. Each looks at `request.response`, changes it, and
+//! fields, gunzip, addition, sub, charset, ssi, gzip, ranges. Each looks at `request.response`, changes it, and
 //! stays for the body if there is work to do there. gzip is the exception: it is given to the exchange,
 //! because it compresses what included subrequests send as well.
 
@@ -12,6 +12,7 @@ pub mod gzip;
 pub mod headers;
 pub mod not_modified;
 pub mod range;
+pub mod ssi;
 pub mod sub;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -33,6 +34,7 @@ pub struct Filters {
     addition: Option<addition::Wrap>,
     sub: Option<Box<sub::Substitute>>,
     recode: Option<charset::Recode>,
+    ssi: Option<Box<ssi::Processor>>,
 }
 
 impl Filters {
@@ -50,6 +52,7 @@ impl Filters {
         }
         filters.sub = sub::begin(request);
         filters.recode = charset::begin(request);
+        filters.ssi = ssi::begin(request);
         if main {
             if let Some(compressor) = gzip::begin(request) {
                 exchange.set_compressor(compressor);
@@ -61,7 +64,7 @@ impl Filters {
 
     /// Whether files must be read into memory before [`Filters::apply`].
     pub fn need_bytes(&self) -> bool {
-        self.gunzip.is_some() || self.sub.is_some() || self.recode.is_some()
+        self.gunzip.is_some() || self.sub.is_some() || self.recode.is_some() || self.ssi.is_some()
     }
 
     /// Cuts what was asked for out of the body as it is stored; what is left is appended.
@@ -106,7 +109,21 @@ impl Filters {
                 Ok(())
             })?;
         }
+        if let Some(ssi) = &mut self.ssi {
+            through(out, first, |piece, out| {
+                ssi.apply(request, piece, out);
+                Ok(())
+            })?;
+        }
         Ok(())
+    }
+
+    /// Goes on after everything that [`Filters::apply`] gave has been sent and its includes have ended;
+    /// false where nothing had been put off.
+    pub fn resume(&mut self, request: &mut Request, out: &mut Vec<Piece>) -> bool {
+        self.ssi
+            .as_mut()
+            .is_some_and(|ssi| ssi.resume(request, out))
     }
 }
 

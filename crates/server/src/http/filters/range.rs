@@ -158,7 +158,7 @@ impl Cut {
         let length = match &piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
             Piece::File { length, .. } => *length,
-            Piece::Include { .. } | Piece::Flush | Piece::Last => {
+            Piece::Include(_) | Piece::Flush | Piece::Last => {
                 out.push(piece);
                 return Ok(());
             }
@@ -201,7 +201,7 @@ fn stretch(piece: &Piece, from: u64, to: u64) -> Option<Piece> {
             offset: offset.checked_add(from)?,
             length: to.checked_sub(from)?,
         }),
-        Piece::Include { .. } | Piece::Flush | Piece::Last => None,
+        Piece::Include(_) | Piece::Flush | Piece::Last => None,
     }
 }
 

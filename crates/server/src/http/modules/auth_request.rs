@@ -118,10 +118,7 @@ pub async fn check(request: &mut Request, exchange: &mut Exchange) -> Result<Ver
 /// internal redirects too.
 fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(Target, Text)]) {
     for (target, value) in variables {
-        // The two share their variables: whoever evaluates holds them.
-        std::mem::swap(&mut request.values, &mut subrequest.values);
         let value = value.evaluate(subrequest);
-        std::mem::swap(&mut request.values, &mut subrequest.values);
         target.assign(request, &value);
     }
 }

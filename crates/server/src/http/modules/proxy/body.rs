@@ -86,9 +86,7 @@ impl UpstreamBody {
                 return Ok(None);
             }
             // Nothing more stands ready: what the client has not been sent yet goes now.
-            if let Some(connection) = request.connection.shared() {
-                connection.stream.start_send();
-            }
+            exchange.send_what_waits(request).await?;
             let deadline = engine::now() + self.read_timeout;
             let receiving = self.peer.stream.recv(Some(deadline));
             let received = if self.ignore_client_abort {

@@ -1,0 +1,269 @@
+//! Server side includes: `ssi` and its family.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_ssi_module.html>. [`reader`] finds commands in a body that comes
+//! in pieces, [`commands`] does what they say, [`value`] fills in variables. An `include` leaves the filter
+//! as a piece that stands for a subrequest; where its end must be waited for, the rest of the body stays
+//! here until then.
+
+mod commands;
+mod reader;
+mod value;
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::{MediaTypes, media_types};
+use crate::compile::{Compiler, Feature};
+use crate::http::output::Body;
+use crate::http::request::{Request, Step};
+
+pub(super) use commands::Processor;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// The format of dates until `config timefmt` sets one.
+const TIME_FORMAT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
+
+/// The longest text of a date, as in nginx.
+const DATE_LENGTH_MAX: usize = 2048;
+
+/// `ssi on | off`
+pub static SSI: Setting<bool> = Setting::new("ssi", &["on | off"], parse::flag)
+    .contexts(HSL.or(Contexts::LOCATION_IF))
+    .default("off")
+    .manual("Carries out the commands of server side includes in responses: `<!--# command -->`.");
+
+/// `ssi_silent_errors on | off`
+pub static SSI_SILENT_ERRORS: Setting<bool> =
+    Setting::new("ssi_silent_errors", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .manual("Puts nothing where a command fails, instead of a message.");
+
+/// `ssi_ignore_recycled_buffers on | off`
+pub static SSI_IGNORE_RECYCLED_BUFFERS: Setting<bool> =
+    Setting::new("ssi_ignore_recycled_buffers", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .no_effect("buffers are not used again while somebody needs what is in them")
+        .manual("Does not send parts of a response because nginx wants its buffers back.");
+
+/// `ssi_last_modified on | off`
+pub static SSI_LAST_MODIFIED: Setting<bool> =
+    Setting::new("ssi_last_modified", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default("off")
+        .manual(
+            "Keeps `Last-Modified` and, as a weak one, the ETag of responses that commands are looked for in.",
+        );
+
+/// `ssi_min_file_chunk SIZE`
+pub static SSI_MIN_FILE_CHUNK: Setting<u64> =
+    Setting::new("ssi_min_file_chunk", &["size"], parse::size)
+        .contexts(HSL)
+        .default("1k")
+        .no_effect("what commands were looked for in is sent from the memory that it was read into")
+        .manual("The least part of a file that is sent with sendfile(2).");
+
+/// `ssi_value_length LENGTH`
+pub static SSI_VALUE_LENGTH: Setting<u64> =
+    Setting::new("ssi_value_length", &["length"], parse::size)
+        .contexts(HSL)
+        .default("255")
+        .manual("The longest value of a command's parameter, in bytes.");
+
+/// `ssi_types TYPE…`
+pub static SSI_TYPES: Setting<MediaTypes> = Setting::new(
+    "ssi_types",
+    &["mime-type …"],
+    media_types,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("text/html")
+.manual(
+    "The media types of responses that commands are looked for in, besides `text/html`; `*` is every type.",
+);
+
+/// `ssi` and its family as one scope sees them.
+#[derive(Debug)]
+pub struct Ssi {
+    enabled: bool,
+    silent_errors: bool,
+    keep_last_modified: bool,
+    value_length_max: usize,
+    types: MediaTypes,
+}
+
+impl Feature for Ssi {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &SSI,
+        &SSI_SILENT_ERRORS,
+        &SSI_IGNORE_RECYCLED_BUFFERS,
+        &SSI_LAST_MODIFIED,
+        &SSI_MIN_FILE_CHUNK,
+        &SSI_VALUE_LENGTH,
+        &SSI_TYPES,
+    ];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        Ok(Ssi {
+            enabled: scope.get(&SSI)?,
+            silent_errors: scope.get(&SSI_SILENT_ERRORS)?,
+            keep_last_modified: scope.get(&SSI_LAST_MODIFIED)?,
+            value_length_max: usize::try_from(scope.get(&SSI_VALUE_LENGTH)?).unwrap_or(usize::MAX),
+            types: scope.get(&SSI_TYPES)?,
+        })
+    }
+}
+
+impl Ssi {
+    /// Whether no response is looked at.
+    pub fn is_off(&self) -> bool {
+        !self.enabled
+    }
+}
+
+/// Prepares the response for what commands will change in it.
+pub(super) fn begin(request: &mut Request) -> Option<Box<Processor>> {
+    let settings = &request.plan.ssi;
+    let response = &mut request.response;
+    if settings.is_off()
+        || response.content_length == Some(0)
+        || !settings.types.contain(&response.content_type)
+    {
+        return None;
+    }
+    if request.depth == 0 {
+        response.clear_content_length();
+        response.clear_ranges();
+        if settings.keep_last_modified {
+            response.weaken_etag();
+        } else {
+            response.clear_last_modified();
+            response.remove(b"ETag");
+        }
+    }
+    Some(Box::new(Processor::new(request)))
+}
+
+/// What stands for an included response that is empty or an error.
+#[derive(Clone, Debug)]
+pub struct Stub {
+    /// The text of its block, with the commands in it.
+    pub text: Bytes,
+    /// The media type of the response that includes it.
+    pub content_type: Bytes,
+}
+
+/// Answers a subrequest, which has come to an error, with its stub.
+pub fn respond_with_stub(request: &mut Request) -> Step {
+    let Some(stub) = request.stub.take() else {
+        return Step::Finish(500); // only called where there is one
+    };
+    request.response.status = 200;
+    request.response.content_type = stub.content_type;
+    request.response.content_length = None;
+    Step::Respond(Body::bytes(stub.text))
+}
+
+/// What commands have set, for a main request and its subrequests.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// By name in lower case.
+    variables: Vec<(Bytes, Bytes)>,
+    /// Blocks with their texts; of two of one name the first counts.
+    blocks: Vec<(Bytes, Vec<u8>)>,
+    /// `$0` to `$9` of the last `if` with a regular expression that matched.
+    groups: Vec<Bytes>,
+}
+
+impl Memory {
+    /// Whether nothing has been set.
+    pub fn is_empty(&self) -> bool {
+        self.variables.is_empty() && self.blocks.is_empty() && self.groups.is_empty()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.variables.clear();
+        self.blocks.clear();
+        self.groups.clear();
+    }
+
+    /// The value of a variable or group.
+    fn value(&self, name: &[u8]) -> Option<Bytes> {
+        if let [digit @ b'0'..=b'9'] = name
+            && let Some(group) = self.groups.get(usize::from(digit - b'0'))
+        {
+            return Some(group.clone());
+        }
+        let found = self.variables.iter().find(|(known, _)| **known == *name)?;
+        Some(found.1.clone())
+    }
+
+    /// Sets a variable.
+    pub fn set(&mut self, name: &[u8], value: Bytes) {
+        match self
+            .variables
+            .iter_mut()
+            .find(|(known, _)| **known == *name)
+        {
+            Some((_, slot)) => *slot = value,
+            None => self.variables.push((Bytes::copy_from_slice(name), value)),
+        }
+    }
+
+    fn block(&self, name: &[u8]) -> Option<Bytes> {
+        let found = self.blocks.iter().find(|(known, _)| **known == *name)?;
+        Some(Bytes::copy_from_slice(&found.1))
+    }
+
+    /// Appends to the block that was begun last.
+    fn extend_block(&mut self, text: &[u8]) {
+        if let Some((_, block)) = self.blocks.last_mut() {
+            block.extend_from_slice(text);
+        }
+    }
+}
+
+/// `$date_gmt`
+pub fn date_gmt(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    date(request, TimeZone::UTC, true, out)
+}
+
+/// `$date_local`
+pub fn date_local(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    date(request, TimeZone::system(), false, out)
+}
+
+/// The time now in the format that the request's commands have set.
+fn date(request: &Request, zone: TimeZone, gmt: bool, out: &mut Vec<u8>) -> bool {
+    let seconds = i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX);
+    let mut format = String::from_utf8_lossy(&request.time_format).into_owned();
+    if format.is_empty() {
+        format.push_str(TIME_FORMAT);
+    }
+    if gmt {
+        // strftime(3) knows universal time by this name.
+        format = format.replace("%Z", "GMT");
+    }
+    let Ok(now) = Timestamp::from_second(seconds) else {
+        return false;
+    };
+    let config = jiff::fmt::strtime::Config::new().lenient(true);
+    let time = jiff::fmt::strtime::BrokenDownTime::from(&now.to_zoned(zone));
+    match time.to_string_with_config(&config, &format) {
+        Ok(text) if (1..DATE_LENGTH_MAX).contains(&text.len()) => {
+            out.extend_from_slice(text.as_bytes());
+            true
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
