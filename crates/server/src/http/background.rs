@@ -12,8 +12,8 @@ use std::task::{Poll, Waker};
 use engine::select::{Either, either};
 
 use crate::http::exchange::memory::Recorder;
-use crate::http::modules::limited::Limited;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::limited::Limited;
 use crate::http::request::{self, Request};
 use crate::{log, panics};
 

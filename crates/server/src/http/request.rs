@@ -18,8 +18,8 @@ use crate::http::background::Background;
 use crate::http::body::RequestBody;
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::limited::Limited;
 use crate::http::filters::ssi;
+use crate::http::modules::limited::Limited;
 use crate::http::modules::{
     autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy, rewrite,
     static_file, stub_status, try_files,
