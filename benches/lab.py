@@ -11,6 +11,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TIDEGATE = os.environ.get("TIDEGATE_BINARY", f"{ROOT}/target/release/tidegate")
+XTASK = f"{ROOT}/target/release/xtask"
 NGINX = os.environ.get("NGINX_BINARY", "/usr/sbin/nginx")
 
 
@@ -145,11 +146,14 @@ class Server:
             if prepare:
                 prepare()
 
-        command = [binary, "-p", self.prefix + "/", "-c", f"{self.prefix}/nginx.conf", "-e", "logs/error.log"]
+        command = self.command()
         with open(f"{self.prefix}/output", "w") as output:
             self.process = subprocess.Popen(command, preexec_fn=before, stdout=subprocess.DEVNULL, stderr=output)
         self.account.pid = self.process.pid
         self.wait()
+
+    def command(self):
+        return [self.binary, "-p", self.prefix + "/", "-c", f"{self.prefix}/nginx.conf", "-e", "logs/error.log"]
 
     def configuration(self, http, engine):
         # Folders of modules that Tidegate does not have yet.
@@ -203,6 +207,20 @@ proxy_temp_path temp/p;
         path = f"{self.prefix}/logs/access.log"
         if os.path.exists(path):
             os.truncate(path, 0)
+
+
+class Floor(Server):
+    """`xtask floor`: a server that does nothing but receive and send."""
+
+    def __init__(self, folder, response, arguments, core):
+        self.response, self.arguments = response, arguments
+        super().__init__("floor", XTASK, "", folder, core=core)
+
+    def command(self):
+        path = f"{self.prefix}/response"
+        with open(path, "wb") as file:
+            file.write(self.response)
+        return [self.binary, "floor", "--address", f"127.0.0.1:{self.port}", "--response", path] + self.arguments
 
 
 def contenders(binary, engines):

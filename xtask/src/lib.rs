@@ -3,6 +3,7 @@
 
 pub mod arrows;
 pub mod docs;
+pub mod floor;
 pub mod judge;
 pub mod load;
 pub mod source;
