@@ -280,7 +280,7 @@ pub async fn serve(connection: Rc<Connection>) {
         }
         let answered = match head {
             Head::Complete => hot::respond(&mut request),
-            Head::Repeated => hot::respond_again(&mut request),
+            Head::Repeated => hot::respond_again(&mut request, &mut input),
             _ => None,
         };
         let after = match (answered, head) {

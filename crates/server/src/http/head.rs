@@ -142,6 +142,13 @@ impl Request {
         self.body_bytes_sent = 0;
     }
 
+    /// Makes a finished request the next one with the same head, which came along with it.
+    pub fn count_again(&mut self) {
+        self.connection.count_request();
+        self.pipelined = true;
+        self.clear_shared();
+    }
+
     /// Empties what is shared with subrequests; one that is still being given up keeps it.
     fn clear_shared(&mut self) {
         match Rc::get_mut(&mut self.shared) {

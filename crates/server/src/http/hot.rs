@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use base::hash::Map;
 use bytes::Bytes;
+use engine::Buffer;
 use engine::file::{File, Metadata, stat_now};
 use engine::net::Segment;
 use proto::h1::{BodyLength, Version, body_length};
@@ -35,6 +36,10 @@ pub const FILE_SIZE_MAX: u64 = 64 * 1024;
 
 /// Memory that one thread keeps responses in, in bytes.
 pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of responses queued in one go for a client that repeats its request, before the
+/// connection looks how much of them it takes.
+const QUEUED_MAX: usize = 128 * 1024;
 
 /// How often a file must have been asked for before its response is kept: a crawl through a
 /// large site does not push out what is hot.
@@ -225,21 +230,40 @@ pub fn respond(request: &mut Request) -> Option<After> {
 }
 
 /// Answers a request whose head is that of one answered here before: what was found of it then
-/// holds, but for the file, the client's address and the state of the connection.
-pub fn respond_again(request: &mut Request) -> Option<After> {
+/// holds, but for the file, the client's address and the state of the connection. Further
+/// requests with the same head that follow in `input`, as a client that pipelines sends them,
+/// are answered too.
+pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
     let Some(answer) = request.answer.take() else {
         return look_up(request);
     };
-    let holds = answer.response.second == engine::wall().as_secs()
-        && engine::uptime() < answer.until
-        && answer.keep_alive == may_keep_alive(&request.connection, request);
-    if !holds {
-        return look_up(request);
-    }
-    request.response.status = answer.status;
-    let after = send(request, &answer.response, answer.keep_alive);
+    let client = Rc::clone(&request.client);
+    let mut queued = 0;
+    let after = loop {
+        if !answer.holds(request) {
+            return look_up(request);
+        }
+        request.response.status = answer.status;
+        let after = send(request, &answer.response, answer.keep_alive);
+        queued += answer.response.bytes.len();
+        let more = after == After::KeepAlive && queued < QUEUED_MAX;
+        if !more || !input.starts_with(&client.bytes) {
+            break after;
+        }
+        input.advance(client.bytes.len());
+        request.count_again();
+    };
     request.answer = Some(answer);
     Some(after)
+}
+
+impl Answer {
+    /// Whether the request may be answered alike.
+    fn holds(&self, request: &Request) -> bool {
+        self.response.second == engine::wall().as_secs()
+            && engine::uptime() < self.until
+            && self.keep_alive == may_keep_alive(&request.connection, request)
+    }
 }
 
 /// Looks for the response of the request's plan and path, and sends it.
