@@ -16,7 +16,6 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::file::{File, Metadata, stat_now};
-use engine::net::Segment;
 use proto::h1::{BodyLength, Version, body_length};
 use proto::header;
 use proto::method::Method;
@@ -37,9 +36,9 @@ pub const FILE_SIZE_MAX: u64 = 64 * 1024;
 /// Memory that one thread keeps responses in, in bytes.
 pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of responses queued in one go for a client that repeats its request, before the
-/// connection looks how much of them it takes.
-const QUEUED_MAX: usize = 128 * 1024;
+/// Bytes of copies of one response kept in one piece, for a client that pipelines the same request.
+/// One copy more may exceed it.
+const COPIES_MAX: usize = 64 * 1024;
 
 /// How often a file must have been asked for before its response is kept: a crawl through a
 /// large site does not push out what is hot.
@@ -83,12 +82,13 @@ struct Dated {
     bytes: Bytes,
 }
 
-/// What a request was answered with. While it holds, the same head is answered alike without
-/// another look at anything.
+/// What a request was answered with, on a connection that is kept alive. While it holds, the same
+/// head is answered alike without another look at anything.
 pub struct Answer {
     response: Dated,
+    /// Several of them in a row, once somebody has pipelined.
+    copies: Bytes,
     status: u16,
-    keep_alive: bool,
     /// The file need not be looked at before this moment.
     until: Duration,
 }
@@ -234,27 +234,28 @@ pub fn respond(request: &mut Request) -> Option<After> {
 /// requests with the same head that follow in `input`, as a client that pipelines sends them,
 /// are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
-    let Some(answer) = request.answer.take() else {
+    let Some(mut answer) = request.answer.take() else {
         return look_up(request);
     };
     let client = Rc::clone(&request.client);
-    let mut queued = 0;
-    let after = loop {
-        if !answer.holds(request) {
-            return look_up(request);
-        }
+    let mut count = 0;
+    while answer.holds(request) {
+        count += 1;
         request.response.status = answer.status;
-        let after = send(request, &answer.response, answer.keep_alive);
-        queued += answer.response.bytes.len();
-        let more = after == After::KeepAlive && queued < QUEUED_MAX;
-        if !more || !input.starts_with(&client.bytes) {
-            break after;
+        let after = leave(request, &answer.response, true);
+        let full = count * answer.response.bytes.len() >= COPIES_MAX;
+        if full || !input.starts_with(&client.bytes) {
+            request.connection.stream.push(answer.copies(count));
+            request.answer = Some(answer);
+            return Some(after);
         }
         input.advance(client.bytes.len());
         request.count_again();
-    };
-    request.answer = Some(answer);
-    Some(after)
+    }
+    if count > 0 {
+        request.connection.stream.push(answer.copies(count));
+    }
+    look_up(request)
 }
 
 impl Answer {
@@ -262,7 +263,20 @@ impl Answer {
     fn holds(&self, request: &Request) -> bool {
         self.response.second == engine::wall().as_secs()
             && engine::uptime() < self.until
-            && self.keep_alive == may_keep_alive(&request.connection, request)
+            && may_keep_alive(&request.connection, request)
+    }
+
+    /// The response so many times over, in one piece.
+    fn copies(&mut self, count: usize) -> Bytes {
+        let response = &self.response.bytes;
+        if count == 1 {
+            return response.clone();
+        }
+        let length = count * response.len();
+        if self.copies.len() < length {
+            self.copies = response.repeat(count).into();
+        }
+        self.copies.slice(..length)
     }
 }
 
@@ -317,14 +331,15 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         Some(dated) if dated.second == second => dated.clone(),
         _ => renew(entry, request, second, keep_alive),
     };
-    let after = send(request, &response, keep_alive);
+    request.connection.stream.push(response.bytes.clone());
+    let after = leave(request, &response, keep_alive);
     // Where every use asks the file system, the access rules or the log, it must go on to do so;
     // and what ends its connection will not be asked for again.
     if until > engine::uptime() && request.plan.access.is_none() && !logged && keep_alive {
         request.answer = Some(Answer {
             response,
+            copies: Bytes::new(),
             status: request.response.status,
-            keep_alive,
             until,
         });
     }
@@ -353,17 +368,6 @@ fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool
     };
     slots[usize::from(keep_alive)] = Some(dated.clone());
     dated
-}
-
-/// Sends a response of this second and ends the request.
-fn send(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
-    request
-        .connection
-        .stream
-        .push(Segment::Bytes(response.bytes.clone()));
-    request.bytes_sent = response.bytes.len() as u64;
-    request.body_bytes_sent = request.bytes_sent - response.head_length as u64;
-    leave(request, keep_alive)
 }
 
 /// Writes a response out, head and body contiguous.
@@ -425,8 +429,10 @@ fn fill_head(
     request.response.add("Accept-Ranges", "bytes");
 }
 
-/// The end of a request that was answered here.
-fn leave(request: &mut Request, keep_alive: bool) -> After {
+/// The end of a request that was answered here, with this response.
+fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
+    request.bytes_sent = response.bytes.len() as u64;
+    request.body_bytes_sent = request.bytes_sent - response.head_length as u64;
     request.complete = true;
     request.keepalive = keep_alive;
     meter::count(request);
