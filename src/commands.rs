@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{cli, docs, explain, serve};
+use crate::{cli, docs, explain, serve, try_configuration};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -27,6 +27,7 @@ struct Program {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Try(try_configuration::Arguments),
     Explain(explain::Arguments),
     Docs(docs::Arguments),
 }
@@ -47,6 +48,7 @@ pub(crate) fn run() -> ExitCode {
     match Program::parse().command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Try(arguments) => try_configuration::run(arguments),
         Command::Docs(arguments) => docs::run(&arguments),
     }
 }

@@ -9,6 +9,7 @@ mod main_level;
 mod modules;
 mod private_folder;
 mod serve;
+mod try_configuration;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -38,6 +38,15 @@ impl PrivateFolder {
         }
     }
 
+    /// A folder that somebody wants to have here, and to keep.
+    pub(crate) fn lasting(path: &Path) -> Result<PrivateFolder, (PathBuf, io::Error)> {
+        let path = path.to_owned();
+        match make(&path) {
+            Ok(()) => Ok(PrivateFolder { path, stays: true }),
+            Err(error) => Err((path, error)),
+        }
+    }
+
     /// Where it is, absolute.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -225,7 +225,7 @@ fn terminal_lines(colours: bool) -> String {
 }
 
 /// A word in quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")
 }

@@ -22,6 +22,7 @@ use process::{Action, ErrorLog, Identity, Options, identity};
 
 use crate::application::{Texts, Tidegate};
 use crate::private_folder::PrivateFolder;
+pub(crate) use configuration::quoted;
 use configuration::{AccessLog, Site};
 
 /// Serve a folder, without any configuration

@@ -1,0 +1,158 @@
+//! Addresses of `listen`, moved away from those of the running server.
+
+use std::net::ToSocketAddrs;
+use std::ops::RangeInclusive;
+
+use engine::net::ListenOptions;
+
+/// The port that `listen` means where it names none, and a server without `listen` for a master
+/// that is root, as that of the running server is.
+const PORT: u16 = 80;
+
+/// The address of a `listen` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// `unix:PATH`
+    Unix(String),
+    /// A host, as written, and ports.
+    Inet {
+        /// `*`, an IP address (one of IPv6 in brackets), or a name.
+        host: String,
+        /// One port, or several in a row.
+        ports: RangeInclusive<u16>,
+    },
+}
+
+impl Address {
+    /// Reads the first word of a `listen` line that has been checked before; what it cannot be is
+    /// left to that check.
+    pub(super) fn parse(text: &str) -> Option<Address> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Some(Address::Unix(path.to_owned()));
+        }
+        let is_port = text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.');
+        let (host, ports) = if is_port {
+            ("*", Some(text))
+        } else {
+            match text.rsplit_once(':') {
+                // The colons of an address in brackets are its own.
+                Some((host, ports)) if !ports.contains(']') => (host, Some(ports)),
+                _ => (text, None),
+            }
+        };
+        let ports = match ports.map(|ports| ports.split_once('-').unwrap_or((ports, ports))) {
+            Some((first, last)) => first.parse().ok()?..=last.parse().ok()?,
+            None => PORT..=PORT,
+        };
+        let host = host.to_owned();
+        Some(Address::Inet { host, ports })
+    }
+
+    /// The same with other ports; the error is a port that there is not.
+    pub(super) fn moved(&self, offset: u16) -> Result<Address, String> {
+        let Address::Inet { host, ports } = self else {
+            return Ok(self.clone());
+        };
+        let port = |port: u16| {
+            port.checked_add(offset)
+                .ok_or_else(|| format!("port {port} moved by {offset} is above 65535"))
+        };
+        Ok(Address::Inet {
+            host: host.clone(),
+            ports: port(*ports.start())?..=port(*ports.end())?,
+        })
+    }
+
+    /// Binds to every port for a moment; why one of them cannot be had.
+    pub(super) fn probe(&self) -> Result<(), String> {
+        let Address::Inet { host, ports } = self else {
+            return Ok(());
+        };
+        let name = match host.as_str() {
+            "*" => "0.0.0.0",
+            host => host.trim_start_matches('[').trim_end_matches(']'),
+        };
+        for port in ports.clone() {
+            // A name that leads nowhere is an error of the configuration, and told as such.
+            let Ok(found) = (name, port).to_socket_addrs() else {
+                return Ok(());
+            };
+            for address in found {
+                let options = ListenOptions::new(engine::net::Address::Inet(address));
+                engine::net::listen(&options)
+                    .map_err(|failed| process::log::failure("cannot be had", &failed.error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As a URL of the first port, reachable from this machine.
+    pub(super) fn url(&self, scheme: &str) -> String {
+        match self {
+            Address::Unix(path) => format!("unix:{path}"),
+            Address::Inet { host, ports } => {
+                let host = match host.as_str() {
+                    "*" | "0.0.0.0" => "127.0.0.1",
+                    "[::]" => "[::1]",
+                    host => host,
+                };
+                format!("{scheme}://{host}:{}/", ports.start())
+            }
+        }
+    }
+}
+
+/// As `listen` takes it.
+impl std::fmt::Display for Address {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Unix(path) => write!(out, "unix:{path}"),
+            Address::Inet { host, ports } if ports.start() == ports.end() => {
+                write!(out, "{host}:{}", ports.start())
+            }
+            Address::Inet { host, ports } => {
+                write!(out, "{host}:{}-{}", ports.start(), ports.end())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn addresses_of_every_shape_move() {
+        for (old, new) in [
+            ("80", "*:8080"),
+            ("*:81", "*:8081"),
+            ("127.0.0.1", "127.0.0.1:8080"),
+            ("127.0.0.1:82", "127.0.0.1:8082"),
+            ("localhost", "localhost:8080"),
+            ("localhost:83", "localhost:8083"),
+            ("[::]", "[::]:8080"),
+            ("[::1]:84", "[::1]:8084"),
+            ("1000-1010", "*:9000-9010"),
+            ("127.0.0.1:20-30", "127.0.0.1:8020-8030"),
+            ("unix:/run/x", "unix:/run/x"),
+        ] {
+            let moved = Address::parse(old).unwrap().moved(8000).unwrap();
+            assert_eq!(moved.to_string(), new, "{old}");
+        }
+        let high = Address::parse("60000").unwrap();
+        let error = "port 60000 moved by 8000 is above 65535";
+        assert_eq!(high.moved(8000), Err(error.to_owned()));
+        assert_eq!(high.moved(5535).unwrap().to_string(), "*:65535");
+    }
+
+    #[test]
+    fn a_taken_port_is_noticed() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::parse(&taken.local_addr().unwrap().to_string()).unwrap();
+        let error = "cannot be had (98: Address already in use)".to_owned();
+        assert_eq!(address.probe(), Err(error));
+        drop(taken);
+        assert_eq!(address.probe(), Ok(()));
+    }
+}

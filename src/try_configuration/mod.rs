@@ -1,0 +1,250 @@
+//! `tidegate try`: a configuration beside the server that runs by it.
+//!
+//! The configuration is read as always, and its text is changed in memory where it names what
+//! belongs to the running server: ports move, and everything that is written goes to a private
+//! folder ([`rewrite`]). Then it takes the usual way. Lines keep their numbers, so what is said
+//! about the configuration still fits the file.
+//!
+//! Deliberately not changed: whom requests are passed on to, what they do there, and what is read.
+
+mod edits;
+mod listen;
+mod rewrite;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use conf::{Disk, Files};
+use process::{Action, ErrorLog, Options};
+
+use crate::application::{Texts, Tidegate, registry};
+use crate::cli::paths;
+use crate::private_folder::PrivateFolder;
+use rewrite::Rewritten;
+
+/// Run a configuration beside the server that runs by it
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The configuration; without it the one that a start would read
+    #[arg(short = 'c', value_name = "FILE")]
+    conf: Option<PathBuf>,
+    /// Where relative paths of data begin; a relative -c begins there, too
+    #[arg(short = 'p', value_name = "PREFIX")]
+    prefix: Option<PathBuf>,
+    /// How far every port moves
+    #[arg(long, value_name = "NUMBER", default_value_t = 8000)]
+    port_offset: u16,
+    /// The folder for everything that is written; it must not exist yet, and stays. Without it a
+    /// temporary one, which goes at the end
+    #[arg(long, value_name = "DIRECTORY")]
+    folder: Option<PathBuf>,
+}
+
+/// Runs the configuration until the process is told to end.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match prepare(&arguments) {
+        Ok(trial) => trial.serve(),
+        Err(Refused(text)) => {
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why nothing was started: whole lines.
+struct Refused(String);
+
+impl Refused {
+    fn line(text: &str) -> Refused {
+        Refused(format!("{}: {text}\n", process::PROGRAM))
+    }
+}
+
+/// A configuration that can be run beside the server it belongs to.
+struct Trial {
+    options: Options,
+    texts: Texts,
+    announcement: String,
+    /// Removed when it is dropped, at the end.
+    _folder: PrivateFolder,
+}
+
+fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
+    let prefix = match &arguments.prefix {
+        Some(prefix) => absolute(prefix)?,
+        None => PathBuf::from(paths::PREFIX),
+    };
+    let conf_path = match (&arguments.conf, &arguments.prefix) {
+        (None, _) => PathBuf::from(paths::conf()),
+        // As with nginx.
+        (Some(path), Some(_)) => prefix.join(path),
+        (Some(path), None) => absolute(path)?,
+    };
+    let folder = make_folder(arguments.folder.as_deref())?;
+    let mut options = Options {
+        conf_path,
+        prefix,
+        error_log: ErrorLog::File(folder.path().join("error.log")),
+        globals: Vec::new(),
+        action: Action::Start,
+        quiet: false,
+    };
+    let files = Tolerant::new(&options.conf_path);
+    let loaded = conf::load(
+        &options.conf_path,
+        options.conf_prefix(),
+        &[],
+        registry(),
+        &files,
+    );
+    if loaded.has_errors() {
+        let line = |found: &conf::Diagnostic| {
+            let level = found.level.name();
+            format!(
+                "{}: [{level}] {}",
+                process::PROGRAM,
+                found.render(&loaded.sources)
+            )
+        };
+        return Err(Refused(loaded.diagnostics.iter().map(line).collect()));
+    }
+    let mut rewritten = rewrite::rewrite(
+        &loaded,
+        &options.prefix,
+        folder.path(),
+        arguments.port_offset,
+    )
+    .map_err(|errors| Refused(errors.iter().map(|error| Refused::line(error).0).collect()))?;
+    let left_out = files.left_out.into_inner();
+    rewritten
+        .not_done
+        .extend(left_out.iter().map(|(path, error)| {
+            let path = path.display();
+            process::log::failure(&format!("\"{path}\" was left out"), error)
+        }));
+    if rewritten.moved.is_empty() {
+        let reasons = rewritten.not_done.join("\n  ");
+        let text = format!("nothing is left to listen on:\n  {reasons}");
+        return Err(Refused::line(&text));
+    }
+    let announcement = announcement(&options.conf_path, &rewritten, &folder);
+    let mut texts = rewritten.texts;
+    texts.extend(left_out.into_keys().map(|path| (path, Vec::new())));
+    options.globals = rewritten.globals;
+    Ok(Trial {
+        options,
+        texts: Texts(texts),
+        announcement,
+        _folder: folder,
+    })
+}
+
+impl Trial {
+    fn serve(self) -> ExitCode {
+        let announcement = self.announcement;
+        // A server lets its standard error go where its error log goes, which is in the folder.
+        let terminal = match std::io::stderr().as_fd().try_clone_to_owned() {
+            Ok(descriptor) => File::from(descriptor),
+            Err(error) => {
+                return crate::fail(&process::log::failure("dup() failed", &error));
+            }
+        };
+        let tidegate = Tidegate {
+            texts: self.texts,
+            serving: Some(Box::new(move || {
+                let _ = (&terminal).write_all(announcement.as_bytes());
+            })),
+        };
+        // It lives as long as the process, which is what a leak is.
+        process::run(self.options, Box::leak(Box::new(tidegate)))
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Refused> {
+    std::path::absolute(path).map_err(|error| {
+        let call = format!("\"{}\" cannot be used", path.display());
+        Refused::line(&process::log::failure(&call, &error))
+    })
+}
+
+fn make_folder(wanted: Option<&Path>) -> Result<PrivateFolder, Refused> {
+    let made = match wanted {
+        Some(path) => PrivateFolder::lasting(&absolute(path)?),
+        None => PrivateFolder::temporary("try"),
+    };
+    made.map_err(|(path, error)| {
+        let call = format!("mkdir() \"{}\" failed", path.display());
+        Refused::line(&process::log::failure(&call, &error))
+    })
+}
+
+/// What is printed when the configuration runs.
+fn announcement(conf_path: &Path, rewritten: &Rewritten, folder: &PrivateFolder) -> String {
+    let mut text = format!("Trying {}\n", conf_path.display());
+    let width = rewritten
+        .moved
+        .iter()
+        .map(|moved| moved.old.chars().count())
+        .max();
+    let width = width.unwrap_or(0);
+    for moved in &rewritten.moved {
+        let (old, new) = (&moved.old, moved.new.url(moved.scheme));
+        text.push_str(&format!("  {old:width$} → {new}\n"));
+    }
+    if !rewritten.not_done.is_empty() {
+        text.push_str("Not as in the file:\n");
+        for line in &rewritten.not_done {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
+    let folder = folder.path().display();
+    text.push_str(&format!("Logs and whatever else it writes: {folder}\n"));
+    text.push_str("Ctrl-C ends it.\n");
+    text
+}
+
+/// The files of the disk, where those that this process may not read are empty: a trial runs as
+/// anybody.
+struct Tolerant<'a> {
+    conf_path: &'a Path,
+    left_out: RefCell<BTreeMap<PathBuf, io::Error>>,
+}
+
+impl<'a> Tolerant<'a> {
+    fn new(conf_path: &'a Path) -> Tolerant<'a> {
+        Tolerant {
+            conf_path,
+            left_out: RefCell::default(),
+        }
+    }
+}
+
+impl Files for Tolerant<'_> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match Disk.read(path) {
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && path != self.conf_path =>
+            {
+                self.left_out.borrow_mut().insert(path.to_owned(), error);
+                Ok(Vec::new())
+            }
+            read => read,
+        }
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        // A folder that may not be read holds nothing that fits; that is worth a word.
+        if let Some(folder) = pattern.parent()
+            && let Err(error) = std::fs::read_dir(folder)
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            self.left_out.borrow_mut().insert(folder.to_owned(), error);
+        }
+        Disk.glob(pattern)
+    }
+}

@@ -1,0 +1,389 @@
+//! What in a configuration belongs to the running server, and what a trial has in its place.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use conf::{Contexts, Line, Loaded, ScopeRef, Word};
+use process::{Identity, identity};
+
+use super::edits::Edits;
+use super::listen::Address;
+use crate::application::registry;
+
+/// A configuration for a trial.
+pub(super) struct Rewritten {
+    /// The files that are other than on the disk.
+    pub(super) texts: BTreeMap<PathBuf, Vec<u8>>,
+    /// Directives in addition to the files'.
+    pub(super) globals: Vec<Vec<u8>>,
+    /// Addresses that the trial listens on.
+    pub(super) moved: Vec<Moved>,
+    /// What is not as in the file, a line each.
+    pub(super) not_done: Vec<String>,
+    /// The access logs of the running server, in the order of the file.
+    pub(super) access_logs: Vec<PathBuf>,
+}
+
+/// An address of the file and what it has become.
+pub(super) struct Moved {
+    pub(super) old: String,
+    pub(super) new: Address,
+    /// `http`, or `https` where it speaks TLS.
+    pub(super) scheme: &'static str,
+}
+
+/// Parameters of `listen` that are about its servers; all others are about a socket.
+const OF_SERVERS: [&str; 6] = [
+    "default_server",
+    "default",
+    "ssl",
+    "http2",
+    "quic",
+    "proxy_protocol",
+];
+
+/// Directives whose argument is a file that is only read, and must be there for requests.
+const READ: [&str; 6] = [
+    "root",
+    "alias",
+    "auth_basic_user_file",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_trusted_certificate",
+];
+
+/// Rewrites a configuration: ports move by `offset`, what is written goes into `folder`. The errors
+/// are lines to print.
+pub(super) fn rewrite(
+    loaded: &Loaded,
+    prefix: &Path,
+    folder: &Path,
+    offset: u16,
+) -> Result<Rewritten, Vec<String>> {
+    let mut rewriter = Rewriter {
+        edits: Edits::new(loaded),
+        prefix,
+        folder,
+        offset,
+        worker: worker(loaded.tree.root()),
+        addresses: BTreeMap::new(),
+        sockets: 0,
+        out: Rewritten {
+            texts: BTreeMap::new(),
+            globals: Vec::new(),
+            moved: Vec::new(),
+            not_done: Vec::new(),
+            access_logs: Vec::new(),
+        },
+        errors: Vec::new(),
+    };
+    rewriter.main_level(loaded.tree.root());
+    for scope in loaded.tree.scopes() {
+        scope.lines().iter().for_each(|line| rewriter.line(line));
+        rewriter.missing(scope);
+    }
+    let Rewriter {
+        edits,
+        mut out,
+        errors,
+        ..
+    } = rewriter;
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    out.texts = edits.apply();
+    out.not_done.dedup();
+    Ok(out)
+}
+
+/// Whom the worker process becomes, if this process may decide that.
+fn worker(root: ScopeRef<'_>) -> Option<Identity> {
+    if !identity::is_superuser() {
+        return None;
+    }
+    let line = root.lines().iter().find(|line| line.is("user"));
+    let words: Vec<_> = line.map_or(Vec::new(), |line| {
+        line.args.iter().map(Word::text).collect()
+    });
+    match words.as_slice() {
+        [] => Identity::resolve("nobody", Some("nogroup")),
+        [user] => Identity::resolve(user, None),
+        [user, group, ..] => Identity::resolve(user, Some(group)),
+    }
+    .ok()
+}
+
+struct Rewriter<'a> {
+    edits: Edits<'a>,
+    prefix: &'a Path,
+    folder: &'a Path,
+    offset: u16,
+    worker: Option<Identity>,
+    /// What addresses of the file have become, so that equal ones stay equal.
+    addresses: BTreeMap<String, Fate>,
+    sockets: usize,
+    out: Rewritten,
+    errors: Vec<String>,
+}
+
+/// What has become of an address.
+#[derive(Clone)]
+enum Fate {
+    /// The trial listens there.
+    Moved(Address),
+    /// It could not be had; a socket that nobody knows stands for it.
+    Hidden(Address),
+}
+
+impl Rewriter<'_> {
+    /// What every trial has: a process in the foreground with a pid file of its own.
+    fn main_level(&mut self, root: ScopeRef<'_>) {
+        let pid = quoted(&self.folder.join("pid").display().to_string());
+        for (name, value) in [("daemon", "off"), ("pid", &pid)] {
+            let mut lines = root.lines().iter().filter(|line| line.is(name)).peekable();
+            if lines.peek().is_none() {
+                let text = format!("{name} {value};");
+                self.out.globals.push(text.into_bytes());
+            }
+            lines.for_each(|line| self.edits.replace(line.argument(0), value));
+        }
+    }
+
+    /// What a line names that belongs to the running server.
+    fn line(&mut self, line: &Line) {
+        let name = line.name.text();
+        let first = line.argument(0);
+        match &*name {
+            "listen" => self.listen(line),
+            "access_log" => self.access_log(first),
+            "error_log" => self.log(first),
+            "lock_file" | "state" => self.private(first),
+            "dav_methods" if &*first.bytes != b"off" => {
+                self.edits.replace_all(&line.args, "off");
+                self.not_done_at(line, "is off, because it changes files of the site");
+            }
+            name if name.ends_with("_store") && &*first.bytes != b"off" => {
+                self.edits.replace(first, "off");
+                self.not_done_at(line, "is off, because it writes files of the site");
+            }
+            name if name.ends_with("_temp_path") || name.ends_with("_cache_path") => {
+                self.private(first);
+            }
+            name if READ.contains(&name) => self.check_readable(line),
+            _ => {}
+        }
+    }
+
+    /// The defaults of what a scope does not write.
+    fn missing(&mut self, scope: ScopeRef<'_>) {
+        let Some(line) = scope.line() else { return };
+        let writes = |name: &str| scope.lines().iter().any(|line| line.is(name));
+        if scope.context() == Contexts::HTTP {
+            let mut text = String::new();
+            if !writes("access_log") {
+                let path = self.folder.join("access.log");
+                text.push_str(&format!(
+                    "access_log {}; ",
+                    quoted(&path.display().to_string())
+                ));
+                self.out
+                    .access_logs
+                    .push(self.prefix.join("logs/access.log"));
+            }
+            for name in temp_paths().filter(|name| !writes(name)) {
+                let path = self.folder.join(name);
+                text.push_str(&format!("{name} {}; ", quoted(&path.display().to_string())));
+            }
+            self.edits.insert(line, text.trim_end());
+        }
+        if scope.context() == Contexts::SERVER && !writes("listen") {
+            let all = Address::Inet {
+                host: "*".to_owned(),
+                ports: 80..=80,
+            };
+            if let Some(Fate::Moved(address) | Fate::Hidden(address)) =
+                self.fate(&all, line, "http")
+            {
+                let text = format!("listen {};", quoted(&address.to_string()));
+                self.edits.insert(line, &text);
+            }
+        }
+    }
+
+    fn listen(&mut self, line: &Line) {
+        let word = line.argument(0);
+        let Some(address) = Address::parse(&word.text()) else {
+            return;
+        };
+        let is_tls = line.args.iter().any(|word| &*word.bytes == b"ssl");
+        let scheme = if is_tls { "https" } else { "http" };
+        match self.fate(&address, line, scheme) {
+            Some(Fate::Moved(address)) => {
+                self.edits.replace(word, &quoted(&address.to_string()));
+            }
+            Some(Fate::Hidden(address)) => {
+                // Options of the socket that it was need not be those of the one that it is.
+                let kept = line.args.iter().map(Word::text);
+                let kept = kept.filter(|word| OF_SERVERS.contains(&&**word));
+                let words = kept.fold(quoted(&address.to_string()), |words, word| {
+                    format!("{words} {word}")
+                });
+                self.edits.replace_all(&line.args, &words);
+            }
+            None => {}
+        }
+    }
+
+    /// What becomes of an address: the same for all lines that name it. None with an error.
+    fn fate(&mut self, old: &Address, line: &Line, scheme: &'static str) -> Option<Fate> {
+        let key = old.to_string();
+        if let Some(known) = self.addresses.get(&key) {
+            return Some(known.clone());
+        }
+        let fate = match old {
+            Address::Unix(_) => Fate::Moved(self.socket()),
+            Address::Inet { .. } => match old.moved(self.offset) {
+                Ok(new) => match new.probe() {
+                    Ok(()) => Fate::Moved(new),
+                    Err(reason) => {
+                        self.out.not_done.push(format!("{key} → {new} {reason}"));
+                        Fate::Hidden(self.socket())
+                    }
+                },
+                Err(reason) => {
+                    let place = line.position;
+                    self.errors.push(format!(
+                        "[emerg] {reason} in {place}; another --port-offset will do"
+                    ));
+                    return None;
+                }
+            },
+        };
+        if let Fate::Moved(address) = &fate {
+            self.out.moved.push(Moved {
+                old: key.clone(),
+                new: address.clone(),
+                scheme,
+            });
+        }
+        self.addresses.insert(key, fate.clone());
+        Some(fate)
+    }
+
+    /// A socket in the folder; its name is short, as those of sockets must be.
+    fn socket(&mut self) -> Address {
+        let path = self.folder.join(format!("socket-{}", self.sockets));
+        self.sockets += 1;
+        Address::Unix(path.display().to_string())
+    }
+
+    fn access_log(&mut self, word: &Word) {
+        let is_file = !is_elsewhere(&word.bytes) && &*word.bytes != b"off";
+        if is_file && !word.bytes.contains(&b'$') {
+            self.out.access_logs.push(self.prefix.join(word.path()));
+        }
+        if &*word.bytes != b"off" {
+            self.log(word);
+        }
+    }
+
+    /// A log goes into the folder, one to syslog as well. Devices and memory are nobody's.
+    fn log(&mut self, word: &Word) {
+        if word.bytes.starts_with(b"syslog:") {
+            let path = self.folder.join("syslog");
+            self.edits
+                .replace(word, &quoted(&path.display().to_string()));
+        } else if !is_elsewhere(&word.bytes) {
+            self.private(word);
+        }
+    }
+
+    /// Moves a path below the folder: `/var/log/x` becomes `FOLDER/var/log/x`.
+    fn private(&mut self, word: &Word) {
+        let path = self.prefix.join(word.path());
+        let below = path
+            .components()
+            .filter(|part| matches!(part, Component::Normal(_)));
+        let private = self.folder.join(below.collect::<PathBuf>());
+        if let Err(error) = self.make_parents(&private) {
+            let call = format!("mkdir() for \"{}\" failed", private.display());
+            self.errors.push(process::log::failure(&call, &error));
+        }
+        self.edits
+            .replace(word, &quoted(&private.display().to_string()));
+    }
+
+    /// Makes the folder of a file, and where its name has variables, all folders before them. In
+    /// those it is the worker process that makes files.
+    fn make_parents(&self, path: &Path) -> std::io::Result<()> {
+        let has_variable = |path: &Path| path.to_string_lossy().contains('$');
+        let Some(parent) = path
+            .ancestors()
+            .skip(1)
+            .find(|parent| !has_variable(parent))
+        else {
+            return Ok(());
+        };
+        fs::create_dir_all(parent)?;
+        match &self.worker {
+            Some(worker) if has_variable(path) => {
+                std::os::unix::fs::chown(parent, Some(worker.user), None)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_readable(&mut self, line: &Line) {
+        let word = line.argument(0);
+        if word.bytes.contains(&b'$') {
+            return;
+        }
+        // Files of requests start at the prefix, those of TLS and passwords at the configuration;
+        // of these only absolute names are looked at.
+        let is_data = ["root", "alias"].iter().any(|name| line.is(name));
+        let path = match is_data {
+            true => self.prefix.join(word.path()),
+            false => word.path().to_owned(),
+        };
+        if !path.is_absolute() {
+            return;
+        }
+        let read = if path.is_dir() {
+            fs::read_dir(&path).map(drop)
+        } else {
+            fs::File::open(&path).map(drop)
+        };
+        if let Err(error) = read {
+            let call = format!("cannot read \"{}\"", path.display());
+            self.not_done_at(line, &process::log::failure(&call, &error));
+        }
+    }
+
+    fn not_done_at(&mut self, line: &Line, what: &str) {
+        let (name, place) = (line.name.text(), line.position);
+        self.out.not_done.push(format!("{name} {what} in {place}"));
+    }
+}
+
+/// Whether a log goes to no file that could be the running server's.
+fn is_elsewhere(target: &[u8]) -> bool {
+    target.is_empty()
+        || target == b"stderr"
+        || target.starts_with(b"syslog:")
+        || target.starts_with(b"memory:")
+        || target.starts_with(b"/dev/")
+}
+
+/// The directives that name folders for temporary files and have defaults.
+fn temp_paths() -> impl Iterator<Item = &'static str> {
+    registry()
+        .iter()
+        .flat_map(|declared| declared.spec().names())
+        .filter(|name| name.ends_with("_temp_path"))
+}
+
+/// A word in quotes.
+fn quoted(text: &str) -> String {
+    crate::serve::quoted(text)
+}
