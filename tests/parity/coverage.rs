@@ -30,6 +30,7 @@ const DIRECTIVES: &str = "
     gunzip sub_filter sub_filter_once sub_filter_last_modified sub_filter_types
     resolver resolver_timeout
     ssi ssi_last_modified ssi_silent_errors ssi_types ssi_value_length subrequest_output_buffer_size
+    random_index msie_refresh early_hints client_body_early_read
 ";
 
 /// Directives of the issue whose values no client can tell apart, with the reason.
@@ -43,6 +44,9 @@ const INVISIBLE: &str = "
     gzip_buffers          the memory that compression uses
     gunzip_buffers        the memory that decompression uses
     output_buffers        the memory that reading uses
+    directio aio          where bytes are read from
+    aio_write             where bytes are written by
+    keepalive_min_timeout whom a server that ends or is full closes; tests/robustness shows it
     variables_hash_*      the memory of a table
     types_hash_*          the memory of a table
     proxy_buffering       timing only, for a client that reads

@@ -274,3 +274,24 @@ fn a_shared_socket_becomes_one_for_each_thread() {
         }
     });
 }
+
+#[test]
+fn a_protected_idle_connection_outlives_the_order_to_quit() {
+    on_each_engine(|engine| {
+        let http = SITE.replace(
+            "root",
+            "location /kept { keepalive_min_timeout 1s; return 200 kept; } root",
+        );
+        let mut server = Setup::new(engine, &http).start();
+        let (mut plain, mut kept) = (server.connect(), server.connect());
+        assert_eq!(plain.get("/a.txt").status, 200);
+        assert_eq!(kept.get("/kept").status, 200);
+        server.signal("QUIT");
+        assert_eq!(plain.rest().1, End::Closed);
+        let last = kept.get("/kept");
+        assert_eq!(last.status, 200, "it was not idle yet");
+        assert!(last.closes());
+        assert_eq!(kept.rest().1, End::Closed);
+        assert!(server.wait(Duration::from_secs(5)).is_some());
+    });
+}

@@ -89,6 +89,11 @@ pub fn is_msie6(user_agent: &[u8]) -> bool {
     }
 }
 
+/// Whether a user agent is Internet Explorer up to 10, as nginx tells it.
+pub fn is_msie(user_agent: &[u8]) -> bool {
+    memmem::find(user_agent, b"Opera").is_none() && memmem::find(user_agent, b"MSIE ").is_some()
+}
+
 fn trim(mut bytes: &[u8]) -> &[u8] {
     while let Some(rest) = bytes.strip_prefix(b" ") {
         bytes = rest;

@@ -33,6 +33,12 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &POSTPONE_OUTPUT,
     &OUTPUT_BUFFERS,
     &READ_AHEAD,
+    &DIRECTIO,
+    &DIRECTIO_ALIGNMENT,
+    &AIO,
+    &AIO_WRITE,
+    &EPOLL_EVENTS,
+    &WORKER_AIO_REQUESTS,
     &TCP_NOPUSH,
     &SSL_PROTOCOLS,
     &SSL_PREFER_SERVER_CIPHERS,
@@ -67,6 +73,18 @@ accepted! {
     POSTPONE_OUTPUT = "postpone_output", "size", HSL, size,
         "output leaves once a turn of the event loop, whatever its size",
         "Makes nginx hold output back until so many bytes are there.";
+    DIRECTIO_ALIGNMENT = "directio_alignment", "size", HSL, size,
+        "files are always read through the page cache",
+        "Sets the alignment of reads that bypass the page cache.";
+    AIO_WRITE = "aio_write", "on | off", HSL, flag,
+        "files are always written by threads",
+        "Makes nginx write temporary files of proxied responses by its threads.";
+    EPOLL_EVENTS = "epoll_events", "number", Contexts::EVENTS, number,
+        "the engine sizes its list of events itself",
+        "Sets how many events nginx takes from the kernel at once.";
+    WORKER_AIO_REQUESTS = "worker_aio_requests", "number", Contexts::EVENTS, number,
+        "cold files are read by threads, not by requests to the kernel",
+        "Bounds the reads that a worker of nginx has asked the kernel for.";
     READ_AHEAD = "read_ahead", "size", HSL, size,
         "the kernel reads ahead by itself",
         "Tells the kernel how far to read ahead of what is sent.";
@@ -80,6 +98,16 @@ accepted! {
         "Linux has no low-water mark for sending",
         "Makes nginx send only when the kernel takes so many bytes.";
 }
+
+static DIRECTIO: Setting<()> = Setting::new("directio", &["size | off"], directio)
+    .contexts(HSL)
+    .no_effect("files are always read through the page cache")
+    .manual("Makes nginx bypass the page cache for files of at least this size.");
+
+static AIO: Setting<()> = Setting::new("aio", &["on | off | threads[=pool]"], aio)
+    .contexts(HSL)
+    .no_effect("what the page cache holds is sent at once, the rest is always read by threads")
+    .manual("Makes nginx read files without blocking its event loop.");
 
 static OUTPUT_BUFFERS: Setting<()> =
     Setting::new("output_buffers", &["number size"], number_and_size)
@@ -112,6 +140,21 @@ fn size(setter: &Setter<'_>) -> Result<(), Fault> {
 
 fn debug_points(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::enumeration(setter, &[("abort", ()), ("stop", ())])
+}
+
+fn directio(setter: &Setter<'_>) -> Result<(), Fault> {
+    match &*setter.word()?.bytes {
+        b"off" => Ok(()),
+        _ => parse::offset(setter).map(drop),
+    }
+}
+
+fn aio(setter: &Setter<'_>) -> Result<(), Fault> {
+    match &*setter.word()?.bytes {
+        b"on" | b"off" | b"threads" => Ok(()),
+        name if name.starts_with(b"threads=") => Ok(()),
+        _ => Err(Fault::new("\"aio\" directive invalid value")),
+    }
 }
 
 fn number_and_size(setter: &Setter<'_>) -> Result<(), Fault> {

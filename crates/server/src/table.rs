@@ -12,8 +12,8 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{addition, charset, gunzip, gzip, headers, ssi, sub};
 use crate::http::modules::{
     access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
-    gzip_static, index, map, metrics, mirror, mp4, open_file_cache, post_action, proxy, rewrite,
-    split_clients, static_file, stub_status, try_files, upstream,
+    gzip_static, index, map, metrics, mirror, mp4, open_file_cache, post_action, proxy,
+    random_index, rewrite, split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
 
@@ -31,6 +31,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     static_file::HANDLERS,
     stub_status::DIRECTIVES,
     metrics::DIRECTIVES,
+    random_index::RandomIndex::DIRECTIVES,
     index::Index::DIRECTIVES,
     autoindex::AutoIndex::DIRECTIVES,
     open_file_cache::OpenFileCache::DIRECTIVES,
@@ -88,6 +89,7 @@ const MODULES: &[&str] = &[
     "ngx_http_map_module",
     "ngx_http_mirror_module",
     "ngx_http_mp4_module",
+    "ngx_http_random_index_module",
     "ngx_http_rewrite_module",
     "ngx_http_split_clients_module",
     "ngx_http_stub_status_module",

@@ -674,6 +674,7 @@ impl Builder<'_, '_> {
             mirror: Some(compiler.feature_or_report::<Mirror>(scope)?)
                 .filter(|mirror| !mirror.is_off()),
             dav: Some(compiler.feature_or_report::<Dav>(scope)?).filter(|dav| !dav.is_off()),
+            random_index: compiler.feature_or_report(scope)?,
             index: compiler.feature_or_report(scope)?,
             autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,

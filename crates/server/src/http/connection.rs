@@ -6,6 +6,7 @@
 //! lasts (`serve_slowly`).
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub struct Connection {
     pub nodelay: Cell<bool>,
     /// How long it may be idle, by the plan of its last request.
     pub keepalive_timeout: Cell<Duration>,
+    /// How much of that it is not closed early, whatever happens.
+    pub keepalive_min_timeout: Cell<Duration>,
     peer: OnceCell<Address>,
     local: OnceCell<Address>,
     /// The generation it stays with, once a reload has taken its listener away.
@@ -80,6 +83,7 @@ impl Connection {
             idle_since: Cell::new(None),
             nodelay: Cell::new(false),
             keepalive_timeout: Cell::new(Duration::ZERO),
+            keepalive_min_timeout: Cell::new(Duration::ZERO),
             peer: OnceCell::new(),
             local: OnceCell::new(),
             kept: OnceCell::new(),
@@ -355,18 +359,22 @@ fn finish(connection: Rc<Connection>) {
 /// connection: the client closed, was silent for too long, or we are shutting down.
 async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
     let first = connection.requests.get() == 0;
-    if !first && connection.worker.quitting() {
+    let (protected, wait) = match first {
+        true => {
+            let wait = connection.worker.first_byte_timeout(connection);
+            (Duration::ZERO, wait)
+        }
+        false => (
+            connection.keepalive_min_timeout.get(),
+            connection.keepalive_timeout.get(),
+        ),
+    };
+    if !first && protected.is_zero() && connection.worker.quitting() {
         return None;
     }
-    let wait = match first {
-        true => connection.worker.first_byte_timeout(connection),
-        false => connection.keepalive_timeout.get(),
-    };
-    let now = engine::now();
     let counts = connection.worker.counts();
-    connection.idle_since.set(Some(now));
     counts.waiting.add(1);
-    let received = connection.stream.recv_idle(Some(now + wait)).await;
+    let received = wait_idle(connection, protected, wait).await;
     counts.waiting.subtract(1);
     connection.idle_since.set(None);
     match received {
@@ -380,6 +388,28 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
             None
         }
     }
+}
+
+/// Receives within `wait`. For the time of `protected` the connection does not count as idle, so that
+/// nobody closes it; after it, it ends with its worker.
+async fn wait_idle(
+    connection: &Connection,
+    protected: Duration,
+    wait: Duration,
+) -> io::Result<Buffer> {
+    let now = engine::now();
+    if protected.is_zero() {
+        connection.idle_since.set(Some(now));
+        return connection.stream.recv_idle(Some(now + wait)).await;
+    }
+    let received = connection.stream.recv_idle(Some(now + protected)).await;
+    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.worker.quitting()
+    {
+        return received;
+    }
+    connection.idle_since.set(Some(now));
+    connection.stream.recv_idle(Some(now + wait)).await
 }
 
 fn parse(request: &mut Request, bytes: &[u8]) -> Result<Option<usize>, HeadError> {

@@ -191,6 +191,10 @@ settings! {
         "Writes subrequests to the access log too.";
     MSIE_PADDING: bool = "msie_padding", "on | off", parse::flag, HSL, "on",
         "Pads error pages to 512 bytes for MSIE and Chrome, which hide shorter ones.";
+    MSIE_REFRESH: bool = "msie_refresh", "on | off", parse::flag, HSL, "off",
+        "Answers MSIE with a page that refreshes itself instead of a redirect.";
+    KEEPALIVE_MIN_TIMEOUT: Duration = "keepalive_min_timeout", "timeout", parse::milliseconds, HSL, "0",
+        "How long an idle connection is not closed even where it should make room for others or the worker ends.";
     SUBREQUEST_OUTPUT_BUFFER_SIZE: u64 = "subrequest_output_buffer_size", "size", parse::size, HSL, "4k",
         "The largest response of a subrequest that is kept in memory for later use.";
     CLIENT_HEADER_TIMEOUT: Duration = "client_header_timeout", "time", parse::milliseconds, HS, "60s",
@@ -213,6 +217,17 @@ static LARGE_BUFFERS: Setting<(u64, u64)> =
         .arity(Arity::exactly(2))
         .default("4 8k")
         .manual("Number and size of buffers for long heads: no line may be longer than one buffer (414 for the request line, else 400), nor the head than all of them.");
+
+static CLIENT_BODY_EARLY_READ: Setting<Vec<Template>> =
+    Setting::new("client_body_early_read", &["string ..."], |setter| {
+        let words = setter.lines().iter().flat_map(|line| &line.args);
+        words.map(Template::parse).collect()
+    })
+    .contexts(HS)
+    .arity(Arity::at_least(1))
+    .inherit(Inherit::List)
+    .since("1.31.0")
+    .manual("When a request's body is read before its location is looked for, so that $request_body is there for rewriting: where any of the strings is neither empty nor \"0\". Without the directive it is not.");
 
 static KEEPALIVE_TIMEOUT: Setting<(Duration, Option<u64>)> =
     Setting::new("keepalive_timeout", &["timeout [header_timeout]"], keepalive_timeout)
@@ -403,6 +418,10 @@ pub struct Core {
     pub log_subrequest: bool,
     /// `msie_padding`.
     pub msie_padding: bool,
+    /// `msie_refresh`.
+    pub msie_refresh: bool,
+    /// `keepalive_min_timeout`, at most `keepalive_timeout`.
+    pub keepalive_min_timeout: Duration,
     /// `subrequest_output_buffer_size` in bytes.
     pub subrequest_output_buffer_size: usize,
 }
@@ -439,6 +458,8 @@ impl Feature for Core {
         &LOG_NOT_FOUND,
         &LOG_SUBREQUEST,
         &MSIE_PADDING,
+        &MSIE_REFRESH,
+        &KEEPALIVE_MIN_TIMEOUT,
         &MAX_RANGES,
         &SUBREQUEST_OUTPUT_BUFFER_SIZE,
     ];
@@ -481,6 +502,8 @@ impl Feature for Core {
             log_not_found: scope.get(&LOG_NOT_FOUND)?,
             log_subrequest: scope.get(&LOG_SUBREQUEST)?,
             msie_padding: scope.get(&MSIE_PADDING)?,
+            msie_refresh: scope.get(&MSIE_REFRESH)?,
+            keepalive_min_timeout: scope.get(&KEEPALIVE_MIN_TIMEOUT)?.min(keepalive_timeout),
             subrequest_output_buffer_size: scope.get(&SUBREQUEST_OUTPUT_BUFFER_SIZE)? as usize,
         })
     }
@@ -516,10 +539,25 @@ impl Core {
 pub struct ServerCore {
     /// `client_header_timeout`.
     pub client_header_timeout: Duration,
+    /// `client_body_early_read`.
+    early_read: Box<[Text]>,
     limits: h1::Limits,
 }
 
 impl ServerCore {
+    /// Whether `client_body_early_read` may apply to a request.
+    pub fn may_read_early(&self) -> bool {
+        !self.early_read.is_empty()
+    }
+
+    /// Whether this request's body is read before its location is looked for.
+    pub fn reads_early(&self, request: &mut Request) -> bool {
+        self.early_read.iter().any(|condition| {
+            let value = condition.evaluate(request);
+            !value.is_empty() && &*value != b"0"
+        })
+    }
+
     /// Bounds for a request's head.
     pub fn head_limits(&self) -> h1::Limits {
         self.limits
@@ -535,12 +573,18 @@ impl Feature for ServerCore {
         &UNDERSCORES,
         &MERGE_SLASHES,
         &MAX_HEADERS,
+        &CLIENT_BODY_EARLY_READ,
     ];
 
-    fn compile(_compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         let (number, size) = scope.get(&LARGE_BUFFERS)?;
         let first = scope.get(&CLIENT_HEADER_BUFFER_SIZE)?;
+        let early_read = scope.written(&CLIENT_BODY_EARLY_READ)?.unwrap_or_default();
         Ok(ServerCore {
+            early_read: early_read
+                .iter()
+                .map(|template| compiler.text(template))
+                .collect(),
             client_header_timeout: scope.get(&CLIENT_HEADER_TIMEOUT)?,
             limits: h1::Limits {
                 buffer_size: first as usize,

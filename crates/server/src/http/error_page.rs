@@ -188,8 +188,14 @@ pub async fn finish(
         if let Some(step) = take(request, exchange, page) {
             return Ok(Some(step));
         }
+        if refreshes(request) {
+            return send_refresh(request, exchange).await;
+        }
     }
     exchange.no_continue();
+    if matches!(status, 301 | 302) && refreshes(request) {
+        return send_refresh(request, exchange).await;
+    }
     send_page(request, exchange).await
 }
 
@@ -287,6 +293,35 @@ async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Opt
         }
     };
     output::respond(request, exchange, body).await
+}
+
+/// Whether `msie_refresh` applies to a redirect of this client.
+fn refreshes(request: &Request) -> bool {
+    let agent = request.header(Known::UserAgent);
+    request.plan.core.msie_refresh
+        && request.response.location().is_some()
+        && agent.is_some_and(proto::accept::is_msie)
+}
+
+/// Sends a page that leads MSIE to where a redirect would.
+async fn send_refresh(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Step>, Abort> {
+    let response = &mut request.response;
+    let location = response.location().cloned().unwrap_or_default();
+    response.remove_location();
+    let mut page = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
+    proto::uri::escape(&location, proto::uri::Escape::Refresh, &mut page);
+    page.extend_from_slice(b"\"></head><body></body></html>\r\n");
+    request.error_status = 200;
+    response.status = 200;
+    response.clear_ranges();
+    response.clear_last_modified();
+    response.remove(b"ETag");
+    response.content_type = Bytes::from_static(b"text/html");
+    response.content_length = Some(page.len() as u64);
+    output::respond(request, exchange, Body::bytes(page)).await
 }
 
 /// Whether `msie_padding` applies to this client.

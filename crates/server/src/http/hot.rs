@@ -444,6 +444,9 @@ fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
     connection
         .keepalive_timeout
         .set(request.plan.core.keepalive_timeout);
+    connection
+        .keepalive_min_timeout
+        .set(request.plan.core.keepalive_min_timeout);
     if request.plan.core.tcp_nodelay && !connection.nodelay.replace(true) {
         connection.stream.set_nodelay(true);
     }

@@ -20,8 +20,8 @@ use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
     dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, gzip_static::GzipStatic,
     index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
-    post_action::PostAction, proxy::Proxy, rewrite::Script, static_file::Types,
-    try_files::TryFiles,
+    post_action::PostAction, proxy::Proxy, random_index::RandomIndex, rewrite::Script,
+    static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
@@ -96,6 +96,8 @@ pub struct Plan {
     pub mirror: Option<Arc<Mirror>>,
     /// `dav_methods` and its family; `None` where it is off.
     pub dav: Option<Arc<Dav>>,
+    /// `random_index`.
+    pub random_index: Arc<RandomIndex>,
     /// `index`.
     pub index: Arc<Index>,
     /// `autoindex`.

@@ -15,14 +15,14 @@ use proto::method::Method;
 
 use crate::generation::Local;
 use crate::http::background::Background;
-use crate::http::body::RequestBody;
+use crate::http::body::{self, RequestBody};
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::ssi;
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
-    autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy, rewrite,
-    static_file, stub_status, try_files,
+    autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy,
+    random_index, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -191,7 +191,15 @@ pub enum Phase {
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     #[cfg(test)]
     crate::panics::plant(&request.uri);
-    let outcome = match phases(request, exchange, Phase::ServerRewrite).await {
+    let early = match request.depth == 0 && request.server.core.may_read_early() {
+        true => Box::pin(read_early(request, exchange)).await,
+        false => Ok(Step::Next),
+    };
+    let first = match early {
+        Ok(Step::Next) => phases(request, exchange, Phase::ServerRewrite).await,
+        early => early,
+    };
+    let outcome = match first {
         Ok(step) => resume(request, exchange, step).await,
         Err(abort) => Err(abort),
     };
@@ -200,6 +208,22 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         end_background(request, &outcome).await;
     }
     outcome
+}
+
+/// `client_body_early_read`: the body is there before anything looks at the request.
+async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let server = Arc::clone(&request.server);
+    if !request.body.is_announced() || !server.core.reads_early(request) {
+        return Ok(Step::Next);
+    }
+    if let Some(step) = refuse_long_body(request, " while reading client request headers") {
+        return Ok(step);
+    }
+    match body::read(request, exchange).await {
+        Ok(()) => Ok(Step::Next),
+        Err(Ok(status)) => Ok(Step::Finish(status)),
+        Err(Err(abort)) => Err(abort),
+    }
 }
 
 /// Waits for subrequests in the background, whose request has been answered; a request that could
@@ -308,18 +332,23 @@ fn find_location(request: &mut Request) -> Step {
     if request.plan.internal && !request.internal {
         return Step::Finish(404);
     }
+    refuse_long_body(request, "").unwrap_or(Step::Next)
+}
+
+/// 413 where the announced body is longer than the plan in force allows; `doing` is for the log.
+fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     let limit = request.plan.core.client_max_body_size;
-    if request.depth == 0 && limit > 0 && request.body.announced() > limit {
-        crate::log::error!(
-            request,
-            Error,
-            "client intended to send too large body: {} bytes",
-            request.body.announced()
-        );
-        request.body.discard_without_reading();
-        return Step::Finish(413);
+    if request.depth > 0 || limit == 0 || request.body.announced() <= limit {
+        return None;
     }
-    Step::Next
+    crate::log::error!(
+        request,
+        Error,
+        "client intended to send too large body: {} bytes{doing}",
+        request.body.announced()
+    );
+    request.body.discard_without_reading();
+    Some(Step::Finish(413))
 }
 
 /// The content handler of the plan, or files: index, listing, precompressed, plain.
@@ -348,13 +377,15 @@ async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     if !matches!(video, Step::Next) {
         return Ok(video);
     }
-    for source in 0..5 {
+    for source in 0..6 {
         let step = match source {
-            0 => index::serve(request).await,
-            1 => autoindex::serve(request).await,
-            2 if request.plan.dav.is_some() => Box::pin(dav::serve(request, exchange)).await?,
-            2 => Step::Next,
-            3 => gzip_static::serve(request).await,
+            0 if request.plan.random_index.enabled => random_index::serve(request).await,
+            0 => Step::Next,
+            1 => index::serve(request).await,
+            2 => autoindex::serve(request).await,
+            3 if request.plan.dav.is_some() => Box::pin(dav::serve(request, exchange)).await?,
+            3 => Step::Next,
+            4 => gzip_static::serve(request).await,
             _ => static_file::serve(request).await,
         };
         match step {

@@ -87,6 +87,17 @@ impl Response {
         }
     }
 
+    /// Where the client is sent to, wherever that stands.
+    pub fn location(&self) -> Option<&Bytes> {
+        self.location.as_ref().or_else(|| self.field(b"Location"))
+    }
+
+    /// Takes Location away.
+    pub fn remove_location(&mut self) {
+        self.location = None;
+        self.remove(b"Location");
+    }
+
     /// Replaces a field or appends it.
     pub fn set(&mut self, name: &'static str, value: impl Into<Bytes>) {
         self.remove(name.as_bytes());

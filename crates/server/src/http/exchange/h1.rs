@@ -507,6 +507,9 @@ impl H1 {
             self.connection
                 .keepalive_timeout
                 .set(core.keepalive_timeout);
+            self.connection
+                .keepalive_min_timeout
+                .set(core.keepalive_min_timeout);
             return (After::KeepAlive, self.input);
         }
         let unread = !matches!(self.incoming, Incoming::Nothing) || !self.input.is_empty();

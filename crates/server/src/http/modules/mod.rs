@@ -21,6 +21,7 @@ pub mod mp4;
 pub mod open_file_cache;
 pub mod post_action;
 pub mod proxy;
+pub mod random_index;
 pub mod rewrite;
 pub mod split_clients;
 pub mod static_file;

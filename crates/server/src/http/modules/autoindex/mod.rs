@@ -219,7 +219,7 @@ fn callback(request: &Request) -> Result<Option<Vec<u8>>, u16> {
 }
 
 /// The status for a directory that cannot be opened, with nginx's line in the error log.
-fn refused(request: &Request, path: &[u8], error: &io::Error) -> u16 {
+pub(super) fn refused(request: &Request, path: &[u8], error: &io::Error) -> u16 {
     let (path, reason) = (log::Printable(path), log::Errno(error));
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => {
