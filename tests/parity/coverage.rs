@@ -15,7 +15,9 @@ const DIRECTIVES: &str = "
     break map hostnames volatile geo split_clients add_before_body add_after_body addition_types auth_request
     auth_request_set auth_basic auth_basic_user_file auth_delay
     limit_req_zone limit_req limit_req_status limit_req_log_level limit_req_dry_run limit_conn_zone limit_conn
-    limit_conn_status limit_conn_log_level limit_conn_dry_run index autoindex autoindex_exact_size autoindex_localtime types default_type max_ranges etag
+    limit_conn_status limit_conn_log_level limit_conn_dry_run valid_referers secure_link secure_link_md5
+    secure_link_secret modern_browser ancient_browser modern_browser_value ancient_browser_value userid userid_service
+    userid_name userid_domain userid_path userid_expires userid_flags userid_p3p userid_mark index autoindex autoindex_exact_size autoindex_localtime types default_type max_ranges etag
     if_modified_since expires add_header add_trailer charset source_charset override_charset charset_types charset_map
     gzip gzip_vary gzip_proxied gzip_types gzip_comp_level gzip_min_length gzip_disable gzip_http_version gzip_static
     open_file_cache open_file_cache_valid open_file_cache_min_uses open_file_cache_errors limit_rate limit_rate_after

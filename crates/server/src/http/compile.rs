@@ -58,7 +58,8 @@ static LIMIT_EXCEPT: Setting<()> =
     .block()
     .manual("Settings for all methods but the ones named; GET stands for HEAD too.");
 
-static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name ..."], |setter| {
+/// `server_name`
+pub static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name ..."], |setter| {
     Ok(setter.lines().iter().flat_map(|line| line.args.iter().cloned()).collect())
 })
 .contexts(Contexts::SERVER)
@@ -669,6 +670,10 @@ impl Builder<'_, '_> {
                     return None;
                 }
             },
+            referers: compiler.feature_or_report(scope)?,
+            secure_link: compiler.feature_or_report(scope)?,
+            browsers: compiler.feature_or_report(scope)?,
+            userid: compiler.feature_or_report(scope)?,
             post_action: Some(compiler.feature_or_report::<PostAction>(scope)?)
                 .filter(|action| !action.is_off()),
             mirror: Some(compiler.feature_or_report::<Mirror>(scope)?)

@@ -64,6 +64,8 @@ impl Request {
             limit_rate_after: None,
             upstream: None,
             limited: Default::default(),
+            secure_link_expires: None,
+            userid: None,
             background: None,
             script: Default::default(),
             prepared: false,
@@ -161,6 +163,8 @@ impl Request {
     pub fn release(&mut self) -> bool {
         self.connection.release();
         self.limited = Default::default();
+        self.secure_link_expires = None;
+        self.userid = None;
         self.response.clear();
         Rc::get_mut(&mut self.client).is_some()
     }

@@ -165,6 +165,7 @@ pub fn suits(plan: &Plan) -> bool {
     matches!(plan.handler, Handler::Files)
         && plan.script.is_empty()
         && plan.limit_except.is_none()
+        && plan.userid.gives_none()
         && plan.limit_req.is_none()
         && plan.limit_conn.is_none()
         && plan.auth_basic.is_none()

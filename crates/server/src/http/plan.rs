@@ -90,6 +90,14 @@ pub struct Plan {
     pub auth_basic: Option<Arc<AuthBasic>>,
     /// `auth_request`; `None` where it is off.
     pub auth_request: Option<Arc<AuthRequest>>,
+    /// `valid_referers`.
+    pub referers: Arc<crate::http::modules::referer::Referers>,
+    /// `secure_link` and its family.
+    pub secure_link: Arc<crate::http::modules::secure_link::SecureLink>,
+    /// `modern_browser` and its family.
+    pub browsers: Arc<crate::http::modules::browser::Browsers>,
+    /// `userid` and its family.
+    pub userid: Arc<crate::http::filters::userid::UserId>,
     /// `try_files` of this very scope.
     pub try_files: Option<Arc<TryFiles>>,
     /// `mirror`; `None` where it is off.

@@ -87,6 +87,8 @@ impl Request {
     fn start_over(&mut self) {
         self.response.header_only = false;
         self.response.skip_filters = false;
+        self.secure_link_expires = None;
+        self.userid = None;
         self.internal = true;
         self.uri_unchanged = false;
         self.valid_location = true;

@@ -18,7 +18,7 @@ use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::filters::ssi;
+use crate::http::filters::{ssi, userid};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
     autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy,
@@ -159,6 +159,10 @@ pub struct Request {
     pub background: Option<Box<Background>>,
     /// What `limit_req` and `limit_conn` have said of it, and what it holds of them.
     pub limited: Limited,
+    /// The time that `$secure_link` has found in a link.
+    pub secure_link_expires: Option<Bytes>,
+    /// What `userid` knows of the client.
+    pub userid: Option<Box<userid::Seen>>,
     /// Scratch of the rewrite script.
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.

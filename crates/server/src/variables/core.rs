@@ -11,6 +11,7 @@ mod connection;
 mod response;
 mod upstream;
 
+pub(crate) use client::find_cookie;
 pub use connection::append_address;
 
 use std::sync::OnceLock;
@@ -21,7 +22,8 @@ use proto::header::Known;
 use super::{Evaluate, Source};
 use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
-use crate::http::filters::{gzip, ssi};
+use crate::http::filters::{gzip, ssi, userid};
+use crate::http::modules::{browser, referer, secure_link};
 use crate::http::request::Request;
 use crate::log;
 
@@ -82,12 +84,33 @@ pub fn find(name: &str) -> Option<Found> {
         }
         _ => {}
     }
+    if let Some(found) = of_modules(name) {
+        return Some(found);
+    }
     FAMILIES.iter().find_map(|(prefix, evaluate)| {
         let rest = name.strip_prefix(prefix)?;
         let source = Source::Family(*evaluate, rest.as_bytes().into());
         let assignable = !RESERVED.contains(&name);
         Some(Found { source, assignable })
     })
+}
+
+/// Variables of modules that are found out once a request.
+fn of_modules(name: &str) -> Option<Found> {
+    let (evaluate, assignable): (Evaluate, bool) = match name {
+        "ancient_browser" => (browser::ancient_browser, true),
+        "invalid_referer" => (referer::invalid_referer, true),
+        "modern_browser" => (browser::modern_browser, true),
+        "msie" => (browser::msie, true),
+        "secure_link" => (secure_link::secure_link, false),
+        "secure_link_expires" => (secure_link::secure_link_expires, false),
+        "uid_got" => (userid::uid_got, false),
+        "uid_reset" => (|_, _| true, true),
+        "uid_set" => (userid::uid_set, false),
+        _ => return None,
+    };
+    let source = Source::Once(evaluate);
+    Some(Found { source, assignable })
 }
 
 /// Members of families that nginx lets nobody assign.

@@ -1,8 +1,8 @@
 //! What a response passes on its way out.
 //!
 //! [`Filters::for_response`] runs the header filters in nginx's order: conditional requests, added
-//! fields, gunzip, addition, sub, charset, ssi, gzip, ranges. Each looks at `request.response`, changes it, and
-//! stays for the body if there is work to do there. gzip is the exception: it is given to the exchange,
+//! fields, userid, gunzip, addition, sub, charset, ssi, gzip, ranges. Each looks at `request.response`, changes
+//! it, and stays for the body if there is work to do there. gzip is the exception: it is given to the exchange,
 //! because it compresses what included subrequests send as well.
 
 pub mod addition;
@@ -16,6 +16,7 @@ pub mod ssi;
 pub mod sub;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod userid;
 
 use bytes::Bytes;
 use conf::{Fault, Setter};
@@ -45,6 +46,7 @@ impl Filters {
         if main {
             not_modified::check(request)?;
             headers::add(request);
+            userid::add(request);
         }
         filters.gunzip = gunzip::begin(request);
         if main {

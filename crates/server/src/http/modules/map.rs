@@ -278,7 +278,7 @@ impl Kind {
     }
 
     /// The one name that belongs to this key alone.
-    fn named_by(self, key: &[u8]) -> Option<&[u8]> {
+    pub fn named_by(self, key: &[u8]) -> Option<&[u8]> {
         matches!(self, Kind::Exact | Kind::SelfAndBelow).then(|| self.name(key))
     }
 }

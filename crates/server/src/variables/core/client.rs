@@ -193,7 +193,7 @@ fn find_argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 /// The value of a cookie in one field, its name in any case. Spaces around `=` do not count.
-fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     field.split(|byte| *byte == b';').find_map(|pair| {
         let (found, rest) = after_spaces(pair).split_at_checked(name.len())?;
         if !found.eq_ignore_ascii_case(name) {
