@@ -24,6 +24,10 @@ pub(crate) static TABLE: &[&dyn Declared] = &[
     &WORKER_CPU_AFFINITY,
     &WORKER_RLIMIT_NOFILE,
     &WORKER_SHUTDOWN_TIMEOUT,
+    &WORKER_PRIORITY,
+    &WORKER_RLIMIT_CORE,
+    &WORKING_DIRECTORY,
+    &ENV,
     &LOCK_FILE,
     &THREAD_POOL,
     &TIMER_RESOLUTION,
@@ -104,6 +108,39 @@ static WORKER_SHUTDOWN_TIMEOUT: Setting<Duration> =
              before a reload after that. Without it there is no limit.",
         );
 
+static WORKER_PRIORITY: Setting<i32> = Setting::new("worker_priority", &["number"], priority)
+    .contexts(Contexts::MAIN)
+    .default("0")
+    .reload(Reload::NewProcess)
+    .manual(
+        "The nice value of the worker process, from -20 for more of the processor to 19 for less. \
+         Below 0 needs a master with privileges.",
+    );
+
+static WORKER_RLIMIT_CORE: Setting<u64> =
+    Setting::new("worker_rlimit_core", &["size"], parse::offset)
+        .contexts(Contexts::MAIN)
+        .reload(Reload::NewProcess)
+        .manual("The largest core file that the worker process may leave where it crashes.");
+
+static WORKING_DIRECTORY: Setting<PathBuf> =
+    Setting::new("working_directory", &["directory"], parse::path)
+        .contexts(Contexts::MAIN)
+        .reload(Reload::NewProcess)
+        .manual("The working directory of the worker process, which core files are written to.");
+
+static ENV: Setting<Vec<String>> = Setting::new("env", &["variable[=value]"], |setter| {
+    let words = setter.lines().iter().flat_map(|line| &line.args);
+    Ok(words.map(|word| word.text().into_owned()).collect())
+})
+.contexts(Contexts::MAIN)
+.inherit(Inherit::List)
+.reload(Reload::NewProcess)
+.manual(
+    "A variable of the environment that the worker process gets, with the master's value or \
+     another. Otherwise it gets none but TZ.",
+);
+
 static LOCK_FILE: Setting<PathBuf> = Setting::new("lock_file", &["file"], parse::path)
     .contexts(Contexts::MAIN)
     .no_effect("worker threads share memory and need no lock in a file")
@@ -143,6 +180,14 @@ pub(crate) struct MainLevel {
     pub(crate) affinity: Vec<Vec<usize>>,
     /// `worker_rlimit_nofile`
     pub(crate) open_files_max: Option<u64>,
+    /// `worker_priority`
+    pub(crate) priority: i32,
+    /// `worker_rlimit_core`
+    pub(crate) core_size_max: Option<u64>,
+    /// `working_directory`
+    pub(crate) working_directory: Option<PathBuf>,
+    /// `env`
+    pub(crate) environment: Vec<String>,
     /// `worker_shutdown_timeout`
     pub(crate) shutdown_timeout: Option<Duration>,
 }
@@ -173,9 +218,30 @@ impl MainLevel {
             threads,
             affinity: affinity.map_or(Vec::new(), |affinity| affinity.cpus(threads)),
             open_files_max: root.written(&WORKER_RLIMIT_NOFILE)?,
+            priority: root.get(&WORKER_PRIORITY)?,
+            core_size_max: root.written(&WORKER_RLIMIT_CORE)?,
+            working_directory: root.written(&WORKING_DIRECTORY)?,
+            environment: root.written(&ENV)?.unwrap_or_default(),
             shutdown_timeout: root.written(&WORKER_SHUTDOWN_TIMEOUT)?,
         })
     }
+}
+
+/// A number with or without its sign.
+fn priority(setter: &Setter<'_>) -> Result<i32, Fault> {
+    let word = setter.word()?;
+    let invalid = || Fault::new("\"worker_priority\" directive invalid number");
+    let digits = word
+        .bytes
+        .strip_prefix(b"-")
+        .or(word.bytes.strip_prefix(b"+"));
+    let number = parse::number_of(digits.unwrap_or(&word.bytes)).ok_or_else(invalid)?;
+    let number = i32::try_from(number).map_err(|_| invalid())?;
+    Ok(if word.bytes.starts_with(b"-") {
+        -number
+    } else {
+        number
+    })
 }
 
 /// A `user` line: names, not yet looked up, and the place of the first.

@@ -46,6 +46,7 @@ const INVISIBLE: &str = "
     gzip_buffers          the memory that compression uses
     gunzip_buffers        the memory that decompression uses
     output_buffers        the memory that reading uses
+    worker_priority worker_rlimit_core working_directory env    the process's own matter; tests/robustness shows them
     directio aio          where bytes are read from
     aio_write             where bytes are written by
     keepalive_min_timeout whom a server that ends or is full closes; tests/robustness shows it

@@ -103,3 +103,49 @@ fn one_process_does_without_a_master() {
         assert!(server.wait(Duration::from_secs(5)).expect("ends").success());
     });
 }
+
+#[test]
+fn a_worker_process_is_what_the_configuration_makes_of_it() {
+    on_each_engine(|engine| {
+        let mut server = Setup::new(engine, SITE)
+            .main(
+                "worker_priority 5; worker_rlimit_core 1m; working_directory @FOLDER@/temp; \
+                 env HOME; env TIDEGATE_TEST=a=b; env TIDEGATE_UNKNOWN;",
+            )
+            .start();
+        assert_eq!(server.connect().get("/a.txt").status, 200);
+        let worker = server.worker().expect("runs");
+        let read = |file: &str| std::fs::read(format!("/proc/{worker}/{file}")).unwrap_or_default();
+        let status = String::from_utf8_lossy(&read("stat")).into_owned();
+        // The fields after the name in brackets begin with the third.
+        let nice = status
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(16));
+        assert_eq!(nice, Some("5"));
+        let limits = String::from_utf8_lossy(&read("limits")).into_owned();
+        let core = limits
+            .lines()
+            .find(|line| line.starts_with("Max core file size"));
+        assert!(
+            core.is_some_and(|line| line.contains("1048576")),
+            "{limits}"
+        );
+        let directory = std::fs::read_link(format!("/proc/{worker}/cwd")).unwrap();
+        assert_eq!(directory, server.folder.join("temp"));
+        let environment = String::from_utf8_lossy(&read("environ")).into_owned();
+        let has = |entry: &str| environment.split('\0').any(|known| known == entry);
+        assert!(has("TIDEGATE_TEST=a=b"), "{environment}");
+        assert!(!environment.contains("TIDEGATE_UNKNOWN") && !environment.contains("PATH="));
+        if let Ok(home) = std::env::var("HOME") {
+            assert!(has(&format!("HOME={home}")), "{environment}");
+        }
+
+        // What a process cannot change in its life makes a reload start another.
+        server.set_main("worker_priority 7;");
+        server.configure(SITE);
+        assert!(server.reload());
+        assert_ne!(server.worker(), Some(worker));
+        assert_eq!(server.connect().get("/a.txt").status, 200);
+    });
+}

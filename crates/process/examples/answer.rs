@@ -141,6 +141,10 @@ impl Application for Answer {
                 identity: value("user")
                     .map(|user| Identity::resolve(user, Some("nogroup")).unwrap()),
                 open_files_max: value("worker_rlimit_nofile").and_then(|text| text.parse().ok()),
+                priority: 0,
+                core_size_max: None,
+                working_directory: None,
+                environment: Vec::new(),
                 error_logs: vec![LogTarget {
                     key: error_log.map(|path| format!("error_log {path}")),
                     level: process::Level::Debug,

@@ -105,6 +105,14 @@ pub struct MasterSettings {
     pub identity: Option<crate::identity::Identity>,
     /// `worker_rlimit_nofile`: both limits of open files for the worker process.
     pub open_files_max: Option<u64>,
+    /// `worker_priority`: the worker process's nice value; 0 leaves it as it is.
+    pub priority: i32,
+    /// `worker_rlimit_core`: both limits of a core file for the worker process, in bytes.
+    pub core_size_max: Option<u64>,
+    /// `working_directory` of the worker process.
+    pub working_directory: Option<PathBuf>,
+    /// `env`: what of the environment a worker process gets, as `NAME` or `NAME=VALUE`.
+    pub environment: Vec<String>,
     /// The `error_log` lines of the main level.
     pub error_logs: Vec<LogTarget>,
 }

@@ -50,6 +50,9 @@ pub(crate) struct Contents {
 pub(crate) struct ProcessSettings {
     pub(crate) identity: Option<Identity>,
     pub(crate) open_files_max: Option<u64>,
+    pub(crate) priority: i32,
+    pub(crate) core_size_max: Option<u64>,
+    pub(crate) working_directory: Option<PathBuf>,
     pub(crate) error_logs: Vec<LogTarget>,
 }
 
@@ -182,6 +185,11 @@ impl Contents {
         }));
         let open_files_max = self.process.open_files_max;
         writer.option(open_files_max.map(|max| move |writer: &mut Writer| writer.number(max)));
+        writer.number(u64::from(self.process.priority.cast_unsigned()));
+        let core_size_max = self.process.core_size_max;
+        writer.option(core_size_max.map(|max| move |writer: &mut Writer| writer.number(max)));
+        let directory = self.process.working_directory.as_ref();
+        writer.option(directory.map(|path| move |writer: &mut Writer| writer.path(path)));
         writer.list(&self.process.error_logs, |writer, target| {
             writer.number(target.level as u64);
             let key = target.key.as_ref();
@@ -219,6 +227,9 @@ impl Contents {
             })
         })?;
         let open_files_max = reader.option(Reader::number)?;
+        let priority = reader.number32("priority")?.cast_signed();
+        let core_size_max = reader.option(Reader::number)?;
+        let working_directory = reader.option(Reader::path)?;
         let error_logs = reader.list(|reader| {
             let level = reader.number()?;
             let level = Level::ALL.into_iter().find(|known| *known as u64 == level);
@@ -245,6 +256,9 @@ impl Contents {
             process: ProcessSettings {
                 identity,
                 open_files_max,
+                priority,
+                core_size_max,
+                working_directory,
                 error_logs,
             },
             recording: conf::Recording { files, globs },
@@ -383,6 +397,9 @@ mod tests {
                     groups: vec![33, 4],
                 }),
                 open_files_max: Some(20_000),
+                priority: -5,
+                core_size_max: Some(500_000_000),
+                working_directory: Some("/tmp".into()),
                 error_logs: vec![
                     LogTarget {
                         key: Some("log /x".into()),

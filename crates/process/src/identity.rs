@@ -115,6 +115,36 @@ pub(crate) fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     })
 }
 
+/// Gives this thread, and those that it starts from now on, a nice value; 0 leaves it as it is. The
+/// error is the call that failed, in nginx's words.
+pub(crate) fn set_priority(priority: i32) -> Result<(), String> {
+    if priority == 0 {
+        return Ok(());
+    }
+    rustix::process::setpriority_process(None, priority).map_err(|error| {
+        crate::log::failure(&format!("setpriority({priority}) failed"), &error.into())
+    })
+}
+
+/// Sets both limits of a core file, in bytes. The error is the call that failed.
+pub(crate) fn limit_core(wanted: Option<u64>) -> Result<(), String> {
+    let Some(bytes) = wanted else { return Ok(()) };
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    rustix::process::setrlimit(Resource::Core, limit).map_err(|error| {
+        let call = format!("setrlimit(RLIMIT_CORE, {bytes}) failed");
+        crate::log::failure(&call, &error.into())
+    })
+}
+
+/// Lets the kernel write a core file of a process that has changed its user.
+pub(crate) fn allow_core() {
+    // It fails for no other reason than a value that the kernel does not know.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable);
+}
+
 fn user_number(name: &str) -> Result<u32, UnknownName> {
     lookup("getpwnam", name, |name, buffer| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();

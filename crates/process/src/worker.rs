@@ -374,13 +374,28 @@ impl<'a> Session<'a> {
 
 /// Takes the limits and the identity that a worker process has.
 fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<(), String> {
-    if let Err(text) = identity::raise_open_files(settings.open_files_max) {
+    let failures = [
+        identity::set_priority(settings.priority),
+        identity::raise_open_files(settings.open_files_max),
+        identity::limit_core(settings.core_size_max),
+    ];
+    for text in failures.into_iter().filter_map(Result::err) {
         log.write(Level::Alert, text);
     }
     settings
         .identity
         .as_ref()
-        .map_or(Ok(()), identity::Identity::assume)
+        .map_or(Ok(()), identity::Identity::assume)?;
+    if settings.core_size_max.is_some() {
+        identity::allow_core();
+    }
+    match &settings.working_directory {
+        None => Ok(()),
+        Some(path) => std::env::set_current_dir(path).map_err(|error| {
+            let call = format!("chdir(\"{}\") failed", path.display());
+            crate::log::failure(&call, &error)
+        }),
+    }
 }
 
 fn is_readable(descriptor: &impl AsFd) -> bool {

@@ -43,17 +43,29 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts a process: this program again, with the control channel as its standard input.
-    pub(super) fn process(role: Role) -> io::Result<Child> {
+    /// `environment` is what it gets of ours, see [`MasterSettings::environment`].
+    ///
+    /// [`MasterSettings::environment`]: crate::MasterSettings::environment
+    pub(super) fn process(role: Role, environment: &[String]) -> io::Result<Child> {
         let (control, theirs) = control::pair()?;
         let [name, arguments @ ..] = worker::ARGUMENTS;
         let mut command = std::process::Command::new("/proc/self/exe");
-        // As with nginx, nothing of the environment but the time zone reaches a worker.
+        // As with nginx, nothing else of the environment but the time zone reaches a worker.
         command
             .arg0(name)
             .args(arguments)
             .env_clear()
             .stdin(Stdio::from(theirs));
-        if let Some(zone) = std::env::var_os("TZ") {
+        for entry in environment {
+            match entry.split_once('=') {
+                Some((name, value)) => command.env(name, value),
+                None => command.envs(std::env::var_os(entry).map(|value| (entry, value))),
+            };
+        }
+        let is_zone = |entry: &String| entry == "TZ" || entry.starts_with("TZ=");
+        if !environment.iter().any(is_zone)
+            && let Some(zone) = std::env::var_os("TZ")
+        {
             command.env("TZ", zone);
         }
         let process = command.spawn()?;

@@ -286,7 +286,8 @@ impl Master {
     fn start_worker(&mut self) {
         self.restart.started();
         let (command, role) = (self.generation.prepare(), Role::Starting);
-        if self.spawn(role, command).is_none() {
+        let environment = self.generation.needs.master.environment.clone();
+        if self.spawn(role, command, &environment).is_none() {
             self.worker_lost(Duration::ZERO);
         }
     }
@@ -296,9 +297,10 @@ impl Master {
         &mut self,
         role: Role,
         prepare: Command<std::rc::Rc<std::os::fd::OwnedFd>>,
+        environment: &[String],
     ) -> Option<u64> {
         let spawned = if self.own_process {
-            Child::process(role)
+            Child::process(role, environment)
         } else {
             Child::thread(role, self.application)
         };

@@ -59,6 +59,9 @@ impl Generation {
         let process = ProcessSettings {
             identity: needs.master.identity.clone(),
             open_files_max: needs.master.open_files_max,
+            priority: needs.master.priority,
+            core_size_max: needs.master.core_size_max,
+            working_directory: needs.master.working_directory.clone(),
             error_logs: needs.master.error_logs.clone(),
         };
         let (options, keys) = (options.clone(), descriptors.keys());
@@ -134,7 +137,10 @@ impl Master {
                     .for_each(|child| child.send(prepare.clone()));
                 Some(id)
             }
-            None => self.spawn(Role::Candidate, prepare),
+            None => {
+                let environment = next.needs.master.environment.clone();
+                self.spawn(Role::Candidate, prepare, &environment)
+            }
         };
         let deadline = Instant::now() + PREPARE_LIMIT;
         match target {
