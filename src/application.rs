@@ -174,7 +174,11 @@ pub(crate) fn environment<'a>(files: &'a dyn Files, options: &'a Options) -> Env
         files,
         default_error_log: match &options.error_log {
             ErrorLog::Stderr => Destination::Stderr,
-            ErrorLog::File(path) => Destination::File(path.clone()),
+            // It is below the prefix already, which the server puts before it as before every path.
+            ErrorLog::File(path) => {
+                let below = path.strip_prefix(&options.prefix).unwrap_or(path);
+                Destination::File(below.to_owned())
+            }
         },
         privileged: process::identity::is_superuser(),
     }

@@ -291,6 +291,21 @@ fn one_life() {
 }
 
 #[test]
+fn a_relative_prefix_stands_before_a_path_once() {
+    let conf = "events {} pid nginx.pid; http { access_log off; server { listen unix:PREFIX/s; } }";
+    let prefix = Prefix::new(conf);
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .current_dir(prefix.0.parent().unwrap())
+        .arg("-p")
+        .arg(prefix.0.file_name().unwrap())
+        .args(["-c", "nginx.conf", "-e", "error.log", "-t"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+}
+
+#[test]
 fn a_pid_file_of_a_live_process_stops_a_start() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -86,18 +86,24 @@ impl Address {
         Ok(())
     }
 
+    /// A host and a port that lead here from this machine; none to a Unix socket.
+    pub(super) fn target(&self) -> Option<(String, u16)> {
+        let Address::Inet { host, ports } = self else {
+            return None;
+        };
+        let host = match host.as_str() {
+            "*" | "0.0.0.0" => "127.0.0.1",
+            "[::]" => "[::1]",
+            host => host,
+        };
+        Some((host.to_owned(), *ports.start()))
+    }
+
     /// As a URL of the first port, reachable from this machine.
     pub(super) fn url(&self, scheme: &str) -> String {
-        match self {
-            Address::Unix(path) => format!("unix:{path}"),
-            Address::Inet { host, ports } => {
-                let host = match host.as_str() {
-                    "*" | "0.0.0.0" => "127.0.0.1",
-                    "[::]" => "[::1]",
-                    host => host,
-                };
-                format!("{scheme}://{host}:{}/", ports.start())
-            }
+        match self.target() {
+            Some((host, port)) => format!("{scheme}://{host}:{port}/"),
+            None => self.to_string(),
         }
     }
 }

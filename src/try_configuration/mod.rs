@@ -7,6 +7,7 @@
 //!
 //! Deliberately not changed: whom requests are passed on to, what they do there, and what is read.
 
+mod against;
 mod edits;
 mod listen;
 mod rewrite;
@@ -18,13 +19,16 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conf::{Disk, Files};
 use process::{Action, ErrorLog, Options};
+use rustix::process::Signal;
 
 use crate::application::{Texts, Tidegate, registry};
 use crate::cli::paths;
 use crate::private_folder::PrivateFolder;
+use against::{Outcome, Replay};
 use rewrite::Rewritten;
 
 /// Run a configuration beside the server that runs by it
@@ -43,6 +47,8 @@ pub(crate) struct Arguments {
     /// temporary one, which goes at the end
     #[arg(long, value_name = "DIRECTORY")]
     folder: Option<PathBuf>,
+    #[command(flatten)]
+    against: against::Arguments,
 }
 
 /// Runs the configuration until the process is told to end.
@@ -70,6 +76,7 @@ struct Trial {
     options: Options,
     texts: Texts,
     announcement: String,
+    replay: Option<Replay>,
     /// Removed when it is dropped, at the end.
     _folder: PrivateFolder,
 }
@@ -132,7 +139,14 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         let text = format!("nothing is left to listen on:\n  {reasons}");
         return Err(Refused::line(&text));
     }
-    let announcement = announcement(&options.conf_path, &rewritten, &folder);
+    let replay = arguments
+        .against
+        .replay(&rewritten.moved, &rewritten.access_logs)
+        .map_err(|text| Refused::line(&text))?;
+    let mut announcement = announcement(&options.conf_path, &rewritten, &folder);
+    if replay.is_none() {
+        announcement.push_str("Ctrl-C ends it.\n");
+    }
     let mut texts = rewritten.texts;
     texts.extend(left_out.into_keys().map(|path| (path, Vec::new())));
     options.globals = rewritten.globals;
@@ -140,6 +154,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         options,
         texts: Texts(texts),
         announcement,
+        replay,
         _folder: folder,
     })
 }
@@ -154,15 +169,52 @@ impl Trial {
                 return crate::fail(&process::log::failure("dup() failed", &error));
             }
         };
+        let is_comparison = self.replay.is_some();
+        let replay = Mutex::new(self.replay);
+        let outcome = Arc::new(Mutex::new(None));
+        let found = Arc::clone(&outcome);
         let tidegate = Tidegate {
             texts: self.texts,
             serving: Some(Box::new(move || {
                 let _ = (&terminal).write_all(announcement.as_bytes());
+                if let Some(replay) = lock(&replay).take() {
+                    compare(replay, Arc::clone(&found));
+                }
             })),
         };
         // It lives as long as the process, which is what a leak is.
-        process::run(self.options, Box::leak(Box::new(tidegate)))
+        let code = process::run(self.options, Box::leak(Box::new(tidegate)));
+        let outcome = *lock(&outcome);
+        match outcome {
+            Some(Outcome::Same) => ExitCode::SUCCESS,
+            Some(Outcome::Different) => ExitCode::from(1),
+            Some(Outcome::Failed) => ExitCode::from(2),
+            // Ended before all was compared.
+            None if is_comparison => ExitCode::from(2),
+            None => code,
+        }
     }
+}
+
+/// Compares on a thread of its own, and ends the trial when that is done.
+fn compare(replay: Replay, outcome: Arc<Mutex<Option<Outcome>>>) {
+    let end = || {
+        // Every request has been answered: nothing is lost by an end at once.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
+    };
+    let body = move || {
+        let found = replay.run();
+        *lock(&outcome) = Some(found);
+        end();
+    };
+    let thread = std::thread::Builder::new().name("replay".to_owned());
+    if thread.spawn(body).is_err() {
+        end();
+    }
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Refused> {
@@ -204,7 +256,6 @@ fn announcement(conf_path: &Path, rewritten: &Rewritten, folder: &PrivateFolder)
     }
     let folder = folder.path().display();
     text.push_str(&format!("Logs and whatever else it writes: {folder}\n"));
-    text.push_str("Ctrl-C ends it.\n");
     text
 }
 

@@ -6,7 +6,10 @@ use std::path::Path;
 
 /// Our crates, each with those of ours that it may depend on. `base` may be seen by all.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("tidegate", &["process", "server", "load", "conf", "engine"]),
+    (
+        "tidegate",
+        &["process", "server", "load", "proto", "conf", "engine"],
+    ),
     ("base", &[]),
     ("engine", &["netstack"]),
     ("netstack", &[]),

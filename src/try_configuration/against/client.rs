@@ -1,0 +1,308 @@
+//! A client of HTTP/1.1 that waits for each answer, over connections that stay open.
+//!
+//! Deliberately not here: TLS, proxies, redirects, bodies of requests, requests in parallel.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use proto::h1::chunked::Decoder;
+use proto::h1::response::{self, ResponseBody, ResponseHead};
+
+/// How long a server may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// The longest head of a response, in bytes.
+const HEAD_LENGTH_MAX: usize = 256 * 1024;
+
+/// How much of a body is kept, in bytes: enough for a page that a server makes itself.
+const KEPT_MAX: usize = 64 * 1024;
+
+/// A request of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) is_head: bool,
+    pub(super) target: Vec<u8>,
+    pub(super) referer: Option<Vec<u8>>,
+    pub(super) user_agent: Option<Vec<u8>>,
+}
+
+impl Request {
+    fn method(&self) -> &'static str {
+        if self.is_head { "HEAD" } else { "GET" }
+    }
+}
+
+/// Method and target, safe to print.
+impl fmt::Display for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.method(), self.target.escape_ascii())
+    }
+}
+
+/// A response.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// Names and values, in order.
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+    pub(super) body: Body,
+}
+
+/// What is remembered of a body.
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    pub(super) length: u64,
+    hasher: DefaultHasher,
+    /// Its beginning.
+    kept: Vec<u8>,
+}
+
+impl Body {
+    fn add(&mut self, bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        self.hasher.write(bytes);
+        let room = KEPT_MAX.saturating_sub(self.kept.len());
+        self.kept
+            .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+    }
+
+    /// All of it, where it is short.
+    pub(super) fn whole(&self) -> Option<&[u8]> {
+        (self.kept.len() as u64 == self.length).then_some(&*self.kept)
+    }
+
+    /// Equal bodies have equal ones.
+    pub(super) fn digest(&self) -> u64 {
+        self.hasher.finish()
+    }
+}
+
+/// One server.
+pub(super) struct Client {
+    /// As TcpStream takes it.
+    address: String,
+    host_header: String,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Bytes that were received and not looked at.
+    unread: Vec<u8>,
+}
+
+impl Client {
+    /// A client of a host (an IP address of version 6 in brackets). Nothing is connected yet.
+    pub(super) fn new(host: &str, port: u16, host_header: &str) -> Client {
+        Client {
+            address: format!("{host}:{port}"),
+            host_header: host_header.to_owned(),
+            connection: None,
+        }
+    }
+
+    /// Sends a request and waits for its answer. A server may have closed a connection that stood
+    /// open, so then another one is tried.
+    pub(super) fn ask(&mut self, request: &Request) -> Result<Answer, String> {
+        let explain = |error: io::Error| process::log::failure("no answer", &error);
+        if let Some(mut connection) = self.connection.take()
+            && let Ok(answer) = self.ask_on(&mut connection, request)
+        {
+            return Ok(self.keep(connection, answer));
+        }
+        let mut connection = self.connect().map_err(explain)?;
+        let answer = self.ask_on(&mut connection, request).map_err(explain)?;
+        Ok(self.keep(connection, answer))
+    }
+
+    fn keep(&mut self, connection: Connection, (answer, stays): (Answer, bool)) -> Answer {
+        self.connection = stays.then_some(connection);
+        answer
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let stream = TcpStream::connect(&self.address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        Ok(Connection {
+            stream,
+            unread: Vec::new(),
+        })
+    }
+
+    /// The answer, and whether the connection takes another request.
+    fn ask_on(&self, connection: &mut Connection, request: &Request) -> io::Result<(Answer, bool)> {
+        let mut head = format!("{} ", request.method()).into_bytes();
+        head.extend_from_slice(&request.target);
+        head.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        head.extend_from_slice(self.host_header.as_bytes());
+        for (name, value) in [
+            ("Referer", &request.referer),
+            ("User-Agent", &request.user_agent),
+        ] {
+            if let Some(value) = value {
+                head.extend_from_slice(format!("\r\n{name}: ").as_bytes());
+                head.extend_from_slice(value);
+            }
+        }
+        head.extend_from_slice(b"\r\n\r\n");
+        connection.stream.write_all(&head)?;
+        connection.answer(request.is_head)
+    }
+}
+
+impl Connection {
+    fn answer(&mut self, to_head: bool) -> io::Result<(Answer, bool)> {
+        let mut head = ResponseHead::default();
+        let length = loop {
+            match response::parse(&self.unread, &mut head).map_err(|_| invalid("head"))? {
+                // What comes before an answer (RFC 9110, section 15.2) is not compared.
+                Some(length) if (100..200).contains(&head.status()) => {
+                    self.unread.drain(..length);
+                }
+                Some(length) => break length,
+                None if self.unread.len() > HEAD_LENGTH_MAX => return Err(invalid("head")),
+                None => self.receive()?,
+            }
+        };
+        let field = |field: &proto::h1::Field| {
+            let name = String::from_utf8_lossy(field.name(&self.unread)).into_owned();
+            (name, field.value(&self.unread).to_vec())
+        };
+        let headers = head.fields().iter().map(field).collect();
+        self.unread.drain(..length);
+        let framing = head.body(to_head);
+        let body = match framing {
+            ResponseBody::None => Body::default(),
+            ResponseBody::Length(length) => self.sized(length)?,
+            ResponseBody::Chunked => self.chunked()?,
+            ResponseBody::UntilClose => self.until_close()?,
+        };
+        let stays = !head.closes() && framing != ResponseBody::UntilClose;
+        let answer = Answer {
+            status: head.status(),
+            headers,
+            body,
+        };
+        Ok((answer, stays))
+    }
+
+    fn sized(&mut self, length: u64) -> io::Result<Body> {
+        let mut body = Body::default();
+        while body.length < length {
+            if self.unread.is_empty() {
+                self.receive()?;
+            }
+            let left = usize::try_from(length - body.length).unwrap_or(usize::MAX);
+            let count = self.unread.len().min(left);
+            body.add(self.unread.get(..count).unwrap_or_default());
+            self.unread.drain(..count);
+        }
+        Ok(body)
+    }
+
+    fn chunked(&mut self) -> io::Result<Body> {
+        let mut body = Body::default();
+        let mut decoder = Decoder::new();
+        loop {
+            let decoded = decoder
+                .decode(&self.unread)
+                .map_err(|_| invalid("chunked body"))?;
+            body.add(self.unread.get(decoded.data.clone()).unwrap_or_default());
+            self.unread.drain(..decoded.consumed);
+            if decoded.done {
+                return Ok(body);
+            }
+            if decoded.data.is_empty() {
+                self.receive()?;
+            }
+        }
+    }
+
+    fn until_close(&mut self) -> io::Result<Body> {
+        let mut body = Body::default();
+        loop {
+            body.add(&self.unread);
+            self.unread.clear();
+            match self.receive() {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(body),
+                received => received?,
+            }
+        }
+    }
+
+    /// Waits for more bytes.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 16 * 1024];
+        match self.stream.read(&mut buffer)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.unread
+                    .extend_from_slice(buffer.get(..count).unwrap_or_default());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("invalid {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn answers_of_every_framing_are_read_whole() {
+        let answers: [&[u8]; 4] = [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\n\r\nhello",
+            b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n",
+            b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n\r\nhello",
+        ];
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            for answer in answers {
+                let mut buffer = [0; 1000];
+                let count = stream.read(&mut buffer).unwrap();
+                let request = String::from_utf8_lossy(&buffer[..count]).into_owned();
+                let expected = "GET /a HTTP/1.1\r\nHost: name\r\nUser-Agent: test\r\n\r\n";
+                assert_eq!(request, expected);
+                // Byte by byte, so that nothing comes whole.
+                answer
+                    .iter()
+                    .for_each(|byte| stream.write_all(&[*byte]).unwrap());
+            }
+        });
+        let mut client = Client::new("127.0.0.1", port, "name");
+        let request = Request {
+            is_head: false,
+            target: b"/a".to_vec(),
+            referer: None,
+            user_agent: Some(b"test".to_vec()),
+        };
+        let mut ask = || client.ask(&request).unwrap();
+        let first = ask();
+        assert_eq!(first.headers[1], ("X-A".to_owned(), b"b".to_vec()));
+        assert_eq!(
+            (first.status, first.body.whole()),
+            (200, Some(&b"hello"[..]))
+        );
+        let second = ask();
+        assert_eq!(
+            (second.status, second.body.digest()),
+            (404, first.body.digest())
+        );
+        assert_eq!(ask().body.length, 0);
+        assert_eq!(ask().body.length, 5);
+        server.join().unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! What makes two answers different.
+//!
+//! Not compared: what is about the connection or the moment, the server's own name, the port in a
+//! redirect to the server itself, and what the running server itself answers differently when it
+//! is asked twice.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::client::{Answer, Client, Request};
+
+/// Headers of the connection, the moment and the server's name.
+const IGNORED: [&str; 7] = [
+    "date",
+    "server",
+    "age",
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    // Follows from the body, which is compared, but for HEAD.
+    "content-length",
+];
+
+/// Different requests whose differences are printed.
+const PRINTED_MAX: usize = 100;
+
+/// One of the two servers.
+pub(super) struct Side {
+    pub(super) client: Client,
+    pub(super) port: u16,
+}
+
+/// What was found so far.
+pub(super) struct Comparison {
+    ignored: Vec<String>,
+    /// By request: what differs, and how often it was asked.
+    found: BTreeMap<String, (Vec<Difference>, usize)>,
+    /// Requests whose answers are not always the same.
+    varying: usize,
+}
+
+/// What is to be said in the end.
+pub(super) struct Report {
+    /// The different requests, each with what differs.
+    pub(super) text: String,
+    pub(super) different: usize,
+    pub(super) varying: usize,
+}
+
+/// One aspect of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Difference {
+    /// `status`, the name of a header, or `body`.
+    aspect: String,
+    live: String,
+    trial: String,
+}
+
+/// An answer as it is compared: aspects with their values.
+type Aspects = BTreeMap<String, String>;
+
+impl Comparison {
+    /// Nothing yet; headers of these names are not compared.
+    pub(super) fn new(ignored: &[String]) -> Comparison {
+        let own = IGNORED.iter().map(|name| (*name).to_owned());
+        let further = ignored.iter().map(|name| name.to_ascii_lowercase());
+        Comparison {
+            ignored: own.chain(further).collect(),
+            found: BTreeMap::new(),
+            varying: 0,
+        }
+    }
+
+    /// Asks both, and compares; the error says who did not answer.
+    pub(super) fn ask(
+        &mut self,
+        request: &Request,
+        live: &mut Side,
+        trial: &mut Side,
+    ) -> Result<(), String> {
+        let first = |side: &mut Side, name: &str| {
+            let answer = side.client.ask(request);
+            let answer = answer.map_err(|error| format!("the {name} server gave {error}"))?;
+            Ok::<_, String>(self.aspects(request, &answer, side.port))
+        };
+        let expected = first(live, "running")?;
+        let found = first(trial, "tried")?;
+        let mut differences = differences(&expected, &found);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        // What is never the same twice says nothing.
+        let again = first(live, "running")?;
+        let before = differences.len();
+        differences.retain(|one| again.get(&one.aspect) == expected.get(&one.aspect));
+        if differences.is_empty() {
+            self.varying += usize::from(before > 0);
+        } else {
+            let entry = self.found.entry(request.to_string()).or_default();
+            entry.0 = differences;
+            entry.1 += 1;
+        }
+        Ok(())
+    }
+
+    /// What there is to say.
+    pub(super) fn report(&self) -> Report {
+        let mut text = String::new();
+        for (request, (differences, count)) in self.found.iter().take(PRINTED_MAX) {
+            let times = if *count > 1 {
+                format!("  ({count} times)")
+            } else {
+                String::new()
+            };
+            let _ = writeln!(text, "{request}{times}");
+            for Difference {
+                aspect,
+                live,
+                trial,
+            } in differences
+            {
+                let _ = writeln!(text, "  {aspect}: {live} → {trial}");
+            }
+        }
+        if let Some(more) = self.found.len().checked_sub(PRINTED_MAX + 1) {
+            let _ = writeln!(text, "… and {} more", more + 1);
+        }
+        Report {
+            text,
+            different: self.found.values().map(|(_, count)| count).sum(),
+            varying: self.varying,
+        }
+    }
+
+    fn aspects(&self, request: &Request, answer: &Answer, port: u16) -> Aspects {
+        let mut aspects = Aspects::new();
+        aspects.insert("status".to_owned(), answer.status.to_string());
+        for (name, value) in &answer.headers {
+            if self.ignored.contains(&name.to_ascii_lowercase()) {
+                continue;
+            }
+            let value = value.escape_ascii().to_string();
+            let value = if name.eq_ignore_ascii_case("location") {
+                without_port(&value, port)
+            } else {
+                value
+            };
+            // A header that comes twice has two values.
+            aspects
+                .entry(name.clone())
+                .and_modify(|values| values.push_str(&format!(", {value}")))
+                .or_insert(value);
+        }
+        let server = header(answer, "server").unwrap_or_default();
+        if request.is_head {
+            let length = header(answer, "content-length").unwrap_or("none");
+            let length = without_server_name(answer, length, server);
+            aspects.insert("length".to_owned(), length);
+        } else {
+            aspects.insert("body".to_owned(), body(answer, server));
+        }
+        aspects
+    }
+}
+
+/// What is different, status first, body last.
+fn differences(live: &Aspects, trial: &Aspects) -> Vec<Difference> {
+    let order = |aspect: &str| match aspect {
+        "status" => 0,
+        "body" | "length" => 2,
+        _ => 1,
+    };
+    let mut names: Vec<&String> = live.keys().chain(trial.keys()).collect();
+    names.sort_by_key(|name| (order(name), *name));
+    names.dedup();
+    let shown = |value: Option<&String>| value.map_or("(none)".to_owned(), String::clone);
+    let difference = |name: &String| Difference {
+        aspect: name.clone(),
+        live: shown(live.get(name)),
+        trial: shown(trial.get(name)),
+    };
+    names
+        .into_iter()
+        .filter(|name| live.get(*name) != trial.get(*name))
+        .map(difference)
+        .collect()
+}
+
+fn header<'a>(answer: &'a Answer, wanted: &str) -> Option<&'a str> {
+    let mut headers = answer.headers.iter();
+    let found = headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+    found.and_then(|(_, value)| std::str::from_utf8(value).ok())
+}
+
+/// A redirect that names the port of its own server, without that.
+fn without_port(location: &str, port: u16) -> String {
+    let Some(rest) = location.strip_prefix("http://") else {
+        return location.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
+    let own = format!(":{port}");
+    let host = authority.strip_suffix(&own).unwrap_or(authority);
+    format!("http://{host}{path}")
+}
+
+/// A body in a word: its length and digest. A server's own pages end with its name, which is taken
+/// out of them before.
+fn body(answer: &Answer, server: &str) -> String {
+    let digest = |length: u64, digest: u64| format!("{length} bytes ({digest:016x})");
+    let name = format!("<hr><center>{server}</center>");
+    let page = answer
+        .body
+        .whole()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+        .filter(|page| !server.is_empty() && answer.status >= 300 && page.contains(&name));
+    match page {
+        Some(page) => {
+            use std::hash::Hasher;
+            let page = page.replace(&name, "<hr><center></center>");
+            let mut hasher = std::hash::DefaultHasher::new();
+            hasher.write(page.as_bytes());
+            digest(page.len() as u64, hasher.finish())
+        }
+        None => digest(answer.body.length, answer.body.digest()),
+    }
+}
+
+/// The length that the answer to HEAD announces. Where it is that of a page of the server's own,
+/// the length of the server's name is no part of it.
+fn without_server_name(answer: &Answer, length: &str, server: &str) -> String {
+    let is_page = answer.status >= 300
+        && header(answer, "content-type").is_some_and(|kind| kind.starts_with("text/html"));
+    let bare = length
+        .parse::<usize>()
+        .ok()
+        .and_then(|length| length.checked_sub(server.len()))
+        .filter(|_| is_page);
+    bare.map_or(length.to_owned(), |bare| {
+        format!("{bare} and the server's name")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_to_the_server_itself_names_no_port() {
+        assert_eq!(without_port("http://a:81/b", 81), "http://a/b");
+        assert_eq!(without_port("http://a/b:81", 81), "http://a/b:81");
+        assert_eq!(without_port("http://a:82/b", 81), "http://a:82/b");
+        assert_eq!(without_port("/b", 81), "/b");
+    }
+
+    #[test]
+    fn differences_are_named_in_order() {
+        let aspects = |pairs: &[(&str, &str)]| -> Aspects {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+                .collect()
+        };
+        let live = aspects(&[("status", "200"), ("X", "1"), ("body", "a"), ("Y", "2")]);
+        let trial = aspects(&[("status", "404"), ("X", "1"), ("body", "b"), ("A", "3")]);
+        let found = differences(&live, &trial);
+        let found: Vec<String> = found
+            .iter()
+            .map(|one| format!("{} {} {}", one.aspect, one.live, one.trial))
+            .collect();
+        assert_eq!(
+            found,
+            ["status 200 404", "A (none) 3", "Y 2 (none)", "body a b"]
+        );
+    }
+}
