@@ -9,7 +9,7 @@ use crate::events::Events;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
-use crate::http::filters::{addition, charset, gunzip, gzip, headers, ssi, sub};
+use crate::http::filters::{addition, charset, gunzip, gzip, headers, slice, ssi, sub};
 use crate::http::modules::{
     access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
     gzip_static, index, map, metrics, mirror, mp4, open_file_cache, post_action, proxy,
@@ -40,6 +40,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     try_files::DIRECTIVES,
     mirror::Mirror::DIRECTIVES,
     dav::Dav::DIRECTIVES,
+    slice::SliceSize::DIRECTIVES,
     flv::DIRECTIVES,
     mp4::HANDLERS,
     mp4::Mp4::DIRECTIVES,
@@ -98,6 +99,7 @@ const MODULES: &[&str] = &[
     "ngx_http_referer_module",
     "ngx_http_rewrite_module",
     "ngx_http_secure_link_module",
+    "ngx_http_slice_filter_module",
     "ngx_http_split_clients_module",
     "ngx_http_userid_filter_module",
     "ngx_http_stub_status_module",

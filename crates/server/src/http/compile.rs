@@ -680,6 +680,7 @@ impl Builder<'_, '_> {
                 .filter(|mirror| !mirror.is_off()),
             dav: Some(compiler.feature_or_report::<Dav>(scope)?).filter(|dav| !dav.is_off()),
             random_index: compiler.feature_or_report(scope)?,
+            slice: compiler.feature_or_report(scope)?,
             index: compiler.feature_or_report(scope)?,
             autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,

@@ -67,6 +67,7 @@ impl Request {
             secure_link_expires: None,
             userid: None,
             background: None,
+            slices: None,
             script: Default::default(),
             prepared: false,
             repeatable: None,
@@ -114,6 +115,7 @@ impl Request {
         self.limit_rate_after = None;
         self.upstream = None;
         self.background = None;
+        self.slices = None;
         self.prepared = false;
         self.repeatable = None;
         self.answer = None;

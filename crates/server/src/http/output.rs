@@ -12,7 +12,7 @@ use engine::file::File;
 
 use crate::http::ahead::Ahead;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::filters::{self, Filters, ssi};
+use crate::http::filters::{self, Filters, slice, ssi};
 use crate::http::modules::proxy::UpstreamBody;
 use crate::http::request::{self, Request, Step};
 use crate::log;
@@ -122,10 +122,17 @@ pub async fn respond(
         exchange.forbid_lingering();
     }
     request.keepalive = exchange.keeps_alive(request);
+    let body_start = slice::begin(request)?;
     let mut filters = match Filters::for_response(request, exchange) {
         Ok(filters) => filters,
         Err(status) => return Ok(Some(Step::Finish(status))),
     };
+    if request.slices.is_some() {
+        filters.seek(body_start);
+        if let Some(range) = filters.asked() {
+            slice::narrow(request, range.start, range.end);
+        }
+    }
     if request.depth == 0 {
         exchange.send_head(request)?;
         if request.response.header_only {
@@ -152,6 +159,9 @@ pub async fn respond(
         let stub = Piece::Bytes(stub.text);
         send_piece(request, exchange, &mut filters, stub).await?;
     }
+    if request.slices.is_some() && request.depth == 0 {
+        send_slices(request, exchange, &mut filters).await?;
+    }
     if request.depth == 0 && request.response.expect_trailers {
         filters::headers::trailers(request);
     }
@@ -160,6 +170,63 @@ pub async fn respond(
         exchange.end(request).await?;
     }
     Ok(None)
+}
+
+/// Fetches and sends what follows the first part of a response that is fetched in parts.
+async fn send_slices(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+) -> Result<(), Abort> {
+    while let Some(start) = request.slices.as_mut().and_then(|slices| slices.advance()) {
+        let Some(mut child) = request.slice_subrequest() else {
+            return Err(Abort::Internal("no subrequest for a slice"));
+        };
+        filters.seek(start);
+        let outcome = Box::pin(send_slice(request, exchange, filters, &mut child)).await;
+        if child.plan.core.log_subrequest {
+            log::write_access(&mut child);
+        }
+        request.absorb_slice(&mut child);
+        outcome?;
+    }
+    request.slices = None;
+    Ok(())
+}
+
+async fn send_slice(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    child: &mut Request,
+) -> Result<(), Abort> {
+    let body = match request::content(child, exchange).await? {
+        Step::Respond(body) => body,
+        Step::Finish(status) => {
+            child.response.status = status;
+            Body::Empty
+        }
+        _ => Body::Empty,
+    };
+    if let Some(mut slices) = child.slices.take() {
+        let checked = slice::check_next(child, &mut slices);
+        child.slices = Some(slices);
+        checked?;
+    }
+    match body {
+        Body::Empty => {}
+        Body::Pieces(pieces) => {
+            for piece in pieces {
+                send_piece(request, exchange, filters, piece).await?;
+            }
+        }
+        Body::Upstream(mut upstream) => {
+            while let Some(piece) = upstream.next(child, exchange).await? {
+                send_piece(request, exchange, filters, piece).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// One piece of the source through the request's own filters. Ranges are cut out of files as they

@@ -12,8 +12,8 @@ use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
-    addition::Addition, charset::Charset, gunzip::Gunzip, gzip::Gzip, headers::Headers, ssi::Ssi,
-    sub::Sub,
+    addition::Addition, charset::Charset, gunzip::Gunzip, gzip::Gzip, headers::Headers,
+    slice::SliceSize, ssi::Ssi, sub::Sub,
 };
 use crate::http::location::Locations;
 use crate::http::modules::{
@@ -106,6 +106,8 @@ pub struct Plan {
     pub dav: Option<Arc<Dav>>,
     /// `random_index`.
     pub random_index: Arc<RandomIndex>,
+    /// `slice`.
+    pub slice: Arc<SliceSize>,
     /// `index`.
     pub index: Arc<Index>,
     /// `autoindex`.

@@ -93,6 +93,7 @@ impl Request {
         self.uri_unchanged = false;
         self.valid_location = true;
         self.uri_below_alias = false;
+        self.slices = None;
         self.plan = Arc::clone(&self.server.plan);
     }
 
@@ -175,6 +176,24 @@ impl Request {
             );
         }
         self.depth < SUBREQUESTS_MAX && !self.in_memory
+    }
+
+    /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
+    /// handler, with the same method and URI.
+    pub fn slice_subrequest(&mut self) -> Option<Box<Request>> {
+        let mut child = self.subrequest(self.uri.clone(), self.args.clone(), false)?;
+        child.method = self.method;
+        child.plan = Arc::clone(&self.plan);
+        child.valid_location = self.valid_location;
+        child.body = self.body.shared();
+        child.slices = self.slices.take();
+        Some(child)
+    }
+
+    /// Takes back what such a subrequest has been given. What was sent meanwhile counts here
+    /// already.
+    pub fn absorb_slice(&mut self, child: &mut Request) {
+        self.slices = child.slices.take();
     }
 
     /// Takes the counters back from a subrequest that has ended.

@@ -18,6 +18,7 @@ use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::filters::slice::Slices;
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
@@ -163,6 +164,8 @@ pub struct Request {
     pub secure_link_expires: Option<Bytes>,
     /// What `userid` knows of the client.
     pub userid: Option<Box<userid::Seen>>,
+    /// Where its response is fetched in parts (`slice`): how far that has come.
+    pub slices: Option<Box<Slices>>,
     /// Scratch of the rewrite script.
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.
@@ -356,7 +359,7 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
 }
 
 /// The content handler of the plan, or files: index, listing, precompressed, plain.
-async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     match request.plan.handler.clone() {
         Handler::Proxy(settings) => return proxy::serve(request, exchange, &settings).await,
         Handler::EmptyGif => return Ok(static_file::empty_gif(request)),

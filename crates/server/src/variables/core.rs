@@ -169,6 +169,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "msec" => |_, out| seconds(engine::wall(), out),
         "nginx_version" => |_, out| text(NGINX_VERSION, out),
         "pid" => |_, out| decimal(std::process::id().into(), out),
+        "slice_range" => |request, out| crate::http::filters::slice::range(request, out),
         "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
         // The PROXY protocol is not spoken yet: there is none, as on a listener without it.
         "proxy_protocol_addr"

@@ -12,6 +12,7 @@ pub mod gzip;
 pub mod headers;
 pub mod not_modified;
 pub mod range;
+pub mod slice;
 pub mod ssi;
 pub mod sub;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub mod userid;
 use bytes::Bytes;
 use conf::{Fault, Setter};
 use proto::date;
+use proto::range::ByteRange;
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::Piece;
@@ -62,6 +64,18 @@ impl Filters {
             filters.range = range::begin(request)?;
         }
         Ok(filters)
+    }
+
+    /// Says where in the whole the body begins, or goes on, that [`Filters::cut`] will see.
+    pub fn seek(&mut self, offset: u64) {
+        if let Some(range) = &mut self.range {
+            range.seek(offset);
+        }
+    }
+
+    /// The one part that is cut out of the body, if it is one.
+    pub fn asked(&self) -> Option<ByteRange> {
+        self.range.as_ref()?.asked()
     }
 
     /// Whether files must be read into memory before [`Filters::apply`].

@@ -154,6 +154,19 @@ struct Part {
 }
 
 impl Cut {
+    /// The next piece begins at this byte of the whole.
+    pub(super) fn seek(&mut self, offset: u64) {
+        self.offset = offset;
+    }
+
+    /// The part, if it is a single one.
+    pub(super) fn asked(&self) -> Option<ByteRange> {
+        match &self.parts {
+            Parts::One(range) => Some(*range),
+            Parts::Many { .. } => None,
+        }
+    }
+
     pub(super) fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         let length = match &piece {
             Piece::Bytes(bytes) => bytes.len() as u64,

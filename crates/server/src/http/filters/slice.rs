@@ -1,0 +1,237 @@
+//! `slice`: a response fetched in parts, by one request to the upstream for each.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. Whoever uses `$slice_range` asks
+//! the upstream for the first part; what comes is made the beginning of a response of the whole
+//! length, and the parts that follow are fetched one after the other as the client takes them
+//! (see `output`). There is no cache yet that would keep the parts.
+
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use proto::header::Known;
+
+use crate::compile::{Compiler, Feature};
+use crate::http::exchange::Abort;
+use crate::http::request::Request;
+use crate::log;
+
+/// `slice size`
+pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
+    .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+    .default("0")
+    .manual(
+        "Fetches a response in parts of this size, by subrequests whose Range field is \
+         `$slice_range`; 0 turns it off. Parts are not kept, since there is no cache yet: each \
+         request fetches those that it needs, and no more than those.",
+    );
+
+/// `slice`.
+#[derive(Debug)]
+pub struct SliceSize(u64);
+
+impl Feature for SliceSize {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&SLICE];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<SliceSize, Fault> {
+        Ok(SliceSize(scope.get(&SLICE)?))
+    }
+}
+
+/// How far a response that is fetched in parts has come.
+#[derive(Clone, Debug, Default)]
+pub struct Slices {
+    size: u64,
+    /// Where the part begins that was asked for last.
+    asked: u64,
+    /// Where the part begins whose head is awaited, or that comes next.
+    start: u64,
+    /// Where the last part that is needed ends.
+    end: u64,
+    etag: Bytes,
+}
+
+impl Slices {
+    /// Where the next part begins, which is then asked for; `None` after the last.
+    pub fn advance(&mut self) -> Option<u64> {
+        self.asked = self.start;
+        (self.start < self.end).then_some(self.start)
+    }
+}
+
+/// What was being done when an answer turned out to be of no use, as log lines say it.
+const READING: &str = "while reading response header from upstream";
+
+/// `$slice_range`. Its first use decides that the response is fetched in parts.
+pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.slices.is_none() {
+        let SliceSize(size) = *request.plan.slice;
+        if request.depth > 0 || request.response.status != 0 || size == 0 {
+            return false;
+        }
+        let start = asked_start(request);
+        request.slices = Some(Box::new(Slices {
+            size,
+            asked: start - start % size,
+            start: start - start % size,
+            ..Slices::default()
+        }));
+    }
+    let Some(slices) = &request.slices else {
+        return false;
+    };
+    let last = slices.asked.saturating_add(slices.size) - 1;
+    out.extend_from_slice(format!("bytes={}-{last}", slices.asked).as_bytes());
+    true
+}
+
+/// The first byte that the client wants, if it wants one range that begins with a number.
+fn asked_start(request: &Request) -> u64 {
+    if request.header(Known::IfRange).is_some() {
+        return 0;
+    }
+    let start = request.header(Known::Range).and_then(|value| {
+        let (unit, ranges) = value.split_at_checked(6)?;
+        if !unit.eq_ignore_ascii_case(b"bytes=") || ranges.contains(&b',') {
+            return None;
+        }
+        let (start, rest) = number(ranges)?;
+        (skip_spaces(rest).first() == Some(&b'-')).then_some(start)
+    });
+    start.unwrap_or(0)
+}
+
+fn skip_spaces(text: &[u8]) -> &[u8] {
+    let spaces = text.iter().take_while(|byte| **byte == b' ').count();
+    text.get(spaces..).unwrap_or_default()
+}
+
+/// A number behind spaces, and what follows it.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let text = skip_spaces(text);
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at_checked(digits)?;
+    let value: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    i64::try_from(value).ok()?;
+    Some((value, rest))
+}
+
+fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
+    skip_spaces(text).strip_prefix(&[byte])
+}
+
+/// Start, end and the whole length (`None` for `*`) of a Content-Range field.
+fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
+    let (start, rest) = number(value.strip_prefix(b"bytes ")?)?;
+    let (last, rest) = number(after(rest, b'-')?)?;
+    let rest = after(rest, b'/')?;
+    let (length, rest) = match after(rest, b'*') {
+        Some(rest) => (None, rest),
+        None => number(rest).map(|(length, rest)| (Some(length), rest))?,
+    };
+    skip_spaces(rest)
+        .is_empty()
+        .then(|| (start, last.saturating_add(1), length))
+}
+
+/// Makes the first part the beginning of the whole response, before any other filter sees it;
+/// answers where its body begins, 0 for a response in one piece.
+pub fn begin(request: &mut Request) -> Result<u64, Abort> {
+    if request.depth > 0 {
+        return Ok(0);
+    }
+    let Some(mut slices) = request.slices.take() else {
+        return Ok(0);
+    };
+    if request.response.status != 206 {
+        return Ok(0);
+    }
+    let checked = check(request, &mut slices);
+    request.slices = Some(slices);
+    let (start, length) = checked?;
+    narrow(request, start, length);
+    let response = &mut request.response;
+    response.status = 200;
+    response.status_text = None;
+    response.content_length = Some(length);
+    response.remove(b"Content-Range");
+    response.remove(b"Accept-Ranges");
+    response.allow_ranges = true;
+    response.single_range = true;
+    Ok(start)
+}
+
+/// Notes that only these bytes are asked for.
+pub fn narrow(request: &mut Request, start: u64, end: u64) {
+    if let Some(slices) = &mut request.slices {
+        if slices.start.saturating_add(slices.size) <= start {
+            slices.start = start - start % slices.size;
+        }
+        slices.end = end;
+    }
+}
+
+/// Checks the answer to the subrequest for a part, and moves on to the next one.
+pub fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
+    if child.response.status != 206 {
+        log::error!(
+            child,
+            Error,
+            "unexpected status code {} in slice response {READING}",
+            child.response.status
+        );
+        return Err(Abort::Upstream);
+    }
+    check(child, slices)?;
+    child.response.status = 200;
+    Ok(())
+}
+
+/// Where an answer begins and the whole length, if it is the part that was asked for.
+fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
+    let refuse = |text: std::fmt::Arguments<'_>| {
+        log::error!(request, Error, "{text} {READING}");
+        Err(Abort::Upstream)
+    };
+    let etag = request.response.field(b"ETag").cloned();
+    if !slices.etag.is_empty() && etag.as_ref() != Some(&slices.etag) {
+        return refuse(format_args!("etag mismatch in slice response"));
+    }
+    slices.etag = etag.unwrap_or_default();
+    let range = request.response.field(b"Content-Range");
+    let Some((start, end, length)) = range.and_then(|value| content_range(value)) else {
+        return refuse(format_args!("invalid range in slice response"));
+    };
+    let Some(length) = length else {
+        return refuse(format_args!("no complete length in slice response"));
+    };
+    let expected = start.saturating_add(slices.size).min(length);
+    if start != slices.start || end != expected {
+        return refuse(format_args!(
+            "unexpected range in slice response: {start}-{end}, expected: {}-{expected}",
+            slices.start
+        ));
+    }
+    slices.start = end;
+    Ok((start, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges_are_read_as_nginx_reads_them() {
+        let cases: [(&[u8], _); 8] = [
+            (b"bytes 0-1/10", Some((0, 2, Some(10)))),
+            (b"bytes  0 - 1 / 10 ", Some((0, 2, Some(10)))),
+            (b"bytes 2-3/*", Some((2, 4, None))),
+            (b"bytes", None),
+            (b"bytes */10", None),
+            (b"bytes 0-/10", None),
+            (b"bytes 0-1/10x", None),
+            (b"bytes 99999999999999999999-1/2", None),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(content_range(value), expected, "{value:?}");
+        }
+    }
+}
