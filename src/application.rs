@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use conf::{Declared, Diagnostic, Disk, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
 use engine::net::{Address, CallError, ListenOptions};
 use process::{
-    Application, Bundle, ErrorLog, Events, Kept, LogTarget, MasterSettings, Need, NeedKind, Needs,
-    NewProcessLine, OpenError, Options, Worker,
+    Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
+    NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
 };
 use server::listen::{Binding, ListenerId};
-use server::log::{Destination, LogFile};
+use server::log::{Destination, LogFile, Sink};
 use server::workers::{Settings, Share, Sockets, Workers};
 use server::{Compiled, Environment, Generation};
 
@@ -104,13 +104,10 @@ impl Application for Tidegate {
             .iter()
             .flat_map(|binding| listeners(binding, main.threads));
         let descriptors = listeners.chain(logs.into_iter().map(log)).collect();
-        let error_logs = generation
-            .error_log
-            .targets()
-            .map(|(file, level)| LogTarget {
-                key: file.can_be_reopened().then(|| file.key()),
-                level,
-            });
+        let error_logs = generation.error_log.targets().filter_map(|(sink, level)| {
+            let place = log_place(sink)?;
+            Some(LogTarget { place, level })
+        });
         Ok(Needs {
             master: MasterSettings {
                 daemon: main.daemon,
@@ -256,6 +253,16 @@ fn kept(options: ListenOptions) -> Kept {
 /// What names one socket of a listener over reloads.
 fn socket_key(listener: &ListenerId, number: usize) -> String {
     format!("{} #{number}", listener.0)
+}
+
+/// Where the master's lines go; a log in memory is the worker process's own.
+fn log_place(sink: &Sink) -> Option<LogPlace> {
+    match sink {
+        Sink::File(file) if file.can_be_reopened() => Some(LogPlace::Descriptor(file.key())),
+        Sink::File(_) => Some(LogPlace::Stderr),
+        Sink::Syslog(syslog) => Some(LogPlace::Syslog(syslog.destination().clone())),
+        Sink::Memory(_) => None,
+    }
 }
 
 fn log(file: Arc<LogFile>) -> Need {

@@ -1,11 +1,12 @@
-//! Small building blocks that every other room uses: slab, timer wheel, byte scans, a keyed hash map, named limits and
-//! the levels of log lines.
+//! Small building blocks that every other room uses: slab, timer wheel, byte scans, a keyed hash map, named limits, the
+//! levels of log lines, and messages to syslog servers.
 //!
-//! Nothing here does I/O, reads a clock or starts a thread, so that all of it can run under Miri.
+//! Nothing here but [`syslog`] does I/O, and nothing reads a clock or starts a thread, so that it can run under Miri.
 
 pub mod hash;
 pub mod level;
 pub mod limits;
 pub mod scan;
 pub mod slab;
+pub mod syslog;
 pub mod wheel;

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 
 use conf::{Diagnostic, Files, Loaded, Registry};
 use process::{
-    Action, Application, Bundle, ErrorLog, Events, Identity, LogTarget, MasterSettings, Need,
-    NeedKind, Needs, NewProcessLine, OpenError, Options, SignalName, Worker,
+    Action, Application, Bundle, ErrorLog, Events, Identity, LogPlace, LogTarget, MasterSettings,
+    Need, NeedKind, Needs, NewProcessLine, OpenError, Options, SignalName, Worker,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tidegate_process as process;
@@ -146,7 +146,9 @@ impl Application for Answer {
                 working_directory: None,
                 environment: Vec::new(),
                 error_logs: vec![LogTarget {
-                    key: error_log.map(|path| format!("error_log {path}")),
+                    place: error_log.map_or(LogPlace::Stderr, |path| {
+                        LogPlace::Descriptor(format!("error_log {path}"))
+                    }),
                     level: process::Level::Debug,
                 }],
             },

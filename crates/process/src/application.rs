@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use conf::{Diagnostic, Disk, Files, Loaded, Registry};
 
 use crate::bundle::Bundle;
+use base::syslog;
+
 use crate::log::Level;
 use crate::options::Options;
 use crate::worker::Events;
@@ -120,10 +122,21 @@ pub struct MasterSettings {
 /// One `error_log` line of the main level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTarget {
-    /// The key of the log among the descriptors; `None` is standard error.
-    pub key: Option<String>,
+    /// Where lines go.
+    pub place: LogPlace,
     /// Lines of this level and graver ones are written.
     pub level: Level,
+}
+
+/// Where an `error_log` of the main level writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogPlace {
+    /// Standard error.
+    Stderr,
+    /// The descriptor with this key.
+    Descriptor(String),
+    /// A syslog server.
+    Syslog(syslog::Destination),
 }
 
 /// One descriptor that a configuration needs.

@@ -15,9 +15,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use base::syslog;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::application::LogTarget;
+use crate::application::{LogPlace, LogTarget};
 use crate::identity::Identity;
 use crate::log::Level;
 use crate::options::{Action, ErrorLog, Options};
@@ -192,8 +193,7 @@ impl Contents {
         writer.option(directory.map(|path| move |writer: &mut Writer| writer.path(path)));
         writer.list(&self.process.error_logs, |writer, target| {
             writer.number(target.level as u64);
-            let key = target.key.as_ref();
-            writer.option(key.map(|key| move |writer: &mut Writer| writer.text(key.as_bytes())));
+            writer.log_place(&target.place);
         });
         writer.list(&self.recording.files, |writer, (path, text)| {
             writer.path(path);
@@ -233,9 +233,8 @@ impl Contents {
         let error_logs = reader.list(|reader| {
             let level = reader.number()?;
             let level = Level::ALL.into_iter().find(|known| *known as u64 == level);
-            let key = reader.option(|reader| reader.string("key"))?;
             Ok(LogTarget {
-                key,
+                place: reader.log_place()?,
                 level: level.ok_or(BundleError::Invalid("level"))?,
             })
         })?;
@@ -282,6 +281,34 @@ impl Writer {
 
     fn path(&mut self, path: &Path) {
         self.text(path.as_os_str().as_bytes());
+    }
+
+    fn log_place(&mut self, place: &LogPlace) {
+        match place {
+            LogPlace::Stderr => self.number(0),
+            LogPlace::Descriptor(key) => {
+                self.number(1);
+                self.text(key.as_bytes());
+            }
+            LogPlace::Syslog(destination) => {
+                match &destination.server {
+                    syslog::Server::Inet(address) => {
+                        self.number(2);
+                        self.text(address.to_string().as_bytes());
+                    }
+                    syslog::Server::Unix(path) => {
+                        self.number(3);
+                        self.path(path);
+                    }
+                }
+                self.number(destination.facility.into());
+                self.text(destination.tag.as_bytes());
+                let hostname = destination.hostname.as_ref();
+                self.option(
+                    hostname.map(|name| move |writer: &mut Writer| writer.text(name.as_bytes())),
+                );
+            }
+        }
     }
 
     fn list<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Writer, &T)) {
@@ -339,6 +366,26 @@ impl<'a> Reader<'a> {
         Ok(PathBuf::from(std::ffi::OsString::from_vec(
             self.text()?.to_vec(),
         )))
+    }
+
+    fn log_place(&mut self) -> Result<LogPlace, BundleError> {
+        let server = match self.number()? {
+            0 => return Ok(LogPlace::Stderr),
+            1 => return Ok(LogPlace::Descriptor(self.string("key")?)),
+            2 => {
+                let address = self.string("syslog server")?.parse();
+                syslog::Server::Inet(address.map_err(|_| BundleError::Invalid("syslog server"))?)
+            }
+            3 => syslog::Server::Unix(self.path()?),
+            _ => return Err(BundleError::Invalid("log")),
+        };
+        let facility = u8::try_from(self.number()?);
+        Ok(LogPlace::Syslog(syslog::Destination {
+            server,
+            facility: facility.map_err(|_| BundleError::Invalid("facility"))?,
+            tag: self.string("tag")?,
+            hostname: self.option(|reader| reader.string("hostname"))?,
+        }))
     }
 
     /// The count is never used to allocate: an item is eight bytes at least, so a count that lies
@@ -402,11 +449,29 @@ mod tests {
                 working_directory: Some("/tmp".into()),
                 error_logs: vec![
                     LogTarget {
-                        key: Some("log /x".into()),
+                        place: LogPlace::Descriptor("log /x".into()),
                         level: Level::Debug,
                     },
                     LogTarget {
-                        key: None,
+                        place: LogPlace::Stderr,
+                        level: Level::Error,
+                    },
+                    LogTarget {
+                        place: LogPlace::Syslog(syslog::Destination {
+                            server: syslog::Server::Inet("[::1]:514".parse().unwrap()),
+                            facility: 23,
+                            tag: "nginx".into(),
+                            hostname: Some("host".into()),
+                        }),
+                        level: Level::Error,
+                    },
+                    LogTarget {
+                        place: LogPlace::Syslog(syslog::Destination {
+                            server: syslog::Server::Unix("/dev/log".into()),
+                            facility: 0,
+                            tag: "tag".into(),
+                            hostname: None,
+                        }),
                         level: Level::Error,
                     },
                 ],

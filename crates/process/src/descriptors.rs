@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rustix::io::FdFlags;
 
-use crate::application::{LogTarget, Need, NeedKind, OpenError};
+use base::syslog;
+
+use crate::application::{LogPlace, LogTarget, Need, NeedKind, OpenError};
 use crate::bundle;
 use crate::log::{Level, Log, Output, Target};
 
@@ -197,12 +199,16 @@ pub(crate) fn log_targets(
     targets: &[LogTarget],
     descriptor: impl Fn(&str) -> Option<Rc<OwnedFd>>,
 ) -> Vec<Target> {
-    let output = |key: &Option<String>| match key {
-        None => Some(Output::Stderr),
-        Some(key) => descriptor(key).map(Output::File),
+    let output = |place: &LogPlace| match place {
+        LogPlace::Stderr => Some(Output::Stderr),
+        LogPlace::Descriptor(key) => descriptor(key).map(Output::File),
+        LogPlace::Syslog(destination) => {
+            let peer = syslog::Peer::new(destination.clone());
+            Some(Output::Syslog(Rc::new(peer)))
+        }
     };
     let target = |target: &LogTarget| {
-        output(&target.key).map(|output| Target {
+        output(&target.place).map(|output| Target {
             level: target.level,
             output,
         })

@@ -26,8 +26,8 @@ mod start;
 pub mod worker;
 
 pub use application::{
-    Application, Kept, LogTarget, MasterSettings, Need, NeedKind, Needs, NewProcessLine, OpenError,
-    Worker,
+    Application, Kept, LogPlace, LogTarget, MasterSettings, Need, NeedKind, Needs, NewProcessLine,
+    OpenError, Worker,
 };
 pub use bundle::Bundle;
 pub use identity::Identity;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 pub use base::level::Level;
+use base::syslog;
 use rustix::fs::{Mode, OFlags};
 
 use crate::PROGRAM;
@@ -27,6 +28,7 @@ pub(crate) struct Target {
 pub(crate) enum Output {
     Stderr,
     File(Rc<OwnedFd>),
+    Syslog(Rc<syslog::Peer>),
 }
 
 /// Where the lines of this process go.
@@ -84,7 +86,7 @@ impl Log {
         }
         let file = self.targets.iter().find_map(|target| match &target.output {
             Output::File(file) => Some(file),
-            Output::Stderr => None,
+            Output::Stderr | Output::Syslog(_) => None,
         });
         if let Some(Err(error)) = file.map(rustix::stdio::dup2_stderr) {
             self.write(Level::Alert, failure("dup2(STDERR) failed", &error.into()));
@@ -110,6 +112,12 @@ impl Log {
                 }
                 Output::File(file) => {
                     let _ = rustix::io::write(file, line.as_bytes());
+                }
+                Output::Syslog(peer) => {
+                    let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+                    let message = line.strip_suffix('\n').unwrap_or(line);
+                    let severity = level as u8 - 1;
+                    let _ = peer.send(severity, time.as_bytes(), message.as_bytes());
                 }
             }
         }

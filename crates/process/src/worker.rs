@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::application::{Application, LogTarget, Worker};
+use crate::application::{Application, LogPlace, LogTarget, Worker};
 use crate::bundle::{self, Bundle, Contents, ProcessSettings};
 use crate::control::{Command, Report, WorkerEnd};
 use crate::descriptors::log_targets;
@@ -422,7 +422,10 @@ impl SessionLog {
 
     /// Follows the descriptors that are new; they stay with whoever they are passed on to.
     fn follow(&mut self, opened: &HashMap<String, OwnedFd>) {
-        for key in self.targets.iter().filter_map(|target| target.key.as_ref()) {
+        for target in &self.targets {
+            let LogPlace::Descriptor(key) = &target.place else {
+                continue;
+            };
             if let Some(Ok(descriptor)) = opened.get(key).map(OwnedFd::try_clone) {
                 self.descriptors.insert(key.clone(), Rc::new(descriptor));
             }

@@ -1,7 +1,7 @@
 //! `access_log`: one line per request, in a format of one's own, to any number of files.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. Not here yet, and a
-//! clear error where written: `syslog:`.
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. How lines reach a file or
+//! a syslog server is the business of `unwritten` and `syslog`.
 
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +17,7 @@ use conf::{
 use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
 use super::error::with_line;
 use super::format::{Format, Formats, LOG_FORMAT};
+use super::syslog::{self, Syslog};
 use super::{Buffering, Errno, LogFile, Printable, error, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
@@ -48,7 +49,8 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
 .default("logs/access.log combined")
 .inherit(Inherit::List)
 .manual(
-    "Where requests are logged and in which `log_format`. Written several times in a scope, each \
+    "Where requests are logged and in which `log_format`: a file, or `syslog:` with parameters as \
+     `error_log` has them. Written several times in a scope, each \
      line names one more log; `off` among them turns all of them off. `buffer` holds lines back \
      until that many bytes are there or the time of `flush` is over, per worker thread; `gzip` compresses what leaves together. With variables in the path \
      the file is opened for each line, unless `open_log_file_cache` keeps it open. With `if`, \
@@ -84,6 +86,8 @@ pub enum Place {
     File(PathBuf),
     /// A path with variables.
     Path(Template),
+    /// A syslog server.
+    Syslog(syslog::Written),
 }
 
 fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
@@ -106,12 +110,9 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
             [other, ..] => Err(Fault::invalid_parameter(other)),
         };
     }
-    if file.bytes.starts_with(b"syslog:") {
-        let text = format!("logging to \"{}\" is not supported", file.text());
-        return Err(Fault::at(file, text));
-    }
     let place = match &*file.bytes {
         b"" => Place::Stderr,
+        name if name.starts_with(b"syslog:") => Place::Syslog(syslog::Written::parse(file)?),
         path if path.contains(&b'$') => Place::Path(Template::parse(file)?),
         _ => Place::File(file.path().to_owned()),
     };
@@ -133,6 +134,9 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
     if size.is_some() && matches!(place, Place::Path(_)) {
         let text = "buffered logs cannot have variables in name";
         return Err(Fault::at(file, text));
+    }
+    if size.is_some() && matches!(place, Place::Syslog(_)) {
+        return Err(Fault::at(file, "logs to syslog cannot be buffered"));
     }
     Ok(Directive::Log {
         place,
@@ -228,6 +232,7 @@ enum Target {
         path: Text,
         cache: Option<Arc<Limits>>,
     },
+    Syslog(Arc<Syslog>),
 }
 
 /// The access logs of a scope; none where they are off.
@@ -272,6 +277,7 @@ impl Feature for AccessLogs {
                     path: absolute(compiler, path),
                     cache: cache.clone(),
                 },
+                Place::Syslog(written) => Target::Syslog(Arc::new(written.open()?)),
             };
             if let (Target::File(file), Some(buffering)) = (&target, buffering)
                 && !file.set_buffering(buffering)
@@ -333,6 +339,10 @@ pub fn write_access(request: &mut Request) {
                         line.push(b'\n');
                         unwritten::append(&file, line, None);
                     }
+                }
+                Target::Syslog(syslog) => {
+                    log.format.append(request, line);
+                    syslog.send_access(line);
                 }
             }
         }
@@ -457,9 +467,10 @@ mod tests {
             ("a.log main gzip=10", "invalid compression level \"10\""),
             ("a.log main gzip=", "invalid compression level \"\""),
             (
-                "syslog:server=x",
-                "logging to \"syslog:server=x\" is not supported",
+                "syslog:server=127.0.0.1 main buffer=1k",
+                "logs to syslog cannot be buffered",
             ),
+            ("syslog:tag=x", "no syslog server specified"),
             (
                 "$host.log main buffer=1k",
                 "buffered logs cannot have variables in name",

@@ -14,6 +14,8 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use proto::header::Known;
 
 use super::display::Bounded;
+use super::memory::{self, MemoryLog};
+use super::syslog::{self, Syslog};
 use super::{Level, LogFile, Printable, Subsystem, time, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::connection::Connection;
@@ -25,7 +27,16 @@ const LINE_MAX: usize = 2048;
 
 /// The `error_log` directive.
 pub static ERROR_LOG: Setting<Vec<Directive>> =
-    Setting::new("error_log", &["file [level]", "stderr [level]"], directives)
+    Setting::new(
+        "error_log",
+        &[
+            "file [level]",
+            "stderr [level]",
+            "syslog:server=address[,facility=name][,tag=name][,nohostname] [level]",
+            "memory:size [level]",
+        ],
+        directives,
+    )
         .contexts(
             Contexts::MAIN
                 .or(Contexts::HTTP)
@@ -39,8 +50,9 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
             "Where errors are logged, and from which level on. Written several times in a scope, \
              each line names one more log. Without a level it is `error`; `debug_http` and its \
              like let the debug lines of one part through. The default file is that of the command \
-             line's `-e`. `syslog:` and `memory:` are not \
-             available yet.",
+             line's `-e`. A syslog server is an address, port 514 unless written, or `unix:PATH`; the \
+             facility is `local7` and the tag `nginx` unless written. `memory:` keeps the last \
+             lines in memory: see docs/running.md for how to read them.",
         );
 
 /// Logs a line about a request: `error!(request, Error, "format", …)`. Costs one branch when
@@ -98,13 +110,43 @@ pub enum Destination {
     Stderr,
     /// A file; a relative path starts at the prefix.
     File(PathBuf),
+    /// A syslog server.
+    Syslog(syslog::Written),
+    /// Memory of the process, as many bytes and under the title that stands at its beginning.
+    Memory(usize, String),
 }
 
 impl Destination {
-    fn open(&self, compiler: &Compiler<'_>) -> Arc<LogFile> {
+    fn open(&self, compiler: &Compiler<'_>) -> Result<Sink, Fault> {
+        Ok(match self {
+            Destination::Stderr => Sink::File(compiler.logs.borrow_mut().stderr()),
+            Destination::File(path) => Sink::File(compiler.log_file(path)),
+            Destination::Syslog(written) => Sink::Syslog(Arc::new(written.open()?)),
+            Destination::Memory(size, title) => {
+                Sink::Memory(Arc::new(MemoryLog::new(*size, title)))
+            }
+        })
+    }
+}
+
+/// Where lines of an error log are put.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// A file, or standard error.
+    File(Arc<LogFile>),
+    /// A syslog server.
+    Syslog(Arc<Syslog>),
+    /// Memory of the process.
+    Memory(Arc<MemoryLog>),
+}
+
+impl Sink {
+    /// Puts a whole line, its end included.
+    fn put(&self, level: Level, line: &[u8]) {
         match self {
-            Destination::Stderr => compiler.logs.borrow_mut().stderr(),
-            Destination::File(path) => compiler.log_file(path),
+            Sink::File(file) => unwritten::append(file, line, None),
+            Sink::Syslog(syslog) => syslog.send_error(level, line),
+            Sink::Memory(memory) => memory.append(line),
         }
     }
 }
@@ -199,10 +241,10 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
     };
     let destination = match &*file.bytes {
         b"" | b"stderr" => Destination::Stderr,
-        name if name.starts_with(b"syslog:") || name.starts_with(b"memory:") => {
-            let text = file.text();
-            let text = format!("logging to \"{text}\" is not supported");
-            return Err(Fault::at(file, text));
+        name if name.starts_with(b"syslog:") => Destination::Syslog(syslog::Written::parse(file)?),
+        name if name.starts_with(b"memory:") => {
+            let (size, title) = memory::parse(file)?;
+            Destination::Memory(size, title)
         }
         _ => Destination::File(file.path().to_owned()),
     };
@@ -215,7 +257,7 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
 /// The error logs of a scope.
 #[derive(Debug)]
 pub struct ErrorLog {
-    targets: Box<[(Arc<LogFile>, Threshold)]>,
+    targets: Box<[(Sink, Threshold)]>,
     /// What any of them takes.
     threshold: Threshold,
 }
@@ -231,9 +273,11 @@ impl Feature for ErrorLog {
                 threshold: Threshold::new(Level::Error),
             }]
         });
-        Ok(ErrorLog::new(written.iter().map(|line| {
-            (line.destination.open(compiler), line.threshold)
-        })))
+        let mut targets = Vec::with_capacity(written.len());
+        for line in &written {
+            targets.push((line.destination.open(compiler)?, line.threshold));
+        }
+        Ok(ErrorLog::new(targets))
     }
 }
 
@@ -251,8 +295,8 @@ pub enum Subject<'a> {
 }
 
 impl ErrorLog {
-    /// A log of these files.
-    pub fn new(targets: impl IntoIterator<Item = (Arc<LogFile>, Threshold)>) -> ErrorLog {
+    /// A log of these places.
+    pub fn new(targets: impl IntoIterator<Item = (Sink, Threshold)>) -> ErrorLog {
         let targets: Box<[_]> = targets.into_iter().collect();
         let none = Threshold {
             level: Level::Emerg,
@@ -262,15 +306,15 @@ impl ErrorLog {
         ErrorLog { targets, threshold }
     }
 
-    /// Every file with the least grave level that it takes whole.
-    pub fn targets(&self) -> impl Iterator<Item = (&Arc<LogFile>, Level)> {
-        self.targets.iter().map(|(file, threshold)| {
+    /// Every place with the least grave level that it takes whole.
+    pub fn targets(&self) -> impl Iterator<Item = (&Sink, Level)> {
+        self.targets.iter().map(|(sink, threshold)| {
             let level = if threshold.debug > 0 {
                 Level::Debug
             } else {
                 threshold.level
             };
-            (file, level)
+            (sink, level)
         })
     }
 
@@ -280,7 +324,7 @@ impl ErrorLog {
         self.threshold.admits(level, subsystem)
     }
 
-    /// Writes a line to every file that takes its level. The macros ask [`ErrorLog::admits`]
+    /// Writes a line to every place that takes its level. The macros ask [`ErrorLog::admits`]
     /// first, so that a disabled level formats nothing.
     pub fn write(
         &self,
@@ -291,9 +335,9 @@ impl ErrorLog {
     ) {
         with_line(|line| {
             format_line(line, level, subject, message);
-            for (file, threshold) in &self.targets {
+            for (sink, threshold) in &self.targets {
                 if threshold.admits(level, subsystem) {
-                    unwritten::append(file, line, None);
+                    sink.put(level, line);
                 }
             }
         });
@@ -512,14 +556,8 @@ mod tests {
             ("e error warn", "duplicate log level \"warn\""),
             ("e error debug_http", "invalid log level \"debug_http\""),
             ("e debug_http error", "duplicate log level \"error\""),
-            (
-                "syslog:server=x",
-                "logging to \"syslog:server=x\" is not supported",
-            ),
-            (
-                "memory:32k debug",
-                "logging to \"memory:32k\" is not supported",
-            ),
+            ("syslog:tag=x", "no syslog server specified"),
+            ("memory:1k debug", "invalid buffer size \"1k\""),
         ] {
             assert_eq!(parsed(line), Err(text.to_owned()), "{line}");
         }

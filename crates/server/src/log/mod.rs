@@ -6,8 +6,8 @@
 //! <https://nginx.org/en/docs/ngx_core_module.html#error_log>,
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.
 //!
-//! Deliberately not here: `syslog:` and `memory:` logs, and the master's own lines, which are
-//! few and written at once by the process crate.
+//! Deliberately not here: the master's own lines, which are few and written at once by the
+//! process crate.
 
 mod access;
 mod by_path;
@@ -16,6 +16,8 @@ mod display;
 mod error;
 mod file;
 mod format;
+mod memory;
+mod syslog;
 mod time;
 mod unwritten;
 
@@ -26,7 +28,7 @@ pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
 pub use display::{Errno, Printable};
 pub use error::{
-    Destination, ERROR_LOG, ErrorLog, Subject, process_error, request_error, set_main,
+    Destination, ERROR_LOG, ErrorLog, Sink, Subject, process_error, request_error, set_main,
 };
 pub(crate) use error::{error, event};
 pub use file::{Buffering, LogFile, LogTable, lines_dropped};

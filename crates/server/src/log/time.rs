@@ -23,6 +23,8 @@ pub struct Formatted {
     pub local: [u8; 26],
     /// `2026-11-21T10:00:00+01:00`: `$time_iso8601`.
     pub iso8601: [u8; 25],
+    /// `Nov 21 10:00:00`, or `Nov  1 10:00:00`: syslog.
+    pub syslog: [u8; 15],
 }
 
 impl Formatted {
@@ -31,6 +33,7 @@ impl Formatted {
         error_log: [0; 19],
         local: [0; 26],
         iso8601: [0; 25],
+        syslog: [0; 15],
     };
 
     fn new(second: i64, zone: &TimeZone) -> Formatted {
@@ -80,6 +83,15 @@ impl Formatted {
             .two(hours)
             .text(b":")
             .two(minutes);
+        let mut out = Digits::new(&mut made.syslog);
+        out.text(name)
+            .text(b" ")
+            .two(day.into())
+            .text(b" ")
+            .clock(clock);
+        if let [_, _, _, _, tens @ b'0', ..] = &mut made.syslog {
+            *tens = b' ';
+        }
         made
     }
 }
