@@ -4,6 +4,7 @@
 mod support;
 
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
@@ -33,6 +34,8 @@ fn lines_go_to_syslog_servers() {
     let _ = std::fs::remove_file(&path);
     let unix = UnixDatagram::bind(&path).unwrap();
     unix.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The workers may be another user.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
     let server = Server::start(
         "",
         &format!(
