@@ -30,7 +30,7 @@ const DIRECTIVES: &str = "
     server_name_in_redirect port_in_redirect chunked_transfer_encoding msie_padding disable_symlinks
     send_timeout client_body_in_single_buffer empty_gif include
     gunzip sub_filter sub_filter_once sub_filter_last_modified sub_filter_types
-    resolver resolver_timeout
+    resolver resolver_timeout set_real_ip_from real_ip_header real_ip_recursive
     ssi ssi_last_modified ssi_silent_errors ssi_types ssi_value_length subrequest_output_buffer_size
     random_index msie_refresh early_hints client_body_early_read
 ";

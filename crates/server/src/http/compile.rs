@@ -20,6 +20,7 @@ use crate::http::modules::dav::Dav;
 use crate::http::modules::metrics::{self, meter::Scopes};
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
+use crate::http::modules::realip::RealIp;
 use crate::http::modules::{
     flv, geo, map, mp4, proxy, rewrite, split_clients, static_file, stub_status, try_files,
     upstream,
@@ -655,6 +656,8 @@ impl Builder<'_, '_> {
                 .filter(|limits| !limits.is_off()),
             limit_conn: Some(compiler.feature_or_report::<limit_conn::LimitConn>(scope)?)
                 .filter(|limits| !limits.is_off()),
+            real_ip: Some(compiler.feature_or_report::<RealIp>(scope)?)
+                .filter(|real_ip| !real_ip.is_off()),
             auth_basic: Some(compiler.feature_or_report::<AuthBasic>(scope)?)
                 .filter(|auth| !auth.is_off()),
             auth_request: Some(

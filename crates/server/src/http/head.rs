@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::net::Address;
 use proto::header::Known;
 use proto::method::Method;
 
@@ -67,6 +68,7 @@ impl Request {
             secure_link_expires: None,
             userid: None,
             background: None,
+            told_peer: None,
             slices: None,
             script: Default::default(),
             prepared: false,
@@ -115,6 +117,7 @@ impl Request {
         self.limit_rate_after = None;
         self.upstream = None;
         self.background = None;
+        self.told_peer = None;
         self.slices = None;
         self.prepared = false;
         self.repeatable = None;
@@ -122,6 +125,14 @@ impl Request {
         let client = self.client_mut();
         client.host.clear();
         client.head.clear();
+    }
+
+    /// The client's address: the connection's, unless a trusted proxy tells another.
+    pub fn peer(&self) -> &Address {
+        match &self.told_peer {
+            Some(told) => told,
+            None => self.connection.peer(),
+        }
     }
 
     /// Whether the received bytes begin with the very head that this request was made of, for

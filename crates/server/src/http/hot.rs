@@ -169,6 +169,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.limit_req.is_none()
         && plan.limit_conn.is_none()
         && plan.auth_basic.is_none()
+        && plan.real_ip.is_none()
         && plan.auth_request.is_none()
         && plan.post_action.is_none()
         && plan.try_files.is_none()

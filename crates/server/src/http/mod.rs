@@ -14,6 +14,7 @@ pub mod core;
 pub mod error_page;
 pub mod exchange;
 pub mod filters;
+pub mod forwarded;
 pub mod head;
 pub mod hot;
 pub mod location;

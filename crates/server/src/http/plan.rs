@@ -20,8 +20,8 @@ use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
     dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, gzip_static::GzipStatic,
     index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
-    post_action::PostAction, proxy::Proxy, random_index::RandomIndex, rewrite::Script,
-    static_file::Types, try_files::TryFiles,
+    post_action::PostAction, proxy::Proxy, random_index::RandomIndex, realip::RealIp,
+    rewrite::Script, static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
@@ -86,6 +86,8 @@ pub struct Plan {
     pub limit_req: Option<Arc<crate::http::modules::limit_req::LimitReq>>,
     /// `limit_conn`; `None` where nothing is limited.
     pub limit_conn: Option<Arc<crate::http::modules::limit_conn::LimitConn>>,
+    /// `set_real_ip_from` and its family; `None` where nobody is trusted.
+    pub real_ip: Option<Arc<RealIp>>,
     /// `auth_basic`; `None` where nobody is asked.
     pub auth_basic: Option<Arc<AuthBasic>>,
     /// `auth_request`; `None` where it is off.

@@ -1,11 +1,12 @@
-//! The preaccess phase: limits, before anybody asks who the client is.
+//! The preaccess phase: the client's address, then limits, before anybody asks who the client is.
 
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::{limit_conn, limit_req};
+use crate::http::modules::{limit_conn, limit_req, realip};
 use crate::http::request::{Request, Step};
 
-/// `limit_req`, then `limit_conn`.
+/// `realip`, `limit_req`, then `limit_conn`.
 pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    realip::apply(request);
     if request.plan.limit_req.is_some() {
         match limit_req::run(request, exchange).await? {
             Step::Next => {}

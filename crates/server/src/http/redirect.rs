@@ -139,6 +139,7 @@ impl Request {
         };
         child.started = self.started;
         child.started_wall = self.started_wall;
+        child.told_peer = self.told_peer.clone();
         child.limited = self.limited.for_subrequest();
         child.shared = Rc::clone(&self.shared);
         child.bytes_sent = self.bytes_sent;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::net::Address;
 use proto::h1;
 use proto::method::Method;
 
@@ -23,7 +24,7 @@ use crate::http::filters::{ssi, userid};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
     autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy,
-    random_index, rewrite, static_file, stub_status, try_files,
+    random_index, realip, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -160,6 +161,8 @@ pub struct Request {
     pub background: Option<Box<Background>>,
     /// What `limit_req` and `limit_conn` have said of it, and what it holds of them.
     pub limited: Limited,
+    /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
+    pub told_peer: Option<Box<Address>>,
     /// The time that `$secure_link` has found in a link.
     pub secure_link_expires: Option<Bytes>,
     /// What `userid` knows of the client.
@@ -198,6 +201,9 @@ pub enum Phase {
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     #[cfg(test)]
     crate::panics::plant(&request.uri);
+    if request.depth == 0 {
+        realip::apply(request);
+    }
     let early = match request.depth == 0 && request.server.core.may_read_early() {
         true => Box::pin(read_early(request, exchange)).await,
         false => Ok(Step::Next),

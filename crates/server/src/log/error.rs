@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use engine::net::Address;
 use proto::header::Known;
 
 use super::display::Bounded;
@@ -409,20 +410,20 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
     match subject {
         Subject::Server | Subject::KeptAlive(_) => {}
         Subject::Connection(connection) => {
-            client(&mut out, connection);
+            client(&mut out, connection.peer());
             let _ = write!(out, ", server: {}", connection.listening());
         }
         Subject::Request(request) => {
-            client(&mut out, &request.connection);
+            client(&mut out, request.peer());
             request_fields(&mut out, request);
         }
     }
     line.push(b'\n');
 }
 
-fn client(out: &mut Bounded<'_>, connection: &Connection) {
+fn client(out: &mut Bounded<'_>, peer: &Address) {
     let mut address = Vec::new();
-    append_address(connection.peer(), &mut address);
+    append_address(peer, &mut address);
     let _ = write!(out, ", client: {}", Printable(&address));
 }
 

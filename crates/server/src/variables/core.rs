@@ -179,6 +179,8 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "proxy_add_x_forwarded_for" => upstream::proxy_add_x_forwarded_for,
         "query_string" => client::arguments,
         "realpath_root" => realpath_root,
+        "realip_remote_addr" => connection::realip_remote_addr,
+        "realip_remote_port" => connection::realip_remote_port,
         "remote_addr" => connection::remote_addr,
         "remote_port" => connection::remote_port,
         "remote_user" => client::remote_user,

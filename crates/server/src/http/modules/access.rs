@@ -118,7 +118,7 @@ pub fn check(request: &Request) -> Verdict {
     let Some(access) = &request.plan.access else {
         return Verdict::Declined;
     };
-    match access.denies(request.connection.peer()) {
+    match access.denies(request.peer()) {
         None => Verdict::Declined,
         Some(false) => Verdict::Granted,
         Some(true) => {
@@ -134,7 +134,7 @@ pub fn check(request: &Request) -> Verdict {
 /// Whether the rules in force let the client in, without a word in the log.
 pub fn allows(request: &Request) -> bool {
     let access = request.plan.access.as_ref();
-    access.and_then(|access| access.denies(request.connection.peer())) != Some(true)
+    access.and_then(|access| access.denies(request.peer())) != Some(true)
 }
 
 fn rules(setter: &Setter<'_>) -> Result<Vec<Rule>, Fault> {

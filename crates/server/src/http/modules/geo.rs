@@ -6,7 +6,7 @@
 //! parse it faster next time) are neither written nor read: the text is the only source.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use base::hash::Map;
@@ -18,6 +18,7 @@ use conf::{
 use engine::net::Address;
 
 use crate::compile::Compiler;
+use crate::http::forwarded;
 use crate::http::modules::access::{Cidr, parse_address, parse_ipv4, stray_bits};
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
@@ -104,7 +105,7 @@ impl Geo {
     fn looked_up(&self, request: &mut Request) -> Option<IpAddr> {
         let address = match self.address {
             Some(variable) => parse_address(&request.variable(variable)?)?,
-            None => match request.connection.peer() {
+            None => match request.peer() {
                 Address::Inet(socket) => socket.ip(),
                 Address::Unix(_) => return None,
             },
@@ -112,67 +113,14 @@ impl Geo {
         if self.proxies.is_empty() {
             return Some(address);
         }
-        let chain: Vec<&[u8]> = request
-            .headers()
-            .filter(|(name, _)| name.eq_ignore_ascii_case(b"X-Forwarded-For"))
-            .map(|(_, value)| value)
-            .collect();
-        Some(forwarded(address, &chain, &self.proxies, self.recursive))
+        let address = Address::Inet(SocketAddr::new(address, 0));
+        let chain = forwarded::chain(request);
+        let trusted = |address: &Address| {
+            let ip = address.ip().map(|ip| ip.to_canonical());
+            ip.is_some_and(|ip| self.proxies.iter().any(|proxy| proxy.contains(ip)))
+        };
+        forwarded::client(address, &chain, trusted, self.recursive).ip()
     }
-}
-
-/// Whom the proxies say they speak for: as long as the address is a trusted proxy's, the last
-/// address of `X-Forwarded-For` not yet used takes its place; once unless `recursive`.
-pub fn forwarded(address: IpAddr, headers: &[&[u8]], proxies: &[Cidr], recursive: bool) -> IpAddr {
-    let separates = |&byte: &u8| byte == b' ' || byte == b',';
-    let mut address = address;
-    for header in headers.iter().rev() {
-        let mut rest = *header;
-        loop {
-            let candidate = address.to_canonical();
-            if !proxies.iter().any(|proxy| proxy.contains(candidate)) {
-                return address;
-            }
-            while rest.len() > 1 && rest.last().is_some_and(separates) {
-                rest = rest.get(..rest.len() - 1).unwrap_or_default();
-            }
-            // A separator in first place is taken for a part of the address, as in nginx.
-            let start = rest.iter().rposition(&separates).filter(|&at| at > 0);
-            let text = rest.get(start.map_or(0, |at| at + 1)..).unwrap_or_default();
-            let Some(next) = parse_address_port(text) else {
-                return address;
-            };
-            address = next;
-            if !recursive {
-                return address;
-            }
-            match start {
-                Some(at) => rest = rest.get(..at).unwrap_or_default(),
-                None => break,
-            }
-        }
-    }
-    address
-}
-
-/// An address that may be followed by a port: `10.0.0.1`, `10.0.0.1:80`, `::1`, `[::1]:80`.
-fn parse_address_port(text: &[u8]) -> Option<IpAddr> {
-    if let Some(address) = parse_address(text) {
-        return Some(address);
-    }
-    let (address, port) = if let Some(rest) = text.strip_prefix(b"[") {
-        let end = memchr::memchr(b']', rest)?;
-        (rest.get(..end)?, rest.get(end + 1..)?.strip_prefix(b":")?)
-    } else {
-        let colon = memchr::memchr(b':', text)?;
-        (text.get(..colon)?, text.get(colon + 1..)?)
-    };
-    let port: u16 = std::str::from_utf8(port)
-        .ok()
-        .filter(|port| !port.starts_with('+'))?
-        .parse()
-        .ok()?;
-    (port > 0).then_some(parse_address(address)?)
 }
 
 /// Disjoint intervals that cover all addresses: each begins at its start and ends before the
@@ -613,10 +561,6 @@ fn insert(block: &mut Vec<Range>, new: Range) -> Result<Option<u32>, Range> {
 mod tests {
     use super::*;
 
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
     fn v4(text: &str) -> u32 {
         parse_ipv4(text.as_bytes()).unwrap()
     }
@@ -720,32 +664,5 @@ mod tests {
         );
         let last: Vec<_> = halves(0xffff_0000, 0xffff_fffe).collect();
         assert_eq!(last, [(0xffff, 0, 0xfffe)]);
-    }
-
-    #[test]
-    fn proxies_are_passed_through() {
-        let proxies = [cidr("127.0.0.1"), cidr("10.0.0.0/8")];
-        let once = |from: &str, headers: &[&[u8]]| forwarded(ip(from), headers, &proxies, false);
-        let all = |from: &str, headers: &[&[u8]]| forwarded(ip(from), headers, &proxies, true);
-        assert_eq!(once("192.0.2.9", &[b"192.0.2.1"]), ip("192.0.2.9"));
-        assert_eq!(once("127.0.0.1", &[b"192.0.2.1"]), ip("192.0.2.1"));
-        assert_eq!(once("::ffff:127.0.0.1", &[b"192.0.2.1"]), ip("192.0.2.1"));
-        assert_eq!(once("127.0.0.1", &[b"192.0.2.1, 10.0.0.1"]), ip("10.0.0.1"));
-        assert_eq!(
-            all("127.0.0.1", &[b"192.0.2.1, 10.0.0.1 , "]),
-            ip("192.0.2.1")
-        );
-        assert_eq!(
-            all("127.0.0.1", &[b"192.0.2.1", b"10.0.0.1,10.0.0.2"]),
-            ip("192.0.2.1")
-        );
-        assert_eq!(
-            all("127.0.0.1", &[b"192.0.2.1, unknown, 10.0.0.1"]),
-            ip("10.0.0.1")
-        );
-        assert_eq!(once("127.0.0.1", &[b"192.0.2.1:8080"]), ip("192.0.2.1"));
-        assert_eq!(once("127.0.0.1", &[b"[2001:db8::1]:80"]), ip("2001:db8::1"));
-        assert_eq!(once("127.0.0.1", &[b"[2001:db8::1]"]), ip("127.0.0.1"));
-        assert_eq!(once("127.0.0.1", &[b""]), ip("127.0.0.1"));
     }
 }

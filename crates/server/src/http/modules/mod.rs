@@ -23,6 +23,7 @@ pub mod open_file_cache;
 pub mod post_action;
 pub mod proxy;
 pub mod random_index;
+pub mod realip;
 pub mod referer;
 pub mod rewrite;
 pub mod secure_link;

@@ -9,21 +9,31 @@ use super::{decimal, seconds};
 use crate::http::request::Request;
 
 pub(super) fn remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    append_address(request.connection.peer(), out);
+    append_address(request.peer(), out);
     true
 }
 
 /// Four or sixteen bytes; for a Unix socket its text.
 pub(super) fn binary_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match request.connection.peer().ip() {
+    match request.peer().ip() {
         Some(IpAddr::V4(ip)) => out.extend_from_slice(&ip.octets()),
         Some(IpAddr::V6(ip)) => out.extend_from_slice(&ip.octets()),
-        None => append_address(request.connection.peer(), out),
+        None => append_address(request.peer(), out),
     }
     true
 }
 
 pub(super) fn remote_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    append_port(request.peer(), out)
+}
+
+/// The connection's own end, whatever `realip` makes of it.
+pub(super) fn realip_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    append_address(request.connection.peer(), out);
+    true
+}
+
+pub(super) fn realip_remote_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     append_port(request.connection.peer(), out)
 }
 

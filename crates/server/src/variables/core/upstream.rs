@@ -154,7 +154,7 @@ pub(super) fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>
         out.extend_from_slice(field.value(&client.bytes));
         out.extend_from_slice(b", ");
     }
-    append_address(request.connection.peer(), out);
+    append_address(request.peer(), out);
     true
 }
 
