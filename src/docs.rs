@@ -17,12 +17,22 @@ pub(crate) struct Arguments {
     /// Write a page for each directive into this folder
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "name")]
     all: Option<PathBuf>,
+    /// Write the page about compatibility with nginx into this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "all"])]
+    compatibility: Option<PathBuf>,
 }
 
 /// Prints the manual of one directive, or the names of all; with `--all` writes one page for
 /// each into a directory.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let registry = registry();
+    if let Some(file) = &arguments.compatibility {
+        let written = std::fs::write(file, crate::compatibility::page(registry));
+        return match written {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => crate::fail(&format!("{}: {error}", file.display())),
+        };
+    }
     let done = match (&arguments.all, &arguments.name) {
         (Some(directory), _) => write_pages(directory, registry),
         (None, Some(name)) => print_page(name, registry),

@@ -3,6 +3,7 @@
 mod application;
 mod cli;
 mod commands;
+mod compatibility;
 mod docs;
 mod explain;
 mod main_level;

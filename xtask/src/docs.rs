@@ -1,10 +1,14 @@
-//! The directive manual: docs/directives/*.md, written by `tidegate docs` from the directive table.
+//! The directive manual, docs/directives/*.md, and docs/compatibility.md: written by `tidegate docs` from the
+//! directive table.
 //!
 //! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// What is here of nginx.
+const COMPATIBILITY: &str = "docs/compatibility.md";
 
 /// Runs the command line `docs [--check]`.
 pub fn run(arguments: &[String]) -> Result<(), String> {
@@ -17,7 +21,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let fresh = root.join("target/directives");
     let _ = std::fs::remove_dir_all(&fresh);
     std::fs::create_dir_all(&fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;
-    write_pages(&root, &fresh)?;
+    write(&root, &["docs", "--all"], &fresh)?;
 
     let committed = root.join("docs/directives");
     let (old, new) = (pages(&committed), pages(&fresh));
@@ -26,6 +30,15 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         .chain(new.keys())
         .filter(|name| old.get(*name) != new.get(*name))
         .collect();
+    let compatibility = root.join("target/compatibility.md");
+    write(&root, &["docs", "--compatibility"], &compatibility)?;
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let is_stale = read(&compatibility) != read(&root.join(COMPATIBILITY));
+    if check && is_stale {
+        return Err(format!(
+            "{COMPATIBILITY} is stale, `make docs` writes it again"
+        ));
+    }
     if check {
         return match stale.len() {
             0 => Ok(()),
@@ -42,12 +55,17 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     for (name, text) in &new {
         std::fs::write(committed.join(name), text).map_err(|error| format!("{name}: {error}"))?;
     }
-    println!("{} pages in docs/directives", new.len());
+    write(
+        &root,
+        &["docs", "--compatibility"],
+        &root.join(COMPATIBILITY),
+    )?;
+    println!("{} pages in docs/directives, {COMPATIBILITY}", new.len());
     Ok(())
 }
 
-/// Asks the binary built last, release or debug, for every page.
-fn write_pages(root: &Path, folder: &Path) -> Result<(), String> {
+/// Asks the binary built last, release or debug, to write what `arguments` say to a place.
+fn write(root: &Path, arguments: &[&str], place: &Path) -> Result<(), String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let modified = |path: &PathBuf| {
         path.metadata()
@@ -61,13 +79,14 @@ fn write_pages(root: &Path, folder: &Path) -> Result<(), String> {
         .max_by_key(modified)
         .ok_or("there is no tidegate binary below target: cargo build first")?;
     let output = Command::new(&binary)
-        .args(["docs", "--all"])
-        .arg(folder)
+        .args(arguments)
+        .arg(place)
         .output()
         .map_err(|error| format!("{}: {error}", binary.display()))?;
     if !output.status.success() {
         return Err(format!(
-            "tidegate docs --all: {}",
+            "tidegate {}: {}",
+            arguments.join(" "),
             String::from_utf8_lossy(&output.stderr).trim()
         ));
     }

@@ -9,7 +9,7 @@ const USAGE: &str = "usage: xtask COMMAND
 
   tidy                     what review would repeat: prints every finding, fails if there is one
   judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
-  docs [--check]           writes docs/directives from the directive table, or says which page is stale
+  docs [--check]           writes docs/directives and docs/compatibility.md, or says which page is stale
   load [options]           a client that keeps a rate, for benches/compare, see `xtask load --help`
   floor [options]          the cheapest server there can be, for benches/compare, see `xtask floor --help`";
 

@@ -32,7 +32,7 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 const EXTENSION_LENGTH_MAX: usize = 64;
 
 /// `types { TYPE EXTENSION…; … }`
-pub static TYPES: Setting<ByExtension> = Setting::new("types", &["{ type extension …; … }"], types)
+pub static TYPES: Setting<ByExtension> = Setting::new("types", &["{ ... }"], types)
     .contexts(HSL)
     .arity(Arity::none())
     .free_block()
