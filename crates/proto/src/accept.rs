@@ -1,6 +1,7 @@
 //! `Accept-Encoding` as nginx reads it, and the browsers to which compressed content is not sent.
 //!
 //! nginx looks for one coding and does not negotiate: the first mention of `gzip` decides; `*` is ignored.
+//! [`quality`] is for those who choose between several.
 
 use memchr::memmem;
 
@@ -9,27 +10,35 @@ pub fn gzip(value: &[u8]) -> bool {
     value.starts_with(b"gzip,") || coding(value, b"gzip")
 }
 
+/// How much a content coding that the value [allows](coding) is wanted, in thousandths (RFC 9110, section
+/// 12.4.2); 0 where it is not allowed.
+pub fn quality(value: &[u8], name: &[u8]) -> u16 {
+    const WHOLE: u16 = 1000;
+    if !coding(value, name) {
+        return 0;
+    }
+    let Some(after) = after_mention(value, name) else {
+        return WHOLE;
+    };
+    let end = memchr::memchr(b',', after).unwrap_or(after.len());
+    let text = after.get(..end).unwrap_or_default();
+    let text: Vec<u8> = text.iter().copied().filter(|byte| *byte != b' ').collect();
+    match text.as_slice() {
+        [b';', b'q' | b'Q', b'=', b'0', b'.', digits @ ..] => digits
+            .iter()
+            .zip([100, 10, 1])
+            .map(|(digit, weight)| u16::from(digit.wrapping_sub(b'0')) * weight)
+            .sum::<u16>()
+            .clamp(1, WHOLE),
+        _ => WHOLE,
+    }
+}
+
 /// Whether the value allows a content coding: its first mention, at the beginning or after a comma or a
 /// space, decides by what follows: nothing, a comma, or a quality above zero.
 pub fn coding(value: &[u8], name: &[u8]) -> bool {
-    let mut start = 0;
-    let after = loop {
-        let rest = value.get(start..).unwrap_or_default();
-        let Some(found) = rest
-            .windows(name.len().max(1))
-            .position(|text| text.eq_ignore_ascii_case(name))
-        else {
-            return false;
-        };
-        let end = start + found + name.len();
-        if found == 0
-            || rest
-                .get(found - 1)
-                .is_some_and(|byte| matches!(byte, b',' | b' '))
-        {
-            break value.get(end..).unwrap_or_default();
-        }
-        start = end;
+    let Some(after) = after_mention(value, name) else {
+        return false;
     };
     let mut rest = trim(after);
     match rest.split_first() {
@@ -41,6 +50,26 @@ pub fn coding(value: &[u8], name: &[u8]) -> bool {
         None => true,
         Some((b'q' | b'Q', quality)) => quality.strip_prefix(b"=").is_some_and(is_above_zero),
         Some(_) => false,
+    }
+}
+
+/// What follows the first mention of a coding.
+fn after_mention<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
+    let mut start = 0;
+    loop {
+        let rest = value.get(start..).unwrap_or_default();
+        let found = rest
+            .windows(name.len().max(1))
+            .position(|text| text.eq_ignore_ascii_case(name))?;
+        let end = start + found + name.len();
+        if found == 0
+            || rest
+                .get(found - 1)
+                .is_some_and(|byte| matches!(byte, b',' | b' '))
+        {
+            return Some(value.get(end..).unwrap_or_default());
+        }
+        start = end;
     }
 }
 
@@ -104,6 +133,22 @@ fn trim(mut bytes: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn qualities() {
+        for (value, expected) in [
+            ("br", 1000),
+            ("gzip, br;q=0.5, zstd", 500),
+            ("br;q=1.000", 1000),
+            ("br; q=0.8", 800),
+            ("br;q=0.123,gzip", 123),
+            ("br;q=0.001", 1),
+            ("br;q=0", 0),
+            ("gzip", 0),
+        ] {
+            assert_eq!(quality(value.as_bytes(), b"br"), expected, "{value}");
+        }
+    }
 
     #[test]
     fn gzip_is_allowed() {

@@ -9,10 +9,12 @@ use crate::events::Events;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
-use crate::http::filters::{addition, charset, gunzip, gzip, headers, slice, ssi, sub};
+use crate::http::filters::{
+    addition, brotli, charset, gunzip, gzip, headers, slice, ssi, sub, zstd,
+};
 use crate::http::modules::{
     access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
-    gzip_static, index, map, metrics, mirror, mp4, open_file_cache, post_action, proxy,
+    index, map, metrics, mirror, mp4, open_file_cache, post_action, precompressed, proxy,
     random_index, rewrite, split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -61,7 +63,9 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     geo::DIRECTIVES,
     split_clients::DIRECTIVES,
     gzip::Gzip::DIRECTIVES,
-    gzip_static::GzipStatic::DIRECTIVES,
+    brotli::Brotli::DIRECTIVES,
+    zstd::Zstd::DIRECTIVES,
+    precompressed::Precompressed::DIRECTIVES,
     gunzip::Gunzip::DIRECTIVES,
     sub::Sub::DIRECTIVES,
     ssi::Ssi::DIRECTIVES,
@@ -82,6 +86,8 @@ const MODULES: &[&str] = &[
     "ngx_http_auth_basic_module",
     "ngx_http_auth_request_module",
     "ngx_http_autoindex_module",
+    "ngx_http_brotli_filter_module",
+    "ngx_http_brotli_static_module",
     "ngx_http_browser_module",
     "ngx_http_charset_filter_module",
     "ngx_http_dav_module",
@@ -107,6 +113,8 @@ const MODULES: &[&str] = &[
     "ngx_http_stub_status_module",
     "ngx_http_ssi_filter_module",
     "ngx_http_sub_filter_module",
+    "ngx_http_zstd_filter_module",
+    "ngx_http_zstd_static_module",
 ];
 
 /// The directives of this crate with those that the caller brings (the process's own).

@@ -22,7 +22,7 @@ use proto::method::Method;
 
 use crate::http::connection::After;
 use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
-use crate::http::filters::gzip;
+use crate::http::filters::compress;
 use crate::http::filters::not_modified::{self, Verdict};
 use crate::http::modules::{access, metrics::meter, static_file};
 use crate::http::plan::{Handler, Plan};
@@ -174,7 +174,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.post_action.is_none()
         && plan.try_files.is_none()
         && plan.mirror.is_none()
-        && plan.gzip_static.is_off()
+        && plan.precompressed.is_off()
         && plan.disable_symlinks.is_off()
         && plan.addition.is_off()
         && plan.sub.is_off()
@@ -219,7 +219,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !Arc::ptr_eq(&request.plan, &plan) {
         request.plan = plan;
     }
-    if gzip::may_apply(request) {
+    if compress::may_apply(request) {
         return None;
     }
     let after = look_up(request)?;

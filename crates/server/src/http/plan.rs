@@ -12,16 +12,16 @@ use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
-    addition::Addition, charset::Charset, gunzip::Gunzip, gzip::Gzip, headers::Headers,
-    slice::SliceSize, ssi::Ssi, sub::Sub,
+    addition::Addition, brotli::Brotli, charset::Charset, gunzip::Gunzip, gzip::Gzip,
+    headers::Headers, slice::SliceSize, ssi::Ssi, sub::Sub, zstd::Zstd,
 };
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
-    dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, gzip_static::GzipStatic,
-    index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
-    post_action::PostAction, proxy::Proxy, random_index::RandomIndex, realip::RealIp,
-    rewrite::Script, static_file::Types, try_files::TryFiles,
+    dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, index::Index,
+    metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
+    post_action::PostAction, precompressed::Precompressed, proxy::Proxy, random_index::RandomIndex,
+    realip::RealIp, rewrite::Script, static_file::Types, try_files::TryFiles,
 };
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
@@ -120,8 +120,12 @@ pub struct Plan {
     pub disable_symlinks: Arc<DisableSymlinks>,
     /// `early_hints`.
     pub early_hints: Arc<EarlyHints>,
-    /// `gzip_static`.
-    pub gzip_static: Arc<GzipStatic>,
+    /// `gzip_static`, `brotli_static`, `zstd_static`.
+    pub precompressed: Arc<Precompressed>,
+    /// `brotli` and its family.
+    pub brotli: Arc<Brotli>,
+    /// `zstd` and its family.
+    pub zstd: Arc<Zstd>,
     /// `gzip` and its family.
     pub gzip: Arc<Gzip>,
     /// `gunzip`.

@@ -19,11 +19,12 @@ use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
 use crate::http::connection::Held;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::filters::compress::Totals;
 use crate::http::filters::slice::Slices;
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
-    autoindex, dav, flv, gzip_static, index, metrics, mirror, mp4, post_action, proxy,
+    autoindex, dav, flv, index, metrics, mirror, mp4, post_action, precompressed, proxy,
     random_index, realip, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
@@ -113,8 +114,8 @@ pub struct Request {
     pub chunked: bool,
     /// In a subrequest: the charset of the main response, which it is recoded to.
     pub main_charset: Bytes,
-    /// Bytes into and out of the compressor, where the response was compressed.
-    pub compressed: Option<(u64, u64)>,
+    /// What the compressor did, where the response was compressed.
+    pub compressed: Option<Totals>,
     /// Whether it came by a redirect within the server: `internal` locations are open.
     pub internal: bool,
     /// Whether this is a subrequest, and how deep.
@@ -398,7 +399,7 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
             2 => autoindex::serve(request).await,
             3 if request.plan.dav.is_some() => Box::pin(dav::serve(request, exchange)).await?,
             3 => Step::Next,
-            4 => gzip_static::serve(request).await,
+            4 => precompressed::serve(request).await,
             _ => static_file::serve(request).await,
         };
         match step {

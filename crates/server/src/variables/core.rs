@@ -22,7 +22,8 @@ use proto::header::Known;
 use super::{Evaluate, Source};
 use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
-use crate::http::filters::{gzip, ssi, userid};
+use crate::http::filters::compress::{self, Coding};
+use crate::http::filters::{ssi, userid};
 use crate::http::modules::{browser, referer, secure_link};
 use crate::http::request::Request;
 use crate::log;
@@ -139,10 +140,9 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "date_local" => ssi::date_local,
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
-        "gzip_ratio" => |request, out| match request.compressed {
-            Some((bytes_in, bytes_out)) => gzip::ratio(bytes_in, bytes_out, out),
-            None => false,
-        },
+        "brotli_ratio" => |request, out| compress::ratio(request, Coding::Brotli, out),
+        "gzip_ratio" => |request, out| compress::ratio(request, Coding::Gzip, out),
+        "zstd_ratio" => |request, out| compress::ratio(request, Coding::Zstd, out),
         "host" => client::host,
         "hostname" => |_, out| text(hostname(), out),
         "http_cookie" => client::cookies,

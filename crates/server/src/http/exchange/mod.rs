@@ -16,7 +16,7 @@ use proto::method::Method;
 
 use crate::http::ahead;
 use crate::http::connection::After;
-use crate::http::filters::gzip::Compressor;
+use crate::http::filters::compress::Compressor;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Field;

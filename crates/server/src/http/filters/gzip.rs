@@ -1,23 +1,21 @@
 //! Compression of responses: `gzip` and its family.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_gzip_module.html>. The compressor works for the main response
-//! with everything that it includes, so the exchange holds it. Its memory (a quarter of a megabyte) is
-//! kept by the thread and used again.
+//! <https://nginx.org/en/docs/http/ngx_http_gzip_module.html>. The way of a body through it is
+//! [`compress`](super::compress)'s. The library's memory (a quarter of a megabyte) is kept by the thread
+//! and used again.
 
 use std::cell::RefCell;
-use std::io::Write;
 
-use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use proto::h1::Version;
 use proto::header::{Known, has_token};
 use proto::{accept, date};
 
+use super::compress::{Coder, Coding, Compressor, Conditions};
 use super::{MediaTypes, media_types};
 use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
-use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Response;
 use crate::regex::Regex;
@@ -171,9 +169,8 @@ pub struct Proxied {
 /// `gzip` and its family as one scope sees them.
 #[derive(Debug)]
 pub struct Gzip {
-    enabled: bool,
-    types: MediaTypes,
-    length_min: u64,
+    /// Which responses are compressed.
+    pub conditions: Conditions,
     shape: Shape,
     /// `gzip_vary`
     pub vary: bool,
@@ -216,9 +213,7 @@ impl Feature for Gzip {
             disabled.push(Regex::new(compiler, pattern, true)?);
         }
         Ok(Gzip {
-            enabled: scope.get(&GZIP)?,
-            types: scope.get(&GZIP_TYPES)?,
-            length_min: scope.get(&GZIP_MIN_LENGTH)?,
+            conditions: Conditions::of(scope, &GZIP, &GZIP_TYPES, &GZIP_MIN_LENGTH)?,
             shape: Shape {
                 level: u32::try_from(scope.get(&GZIP_COMP_LEVEL)?).unwrap_or(1),
                 window_bits: scope.get(&GZIP_WINDOW)?,
@@ -371,44 +366,19 @@ impl Proxied {
     }
 }
 
-/// Whether `begin` may change a response of the request's plan at all.
-pub fn may_apply(request: &Request) -> bool {
-    let settings = &request.plan.gzip;
-    settings.enabled && (settings.vary || is_acceptable(request))
-}
-
-/// A compressor for the response, if it is to be compressed; its head is changed to say so.
-pub(super) fn begin(request: &mut Request) -> Option<Compressor> {
-    let settings = &request.plan.gzip;
-    let response = &request.response;
-    if !settings.enabled
-        || !matches!(response.status, 200 | 403 | 404)
-        || response
-            .content_length
-            .is_some_and(|length| length < settings.length_min)
-        || !settings.types.contain(&response.content_type)
-        || response
-            .field(b"Content-Encoding")
-            .is_some_and(|coding| !coding.is_empty())
-    {
-        return None;
+impl Gzip {
+    /// A compressor for a body of this length, if it is known.
+    pub(super) fn compressor(&self, length: Option<u64>) -> Compressor {
+        let Shape {
+            level,
+            window_bits,
+            block,
+            unbuffered,
+        } = self.shape;
+        let engine = Engine::take(level, window_for(window_bits, length));
+        let coder = Box::new(Deflate(Some(engine)));
+        Compressor::new(Coding::Gzip, coder, block, unbuffered)
     }
-    let acceptable = is_acceptable(request);
-    let settings = &request.plan.gzip;
-    let response = &mut request.response;
-    response.vary_accept_encoding = settings.vary;
-    if !acceptable {
-        return None;
-    }
-    let compressor = Compressor::new(settings.shape, response.content_length);
-    response.add(
-        Bytes::from_static(b"Content-Encoding"),
-        Bytes::from_static(b"gzip"),
-    );
-    response.clear_content_length();
-    response.clear_ranges();
-    response.weaken_etag();
-    Some(compressor)
 }
 
 thread_local! {
@@ -455,96 +425,51 @@ impl Engine {
     }
 }
 
-/// Compresses one response.
-pub struct Compressor {
-    /// Given back when the response ends.
-    engine: Option<Engine>,
-    block: usize,
-    unbuffered: bool,
-    /// Compressed bytes that do not fill a block yet.
-    pending: Vec<u8>,
-    bytes_in: u64,
-    bytes_out: u64,
+/// Compresses one body. The engine is given back when it ends.
+struct Deflate(Option<Engine>);
+
+impl Coder for Deflate {
+    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort> {
+        self.run(input, FlushCompress::None, out)
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort> {
+        self.run(&[], FlushCompress::Sync, out)
+    }
+
+    fn finish(mut self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort> {
+        self.run(&[], FlushCompress::Finish, out)
+    }
 }
 
-impl Compressor {
-    fn new(shape: Shape, length: Option<u64>) -> Compressor {
-        let window_bits = window_for(shape.window_bits, length);
-        Compressor {
-            engine: Some(Engine::take(shape.level, window_bits)),
-            block: shape.block,
-            unbuffered: shape.unbuffered,
-            pending: Vec::with_capacity(shape.block),
-            bytes_in: 0,
-            bytes_out: 0,
-        }
-    }
-
-    /// Bytes that went in and came out so far, for `$gzip_ratio`.
-    pub fn totals(&self) -> (u64, u64) {
-        (self.bytes_in, self.bytes_out)
-    }
-
-    /// Compresses one piece; what is ready to leave is appended. Pieces must be in memory.
-    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
-        match piece {
-            Piece::Bytes(bytes) => {
-                self.run(&bytes, FlushCompress::None, out)?;
-                if self.unbuffered {
-                    self.release(out);
-                }
-            }
-            Piece::Flush => {
-                self.run(&[], FlushCompress::Sync, out)?;
-                self.release(out);
-                out.push(Piece::Flush);
-            }
-            Piece::Last => {
-                self.run(&[], FlushCompress::Finish, out)?;
-                self.release(out);
-                if let Some(engine) = self.engine.take() {
-                    engine.give_back();
-                }
-                out.push(Piece::Last);
-            }
-            Piece::File { .. } | Piece::Include(_) => {
-                return Err(Abort::Internal(
-                    "gzip was given a piece that is not in memory",
-                ));
-            }
-        }
-        Ok(())
-    }
-
+impl Deflate {
     fn run(
         &mut self,
         mut input: &[u8],
         flush: FlushCompress,
-        out: &mut Vec<Piece>,
+        out: &mut Vec<u8>,
     ) -> Result<(), Abort> {
+        /// How much room the library is given at once.
+        const ROOM: usize = 4096;
+        let Some(Engine { stream, .. }) = &mut self.0 else {
+            return Err(Abort::Internal("gzip was given a piece after the last"));
+        };
         loop {
-            if self.pending.len() == self.pending.capacity() {
-                self.release(out);
-                self.pending.reserve_exact(self.block);
+            if out.len() == out.capacity() {
+                out.reserve(ROOM);
             }
-            let Some(engine) = &mut self.engine else {
-                return Err(Abort::Internal("gzip was given a piece after the last"));
-            };
-            let (read, written) = (engine.stream.total_in(), engine.stream.total_out());
-            let status = engine
-                .stream
-                .compress_vec(input, &mut self.pending, flush)
+            let (read, written) = (stream.total_in(), stream.total_out());
+            let status = stream
+                .compress_vec(input, out, flush)
                 .map_err(|_| Abort::Internal("deflate() failed"))?;
-            let read = engine.stream.total_in().saturating_sub(read);
-            let written = engine.stream.total_out().saturating_sub(written);
-            self.bytes_in += read;
-            self.bytes_out += written;
+            let read = stream.total_in().saturating_sub(read);
+            let written = stream.total_out().saturating_sub(written);
             input = input
                 .get(usize::try_from(read).unwrap_or(usize::MAX)..)
                 .unwrap_or_default();
 
             // Whatever did not fill its room is complete.
-            let room_left = self.pending.len() < self.pending.capacity();
+            let room_left = out.len() < out.capacity();
             let complete = match flush {
                 FlushCompress::Finish => status == Status::StreamEnd,
                 _ => input.is_empty() && room_left,
@@ -557,17 +482,11 @@ impl Compressor {
             }
         }
     }
-
-    fn release(&mut self, out: &mut Vec<Piece>) {
-        if !self.pending.is_empty() {
-            out.push(Piece::Bytes(std::mem::take(&mut self.pending).into()));
-        }
-    }
 }
 
-impl Drop for Compressor {
+impl Drop for Deflate {
     fn drop(&mut self) {
-        if let Some(engine) = self.engine.take() {
+        if let Some(engine) = self.0.take() {
             engine.give_back();
         }
     }
@@ -586,100 +505,33 @@ fn window_for(bits_max: u8, length: Option<u64>) -> u8 {
     bits
 }
 
-/// Appends `$gzip_ratio`: bytes in by bytes out, with two digits after the point. False where nothing was
-/// compressed.
-pub fn ratio(bytes_in: u64, bytes_out: u64, out: &mut Vec<u8>) -> bool {
-    if bytes_out == 0 {
-        return false;
-    }
-    let thousandths = u128::from(bytes_in) * 1000 / u128::from(bytes_out);
-    let hundredths = (thousandths + 5) / 10;
-    // Writing to a vector does not fail.
-    let _ = write!(out, "{}.{:02}", hundredths / 100, hundredths % 100);
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
 
+    use super::super::compress::tests::check;
     use super::*;
     use crate::http::filters::testing;
 
-    fn shape(block: usize, unbuffered: bool) -> Shape {
-        Shape {
-            level: 1,
-            window_bits: 15,
-            block,
-            unbuffered,
-        }
-    }
-
-    fn bytes(pieces: &[Piece]) -> Vec<u8> {
-        let mut all = Vec::new();
-        for piece in pieces {
-            if let Piece::Bytes(bytes) = piece {
-                all.extend_from_slice(bytes);
-            }
-        }
-        all
-    }
-
-    fn text(length: usize) -> Bytes {
-        (0..length)
-            .map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8)
-            .collect::<Vec<u8>>()
-            .into()
-    }
-
     #[test]
     fn what_goes_in_comes_out() {
-        for (length, step, block) in [
-            (0, 1, 4096),
-            (10, 3, 4096),
-            (100_000, 7000, 4096),
-            (100_000, 100_000, 512),
+        for text in [
+            "",
+            "gzip_buffers 4 512; gzip_no_buffer on;",
+            "gzip_comp_level 9;",
         ] {
-            let mut compressor = Compressor::new(shape(block, false), None);
-            let (input, mut out) = (text(length), Vec::new());
-            for chunk in input.chunks(step) {
-                compressor
-                    .apply(Piece::Bytes(Bytes::copy_from_slice(chunk)), &mut out)
-                    .unwrap();
-            }
-            compressor.apply(Piece::Last, &mut out).unwrap();
-            assert!(matches!(out.last(), Some(Piece::Last)));
-            let compressed = bytes(&out);
-            assert_eq!(compressed[..3], [0x1f, 0x8b, 8]);
-            let mut plain = Vec::new();
-            flate2::read::GzDecoder::new(&compressed[..])
-                .read_to_end(&mut plain)
-                .unwrap();
-            assert!(plain == input, "{length} {step} {block}");
-            assert_eq!(
-                compressor.totals(),
-                (length as u64, compressed.len() as u64)
+            let (settings, _) =
+                testing::compiled::<Gzip>(&format!("http {{ {text} }}"), &["http"]).unwrap();
+            check(
+                || settings.compressor(None),
+                |compressed| {
+                    let mut plain = Vec::new();
+                    // A stream that goes on ends with an error, behind what has come.
+                    let _ = flate2::read::GzDecoder::new(compressed).read_to_end(&mut plain);
+                    plain
+                },
             );
         }
-    }
-
-    #[test]
-    fn a_flush_lets_everything_out() {
-        let mut compressor = Compressor::new(shape(4096, false), None);
-        let mut out = Vec::new();
-        compressor
-            .apply(Piece::Bytes(Bytes::from_static(b"SEE-THIS")), &mut out)
-            .unwrap();
-        assert!(out.is_empty());
-        compressor.apply(Piece::Flush, &mut out).unwrap();
-        assert!(matches!(out.last(), Some(Piece::Flush)));
-        let compressed = bytes(&out);
-        assert!(compressed.ends_with(&[0, 0, 0xff, 0xff]));
-        let mut plain = [0; 8];
-        flate2::read::GzDecoder::new(&compressed[..])
-            .read_exact(&mut plain)
-            .unwrap();
-        assert_eq!(&plain, b"SEE-THIS");
     }
 
     #[test]
@@ -695,22 +547,6 @@ mod tests {
             assert_eq!(window_for(15, length), expected, "{length:?}");
         }
         assert_eq!(window_for(9, Some(1_000_000)), 9);
-    }
-
-    #[test]
-    fn ratios_are_rounded_as_nginx_does() {
-        for (bytes_in, bytes_out, expected) in [
-            (1000, 500, "2.00"),
-            (17, 8, "2.13"),
-            (2124, 1000, "2.12"),
-            (1999, 1000, "2.00"),
-            (10, 30, "0.33"),
-        ] {
-            let mut out = Vec::new();
-            assert!(ratio(bytes_in, bytes_out, &mut out));
-            assert_eq!(out, expected.as_bytes());
-        }
-        assert!(!ratio(0, 0, &mut Vec::new()));
     }
 
     #[test]
@@ -763,17 +599,16 @@ mod tests {
         let gzip = |text: &str| testing::compiled::<Gzip>(&format!("http {{ {text} }}"), &["http"]);
         let error = |text: &str| gzip(text).unwrap_err();
         let (settings, warnings) = gzip("").unwrap();
-        assert!(!settings.enabled && !settings.vary && warnings.is_empty());
-        assert_eq!((settings.length_min, settings.shape.level), (20, 1));
+        assert!(!settings.conditions.enabled && !settings.vary && warnings.is_empty());
+        assert_eq!(settings.shape.level, 1);
         assert_eq!(
             (settings.shape.window_bits, settings.shape.block),
             (15, 4096)
         );
-        assert!(settings.types.contain(b"text/html") && !settings.types.contain(b"text/css"));
 
         let text = "gzip on; gzip_types text/css; gzip_types text/html Text/CSS; gzip_window 1k; gzip_buffers 2 8k;";
         let (settings, warnings) = gzip(text).unwrap();
-        assert!(settings.types.contain(b"text/css") && settings.enabled);
+        assert!(settings.conditions.enabled);
         assert_eq!(
             (settings.shape.window_bits, settings.shape.block),
             (10, 8192)
@@ -785,7 +620,6 @@ mod tests {
                 "duplicate MIME type \"text/css\""
             ]
         );
-        assert_eq!(gzip("gzip_types *;").unwrap().0.types, MediaTypes::All);
 
         assert_eq!(
             error("gzip_comp_level 10;"),

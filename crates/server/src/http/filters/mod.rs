@@ -1,12 +1,14 @@
 //! What a response passes on its way out.
 //!
 //! [`Filters::for_response`] runs the header filters in nginx's order: conditional requests, added
-//! fields, userid, gunzip, addition, sub, charset, ssi, gzip, ranges. Each looks at `request.response`, changes
-//! it, and stays for the body if there is work to do there. gzip is the exception: it is given to the exchange,
+//! fields, userid, gunzip, addition, sub, charset, ssi, compression, ranges. Each looks at `request.response`, changes
+//! it, and stays for the body if there is work to do there. Compression is the exception: it is given to the exchange,
 //! because it compresses what included subrequests send as well.
 
 pub mod addition;
+pub mod brotli;
 pub mod charset;
+pub mod compress;
 pub mod gunzip;
 pub mod gzip;
 pub mod headers;
@@ -18,6 +20,7 @@ pub mod sub;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod userid;
+pub mod zstd;
 
 use bytes::Bytes;
 use conf::{Fault, Setter};
@@ -58,7 +61,7 @@ impl Filters {
         filters.recode = charset::begin(request);
         filters.ssi = ssi::begin(request);
         if main {
-            if let Some(compressor) = gzip::begin(request) {
+            if let Some(compressor) = compress::begin(request) {
                 exchange.set_compressor(compressor);
             }
             filters.range = range::begin(request)?;

@@ -1,0 +1,347 @@
+//! What compression has in common, whatever the coding: which one a response gets, and the way of its body
+//! through it.
+//!
+//! Of the codings that are on for a response the client's quality values decide (RFC 9110, section 12.5.3);
+//! of equal ones br goes before zstd and zstd before gzip. The libraries are driven by [`gzip`],
+//! [`brotli`](super::brotli) and [`zstd`](super::zstd).
+
+use std::io::Write;
+
+use bytes::Bytes;
+use conf::{Fault, ScopeRef, Setting};
+use proto::accept;
+use proto::header::Known;
+
+use super::{MediaTypes, gzip};
+use crate::http::exchange::Abort;
+use crate::http::output::Piece;
+use crate::http::request::Request;
+use crate::http::response::Response;
+
+/// How much is compressed at once: what comes of it is in memory until it is sent.
+const INPUT_MAX: usize = 64 * 1024;
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// RFC 7932.
+    Brotli,
+    /// RFC 8878.
+    Zstd,
+    /// RFC 1952.
+    Gzip,
+}
+
+/// Those of one quality in the order in which they are chosen.
+pub const BY_PREFERENCE: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+
+impl Coding {
+    /// Its name in `Content-Encoding`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Brotli => "br",
+            Coding::Zstd => "zstd",
+            Coding::Gzip => "gzip",
+        }
+    }
+
+    /// How much the client wants it, in thousandths; 0 where it does not take it.
+    pub fn quality(self, request: &Request) -> u16 {
+        let accepted = match self {
+            Coding::Gzip => gzip::is_acceptable(request),
+            _ => request.depth == 0,
+        };
+        match request.header(Known::AcceptEncoding) {
+            Some(value) if accepted => accept::quality(value, self.name().as_bytes()),
+            _ => 0,
+        }
+    }
+
+    fn conditions(self, request: &Request) -> &Conditions {
+        match self {
+            Coding::Brotli => &request.plan.brotli.conditions,
+            Coding::Zstd => &request.plan.zstd.conditions,
+            Coding::Gzip => &request.plan.gzip.conditions,
+        }
+    }
+}
+
+/// Which responses are compressed: what each coding has directives of its own for.
+#[derive(Debug)]
+pub struct Conditions {
+    /// Whether the coding is on.
+    pub enabled: bool,
+    types: MediaTypes,
+    length_min: u64,
+}
+
+impl Conditions {
+    /// As a scope sees the three directives.
+    pub(super) fn of(
+        scope: ScopeRef<'_>,
+        enabled: &Setting<bool>,
+        types: &Setting<MediaTypes>,
+        length_min: &Setting<u64>,
+    ) -> Result<Conditions, Fault> {
+        Ok(Conditions {
+            enabled: scope.get(enabled)?,
+            types: scope.get(types)?,
+            length_min: scope.get(length_min)?,
+        })
+    }
+
+    fn hold(&self, response: &Response) -> bool {
+        self.enabled
+            && matches!(response.status, 200 | 403 | 404)
+            && response
+                .content_length
+                .is_none_or(|length| length >= self.length_min)
+            && self.types.contain(&response.content_type)
+            && response
+                .field(b"Content-Encoding")
+                .is_none_or(|coding| coding.is_empty())
+    }
+}
+
+/// Whether [`begin`] may change a response of the request's plan at all.
+pub fn may_apply(request: &Request) -> bool {
+    BY_PREFERENCE.iter().any(|coding| {
+        coding.conditions(request).enabled
+            && (request.plan.gzip.vary || coding.quality(request) > 0)
+    })
+}
+
+/// The one of these codings that the client wants most; of equal ones the first.
+pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> Option<Coding> {
+    let mut best = None;
+    let mut best_quality = 0;
+    for coding in codings {
+        let quality = coding.quality(request);
+        if quality > best_quality {
+            (best, best_quality) = (Some(coding), quality);
+        }
+    }
+    best
+}
+
+/// A compressor for the response, if it is to be compressed; its head is changed to say so.
+pub(super) fn begin(request: &mut Request) -> Option<Compressor> {
+    let possible = BY_PREFERENCE.map(|coding| {
+        let conditions = coding.conditions(request);
+        conditions.hold(&request.response).then_some(coding)
+    });
+    if possible == [None; 3] {
+        return None;
+    }
+    request.response.vary_accept_encoding = request.plan.gzip.vary;
+    let coding = wanted_most(request, possible.into_iter().flatten())?;
+    let length = request.response.content_length;
+    let compressor = match coding {
+        Coding::Brotli => request.plan.brotli.compressor(length),
+        Coding::Zstd => request.plan.zstd.compressor(length)?,
+        Coding::Gzip => request.plan.gzip.compressor(length),
+    };
+    let response = &mut request.response;
+    response.add(
+        Bytes::from_static(b"Content-Encoding"),
+        Bytes::from_static(coding.name().as_bytes()),
+    );
+    response.clear_content_length();
+    response.clear_ranges();
+    response.weaken_etag();
+    Some(compressor)
+}
+
+/// A library at work on one body. What it gives is appended to a buffer.
+pub(super) trait Coder {
+    /// Compresses a stretch of the body.
+    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort>;
+    /// Gives everything that it still holds, so that a client can read as far as the body has come.
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort>;
+    /// Ends the body.
+    fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort>;
+}
+
+/// Compresses one response.
+pub struct Compressor {
+    coding: Coding,
+    /// `None` behind the end.
+    coder: Option<Box<dyn Coder>>,
+    block: usize,
+    unbuffered: bool,
+    /// Compressed bytes that do not fill a block yet.
+    pending: Vec<u8>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// What a compressor has done, for `$gzip_ratio` and its like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// The coding.
+    pub coding: Coding,
+    /// Bytes that went in.
+    pub bytes_in: u64,
+    /// Bytes that came out.
+    pub bytes_out: u64,
+}
+
+impl Compressor {
+    /// Sends what the coder gives in blocks of at least this size, or at once if it is `unbuffered`.
+    pub(super) fn new(
+        coding: Coding,
+        coder: Box<dyn Coder>,
+        block: usize,
+        unbuffered: bool,
+    ) -> Compressor {
+        Compressor {
+            coding,
+            coder: Some(coder),
+            block,
+            unbuffered,
+            pending: Vec::with_capacity(block),
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
+    /// What has been done so far.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            coding: self.coding,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out + self.pending.len() as u64,
+        }
+    }
+
+    /// Compresses one piece; what is ready to leave is appended. Pieces must be in memory.
+    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        const ENDED: Abort = Abort::Internal("a compressor was given a piece after the last");
+        match piece {
+            Piece::Bytes(bytes) => {
+                for input in bytes.chunks(INPUT_MAX) {
+                    let coder = self.coder.as_mut().ok_or(ENDED)?;
+                    coder.write(input, &mut self.pending)?;
+                    self.bytes_in += input.len() as u64;
+                    if self.unbuffered || self.pending.len() >= self.block {
+                        self.release(out);
+                    }
+                }
+            }
+            Piece::Flush => {
+                let coder = self.coder.as_mut().ok_or(ENDED)?;
+                coder.flush(&mut self.pending)?;
+                self.release(out);
+                out.push(Piece::Flush);
+            }
+            Piece::Last => {
+                let coder = self.coder.take().ok_or(ENDED)?;
+                coder.finish(&mut self.pending)?;
+                self.release(out);
+                out.push(Piece::Last);
+            }
+            Piece::File { .. } | Piece::Include(_) => {
+                return Err(Abort::Internal(
+                    "a compressor was given a piece that is not in memory",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, out: &mut Vec<Piece>) {
+        if !self.pending.is_empty() {
+            self.bytes_out += self.pending.len() as u64;
+            let released = std::mem::replace(&mut self.pending, Vec::with_capacity(self.block));
+            out.push(Piece::Bytes(released.into()));
+        }
+    }
+}
+
+/// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the point. False
+/// where the response was not compressed so.
+pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
+    match request.compressed {
+        Some(totals) if totals.coding == coding && totals.bytes_out > 0 => {
+            let thousandths = u128::from(totals.bytes_in) * 1000 / u128::from(totals.bytes_out);
+            let hundredths = (thousandths + 5) / 10;
+            // Writing to a vector does not fail.
+            let _ = write!(out, "{}.{:02}", hundredths / 100, hundredths % 100);
+            true
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::http::request::tests::with_request;
+
+    pub(crate) fn bytes(pieces: &[Piece]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for piece in pieces {
+            if let Piece::Bytes(bytes) = piece {
+                all.extend_from_slice(bytes);
+            }
+        }
+        all
+    }
+
+    pub(crate) fn text(length: usize) -> Bytes {
+        (0..length)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8)
+            .collect::<Vec<u8>>()
+            .into()
+    }
+
+    /// What goes in comes out, in whatever pieces, and a flush lets everything out.
+    pub(crate) fn check(compressor: impl Fn() -> Compressor, plain: impl Fn(&[u8]) -> Vec<u8>) {
+        for (length, step) in [(0, 1), (10, 3), (20_000, 700), (70_000, 70_000)] {
+            let mut compressor = compressor();
+            let (input, mut out) = (text(length), Vec::new());
+            for chunk in input.chunks(step) {
+                let piece = Piece::Bytes(Bytes::copy_from_slice(chunk));
+                compressor.apply(piece, &mut out).unwrap();
+            }
+            compressor.apply(Piece::Last, &mut out).unwrap();
+            assert!(matches!(out.last(), Some(Piece::Last)));
+            let compressed = bytes(&out);
+            assert!(plain(&compressed) == input, "{length} {step}");
+            let totals = compressor.totals();
+            assert_eq!(totals.bytes_in, length as u64);
+            assert_eq!(totals.bytes_out, compressed.len() as u64);
+        }
+        let (mut compressor, mut out) = (compressor(), Vec::new());
+        let text = Piece::Bytes(Bytes::from_static(b"SEE-THIS"));
+        compressor.apply(text, &mut out).unwrap();
+        compressor.apply(Piece::Flush, &mut out).unwrap();
+        assert!(matches!(out.last(), Some(Piece::Flush)));
+        assert!(plain(&bytes(&out)).starts_with(b"SEE-THIS"));
+    }
+
+    #[test]
+    fn ratios_are_rounded_as_nginx_does() {
+        with_request(|request| {
+            for (bytes_in, bytes_out, expected) in [
+                (1000, 500, "2.00"),
+                (17, 8, "2.13"),
+                (2124, 1000, "2.12"),
+                (1999, 1000, "2.00"),
+                (10, 30, "0.33"),
+            ] {
+                request.compressed = Some(Totals {
+                    coding: Coding::Gzip,
+                    bytes_in,
+                    bytes_out,
+                });
+                let mut out = Vec::new();
+                assert!(ratio(request, Coding::Gzip, &mut out));
+                assert_eq!(out, expected.as_bytes());
+                assert!(!ratio(request, Coding::Zstd, &mut out));
+            }
+            request.compressed = None;
+            assert!(!ratio(request, Coding::Gzip, &mut Vec::new()));
+        });
+    }
+}

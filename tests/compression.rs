@@ -1,0 +1,223 @@
+//! Brotli and Zstandard from outside, by the documentation of ngx_brotli and zstd-nginx-module: which
+//! responses are compressed and how, which coding wins, precompressed files, event streams.
+
+#[allow(dead_code)] // other tests use the rest
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use support::{PATIENCE, Server};
+
+const TEXT: &str = "a line of text that repeats itself\n";
+
+/// A response that ends with its connection.
+struct Answer {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    fn coding(&self) -> &str {
+        self.field("Content-Encoding").unwrap_or("none")
+    }
+
+    fn plain(&self) -> String {
+        String::from_utf8(plain(self.coding(), &self.body)).unwrap()
+    }
+}
+
+/// What can be read of a compressed body so far.
+fn plain(coding: &str, body: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    let _ = match coding {
+        "br" => brotli::Decompressor::new(body, 4096).read_to_end(&mut plain),
+        "zstd" => zstd::stream::read::Decoder::new(body)
+            .unwrap()
+            .read_to_end(&mut plain),
+        "gzip" => flate2::read::GzDecoder::new(body).read_to_end(&mut plain),
+        _ => {
+            plain.extend_from_slice(body);
+            Ok(0)
+        }
+    };
+    plain
+}
+
+fn ask(server: &Server, path: &str, accept: &str) -> Answer {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\nAccept-Encoding: {accept}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    let end = all.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+    Answer {
+        head: String::from_utf8_lossy(&all[..end]).into_owned(),
+        body: all.split_off(end),
+    }
+}
+
+fn server() -> Server {
+    let server = Server::start(
+        "",
+        "gzip_http_version 1.0; types { text/html html; text/plain txt; }
+         location /br/ { alias www/; brotli on; }
+         location /br-off/ { alias www/; brotli off; }
+         location /br-types/ { alias www/; brotli on; brotli_types text/plain; }
+         location /br-min/ { alias www/; brotli on; brotli_min_length 1m; }
+         location /br-0/ { alias www/; brotli on; brotli_comp_level 0; brotli_window 1k; }
+         location /br-11/ { alias www/; brotli on; brotli_comp_level 11; brotli_buffers 4 8k; }
+         location /zstd/ { alias www/; zstd on; }
+         location /zstd-off/ { alias www/; zstd off; }
+         location /zstd-types/ { alias www/; zstd on; zstd_types text/plain; }
+         location /zstd-min/ { alias www/; zstd on; zstd_min_length 1m; }
+         location /zstd-19/ { alias www/; zstd on; zstd_comp_level 19; zstd_buffers 4 8k; }
+         location /all/ { alias www/; gzip on; brotli on; zstd on; gzip_vary on; }
+         location /static/ { alias www/; gzip_static on; brotli_static on; zstd_static on; }
+         location /static-off/ { alias www/; brotli_static off; zstd_static off; }
+         location /always-br/ { alias www/; brotli_static always; }
+         location /always-zstd/ { alias www/; zstd_static always; }",
+    );
+    server.write("page.html", TEXT.repeat(2000).as_bytes());
+    server.write("page.txt", TEXT.repeat(2000).as_bytes());
+    server.write("short.html", b"short");
+    for (name, text) in [("br", "by br"), ("zst", "by zstd"), ("gz", "by gzip")] {
+        server.write(&format!("page.html.{name}"), text.as_bytes());
+    }
+    server
+}
+
+#[test]
+fn responses_are_compressed_as_their_directives_say() {
+    let server = server();
+    let whole = TEXT.repeat(2000);
+    for (path, accept, coding) in [
+        ("/br/page.html", "br", "br"),
+        ("/br/page.html", "gzip", "none"),
+        ("/br/page.html", "br;q=0", "none"),
+        ("/br/page.txt", "br", "none"),
+        ("/br/short.html", "br", "none"),
+        ("/br-off/page.html", "br", "none"),
+        ("/br-types/page.txt", "br", "br"),
+        ("/br-min/page.html", "br", "none"),
+        ("/br-0/page.html", "br", "br"),
+        ("/br-11/page.html", "br", "br"),
+        ("/zstd/page.html", "zstd", "zstd"),
+        ("/zstd/page.html", "br", "none"),
+        ("/zstd/page.txt", "zstd", "none"),
+        ("/zstd-off/page.html", "zstd", "none"),
+        ("/zstd-types/page.txt", "zstd", "zstd"),
+        ("/zstd-min/page.html", "zstd", "none"),
+        ("/zstd-19/page.html", "zstd", "zstd"),
+    ] {
+        let answer = ask(&server, path, accept);
+        assert_eq!(answer.coding(), coding, "{path} {accept}");
+        let expected = if path.contains("short") {
+            "short"
+        } else {
+            &whole
+        };
+        assert!(answer.plain() == expected, "{path} {accept}");
+        let etag = answer.field("ETag").unwrap();
+        assert_eq!(etag.starts_with("W/"), coding != "none", "{path}");
+    }
+    let best = ask(&server, "/br-11/page.html", "br").body.len();
+    let least = ask(&server, "/br-0/page.html", "br").body.len();
+    assert!(best < least && least < whole.len(), "{best} {least}");
+    let better = ask(&server, "/zstd-19/page.html", "zstd").body.len();
+    let quick = ask(&server, "/zstd/page.html", "zstd").body.len();
+    assert!(better <= quick && quick < whole.len(), "{better} {quick}");
+}
+
+#[test]
+fn the_client_chooses_the_coding() {
+    let server = server();
+    for (accept, coding) in [
+        ("gzip, zstd, br", "br"),
+        ("gzip, zstd", "zstd"),
+        ("gzip", "gzip"),
+        ("br;q=0.5, zstd;q=0.9, gzip", "gzip"),
+        ("br;q=0.5, zstd;q=0.9, gzip;q=0.8", "zstd"),
+        ("br;q=0, zstd;q=0, gzip", "gzip"),
+        ("identity", "none"),
+    ] {
+        let answer = ask(&server, "/all/page.html", accept);
+        assert_eq!(answer.coding(), coding, "{accept}");
+        assert_eq!(answer.field("Vary"), Some("Accept-Encoding"), "{accept}");
+        assert!(answer.plain() == TEXT.repeat(2000), "{accept}");
+    }
+}
+
+#[test]
+fn precompressed_files() {
+    let server = server();
+    for (path, accept, coding, body) in [
+        ("/static/page.html", "gzip, zstd, br", "br", "by br"),
+        ("/static/page.html", "gzip, zstd", "zstd", "by zstd"),
+        ("/static/page.html", "gzip, br;q=0.9", "gzip", "by gzip"),
+        ("/static/short.html", "br", "none", "short"),
+        ("/always-br/page.html", "identity", "br", "by br"),
+        ("/always-zstd/page.html", "identity", "zstd", "by zstd"),
+    ] {
+        let answer = ask(&server, path, accept);
+        assert_eq!(answer.coding(), coding, "{path} {accept}");
+        assert_eq!(answer.body, body.as_bytes(), "{path} {accept}");
+    }
+    let answer = ask(&server, "/static-off/page.html", "br, zstd");
+    assert_eq!(answer.coding(), "none");
+}
+
+/// What an upstream sends at once leaves at once, though it is compressed.
+#[test]
+fn event_streams_pass_at_once() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = upstream.local_addr().unwrap().port();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        for stream in upstream.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head = "HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(b"data: first\n\n").unwrap();
+            may_go_on.recv().unwrap();
+            stream.write_all(b"data: second\n\n").unwrap();
+        }
+    });
+    let lines = format!(
+        "brotli on; brotli_types text/event-stream; zstd on; zstd_types text/event-stream;
+         location / {{ proxy_pass http://127.0.0.1:{port}; proxy_buffering off; }}"
+    );
+    let server = Server::start("", &lines);
+    for coding in ["br", "zstd"] {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET / HTTP/1.0\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut all = Vec::new();
+        let body = |all: &[u8]| {
+            let end = all.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+            Some(plain(coding, &all[end..]))
+        };
+        while body(&all).is_none_or(|body| !body.ends_with(b"first\n\n")) {
+            let mut buffer = [0; 4096];
+            let length = stream.read(&mut buffer).expect("the first event");
+            assert!(length > 0);
+            all.extend_from_slice(&buffer[..length]);
+        }
+        go_on.send(()).unwrap();
+        stream.read_to_end(&mut all).unwrap();
+        let body = body(&all).unwrap();
+        assert_eq!(body, b"data: first\n\ndata: second\n\n", "{coding}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
