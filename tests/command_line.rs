@@ -202,6 +202,32 @@ fn the_version_names_the_nginx_it_follows() {
 }
 
 #[test]
+fn the_help_lists_flags_and_subcommands() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(arguments).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    let (code, text) = run(&["--help"]);
+    assert_eq!(code, Some(0));
+    for expected in ["  serve", "  try", "  docs", "  -s signal", "  -c filename"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    for command in ["serve", "try", "docs"] {
+        let (code, text) = run(&[command, "--help"]);
+        assert!(code == Some(0) && text.contains("Options:"), "{text}");
+    }
+    assert_eq!(run(&["serve", "--nonsense"]), (Some(2), String::new()));
+    // nginx takes no such argument, and so it stays.
+    let prefix = Prefix::new("");
+    let expected = "tidegate: invalid option: \"sevre\"\n";
+    assert_eq!(prefix.printed(&["sevre"]), (Some(1), expected.to_owned()));
+}
+
+#[test]
 fn the_manual_knows_near_names() {
     let run = |name: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));

@@ -400,18 +400,52 @@ fn the_configuration_can_be_had() {
     let output = command.args(["--listen", "127.0.0.1:0"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && output.stderr.is_empty());
+    // `$` has no quotes; this folder is named to be difficult.
+    let text = text.replace(site.0.to_str().unwrap(), "/srv/site");
+    assert!(
+        text.contains("        root \"") && !text.contains("temp_path"),
+        "{text}"
+    );
     let path = site.0.join("sub/nginx.conf");
     fs::write(&path, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command
-        .arg("-p")
-        .arg(&site.0)
-        .arg("-c")
-        .arg(&path)
-        .args(["-t", "-e", "stderr"]);
+    command.arg("-p").arg(&site.0).arg("-c").arg(&path);
+    command.args(["-t", "-e", "stderr", "-g", "pid sub/pid;"]);
     let output = command.output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr);
     assert!(printed.contains("syntax is ok"), "{printed}");
+}
+
+#[test]
+fn a_socket_as_output_is_no_obstacle() {
+    let site = Site::new();
+    let (_, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let log = site.0.join("sub/log");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("serve")
+        .arg(&site.0)
+        .args(["--listen", &port.to_string()])
+        .stdin(Stdio::null())
+        .stdout(std::os::fd::OwnedFd::from(theirs))
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{}",
+            fs::read_to_string(&log).unwrap()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 /// What a terminal shows of one request.

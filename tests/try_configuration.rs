@@ -178,6 +178,7 @@ const EVERYTHING: &str = r#"
 daemon on;
 pid "FOLDER/run/live.pid";
 lock_file FOLDER/run/lock;
+working_directory FOLDER/nowhere;
 error_log FOLDER/log/error.log info;
 include FOLDER/more.conf;
 events {}

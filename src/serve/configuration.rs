@@ -11,8 +11,12 @@ use super::types;
 /// What a site is like.
 pub(super) struct Site {
     pub(super) listen: Vec<SocketAddr>,
-    /// A folder for the pid file and request bodies.
-    pub(super) folder: String,
+    /// What `root` says.
+    pub(super) root: String,
+    /// A folder for the pid file and request bodies; without one they are where they always are.
+    pub(super) folder: Option<String>,
+    /// Where requests are logged: a file, or nothing for standard error.
+    pub(super) output: &'static str,
     /// `--types`
     pub(super) types: Option<String>,
     /// The file of names and passwords, where they are asked for.
@@ -26,7 +30,7 @@ pub(super) struct Site {
     pub(super) hidden: bool,
 }
 
-/// How requests are logged, to standard output.
+/// How requests are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessLog {
     /// One short line a request.
@@ -52,7 +56,6 @@ const KEEP: &str = "public, max-age=31536000, immutable";
 impl Site {
     /// The whole text.
     pub(super) fn configuration(&self) -> String {
-        let folder = &self.folder;
         let user = match &self.user {
             Some(user) => format!("user {user};\n"),
             None => String::new(),
@@ -65,8 +68,7 @@ impl Site {
             "\
 daemon off;
 {user}worker_processes auto;
-pid {pid};
-error_log stderr error;
+{pid}error_log stderr error;
 events {{}}
 http {{
 {types}{further_types}    default_type application/octet-stream;
@@ -81,19 +83,28 @@ http {{
     sendfile on;
     tcp_nopush on;
     log_not_found off;
-    client_body_temp_path {body};
-    proxy_temp_path {proxy};
-{access_log}{server}}}
+{temporary}{access_log}{server}}}
 ",
-            pid = quoted(&format!("{folder}/pid")),
-            body = quoted(&format!("{folder}/body")),
-            proxy = quoted(&format!("{folder}/proxy")),
+            pid = self.private("", "pid", "pid"),
+            temporary = self.private("    ", "client_body_temp_path", "body")
+                + &self.private("    ", "proxy_temp_path", "proxy"),
             types = types::block(),
             charset_types = types::with_charset(),
             gzip_types = types::worth_compressing(),
-            access_log = self.access_log.lines(),
+            access_log = self.access_log.lines(self.output),
             server = self.server(),
         )
+    }
+
+    /// The line of a directive that names something in the folder, if there is one.
+    fn private(&self, indent: &str, directive: &str, name: &str) -> String {
+        let path = self
+            .folder
+            .as_ref()
+            .map(|folder| format!("{folder}/{name}"));
+        path.map_or_else(String::new, |path| {
+            format!("{indent}{directive} {};\n", quoted(&path))
+        })
     }
 
     fn server(&self) -> String {
@@ -104,7 +115,7 @@ http {{
         for address in &self.listen {
             line(&format!("listen {address};"));
         }
-        line("root .;");
+        line(&format!("root {};", self.root));
         line("index index.html index.htm;");
         // The port that people see may be another one than ours.
         line("absolute_redirect off;");
@@ -167,15 +178,16 @@ http {{
 
 impl AccessLog {
     /// The lines of the `http` block.
-    fn lines(self) -> String {
+    fn lines(self, output: &str) -> String {
+        let output = quoted(output);
         match self {
-            AccessLog::Json => json_lines(),
-            AccessLog::Terminal { colours } => terminal_lines(colours),
+            AccessLog::Json => json_lines(&output),
+            AccessLog::Terminal { colours } => terminal_lines(&output, colours),
         }
     }
 }
 
-fn json_lines() -> String {
+fn json_lines(output: &str) -> String {
     let fields = [
         ("time", "\"$time_iso8601\""),
         ("client", "\"$remote_addr\""),
@@ -192,14 +204,14 @@ fn json_lines() -> String {
     ];
     let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
     format!(
-        "    log_format json escape=json '{{{}}}';\n    access_log /dev/stdout json;\n",
+        "    log_format json escape=json '{{{}}}';\n    access_log {output} json;\n",
         fields.join(",")
     )
 }
 
 /// A format for each class of status: colours are text of the format, because values of variables
 /// are made harmless.
-fn terminal_lines(colours: bool) -> String {
+fn terminal_lines(output: &str, colours: bool) -> String {
     let mut text =
         String::from("    map $time_iso8601 $clock { default -; ~T(?<of_day>[0-9:]+) $of_day; }\n");
     let classes = [
@@ -218,7 +230,7 @@ fn terminal_lines(colours: bool) -> String {
             "    map $status ${name} {{ {rows} }}
     log_format {name} '$clock $request_method $request_uri {status} ${{body_bytes_sent}}B \
              ${{request_time}}s';
-    access_log /dev/stdout {name} if=${name};\n"
+    access_log {output} {name} if=${name};\n"
         );
     }
     text
@@ -240,7 +252,9 @@ mod tests {
     fn site() -> Site {
         Site {
             listen: vec!["127.0.0.1:8080".parse().unwrap()],
-            folder: "/tmp/a \"b\" \\c".to_owned(),
+            root: ".".to_owned(),
+            folder: Some("/tmp/a \"b\" \\c".to_owned()),
+            output: "/dev/stdout",
             types: None,
             users: None,
             user: None,

@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Print the configuration that this amounts to, and serve nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "password")]
     print_configuration: bool,
 }
 
@@ -105,12 +105,22 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
             let reader = user.as_ref().map(|user| user.identity.user);
             Some(credentials.write(folder.path(), reader)?)
         }
+        (None, Some(path)) if arguments.print_configuration => Some(readable(&path)?),
         (None, Some(path)) => Some(password::link(&readable(&path)?, folder.path())?),
         (None, None) => None,
     };
     let site = Site {
         listen: chosen.addresses.clone(),
-        folder: text(folder.path())?,
+        root: match arguments.print_configuration {
+            true => configuration::quoted(&text(&directory)?),
+            // Relative to the prefix, so that a name with `$` in it is no variable.
+            false => ".".to_owned(),
+        },
+        folder: match arguments.print_configuration {
+            true => None,
+            false => Some(text(folder.path())?),
+        },
+        output: output(),
         types: types.as_deref().map(text).transpose()?,
         users: users.as_deref().map(text).transpose()?,
         user: user.as_ref().map(|user| user.line.clone()),
@@ -131,7 +141,6 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     announcement.extend(user.and_then(|user| user.warning(&directory)));
     let options = Options {
         conf_path: folder.path().join("serve.conf"),
-        // Relative, so that a name with `$` in it is no variable: `root` starts here.
         prefix: directory,
         error_log: ErrorLog::Stderr,
         globals: Vec::new(),
@@ -193,6 +202,14 @@ fn access_log() -> AccessLog {
     // https://no-color.org: any value but the empty one.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     AccessLog::Terminal { colours: !plain }
+}
+
+/// Where lines go. Standard output cannot be opened where it is closed or a socket, as under
+/// systemd; then it is standard error, which needs no opening.
+fn output() -> &'static str {
+    const STDOUT: &str = "/dev/stdout";
+    let opened = std::fs::OpenOptions::new().append(true).open(STDOUT);
+    opened.map_or("", |_| STDOUT)
 }
 
 fn greeting(directory: &Path, addresses: &[SocketAddr]) -> String {

@@ -159,6 +159,11 @@ impl Rewriter<'_> {
             "access_log" => self.access_log(first),
             "error_log" => self.log(first),
             "lock_file" | "state" => self.private(first),
+            // Where memory is dumped.
+            "working_directory" => {
+                let folder = quoted(&self.folder.display().to_string());
+                self.edits.replace(first, &folder);
+            }
             "dav_methods" if &*first.bytes != b"off" => {
                 self.edits.replace_all(&line.args, "off");
                 self.not_done_at(line, "is off, because it changes files of the site");
