@@ -13,8 +13,8 @@ use crate::http::filters::{
     addition, brotli, charset, gunzip, gzip, headers, slice, ssi, sub, zstd,
 };
 use crate::http::modules::{
-    access, auth_basic, auth_request, autoindex, dav, disable_symlinks, early_hints, flv, geo,
-    index, map, metrics, mirror, mp4, open_file_cache, post_action, precompressed, proxy,
+    access, auth_basic, auth_request, autoindex, dav, dav_ext, disable_symlinks, early_hints, flv,
+    geo, index, map, metrics, mirror, mp4, open_file_cache, post_action, precompressed, proxy,
     random_index, rewrite, split_clients, static_file, stub_status, try_files, upstream,
 };
 use crate::log::{AccessLogs, ErrorLog};
@@ -42,6 +42,8 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     try_files::DIRECTIVES,
     mirror::Mirror::DIRECTIVES,
     dav::Dav::DIRECTIVES,
+    dav_ext::ZONE_DIRECTIVES,
+    dav_ext::DavExt::DIRECTIVES,
     slice::SliceSize::DIRECTIVES,
     flv::DIRECTIVES,
     mp4::HANDLERS,

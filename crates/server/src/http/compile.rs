@@ -17,6 +17,7 @@ use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
 use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::dav::Dav;
+use crate::http::modules::dav_ext::{self, DavExt};
 use crate::http::modules::metrics::{self, meter::Scopes};
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
@@ -238,6 +239,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         geo::compile(compiler, scope);
         split_clients::compile(compiler, scope);
         limit_req::compile(compiler, scope);
+        dav_ext::compile(compiler, scope);
         limit_conn::compile(compiler, scope);
         upstream::compile(compiler, scope);
         whole &= log::check(compiler, scope).is_ok();
@@ -683,6 +685,7 @@ impl Builder<'_, '_> {
                 .filter(|mirror| !mirror.is_off()),
             dav: Some(compiler.feature_or_report::<Dav>(scope)?).filter(|dav| !dav.is_off()),
             random_index: compiler.feature_or_report(scope)?,
+            dav_ext: Some(compiler.feature_or_report::<DavExt>(scope)?).filter(|ext| !ext.is_off()),
             slice: compiler.feature_or_report(scope)?,
             index: compiler.feature_or_report(scope)?,
             autoindex: compiler.feature_or_report(scope)?,

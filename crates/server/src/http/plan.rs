@@ -18,8 +18,8 @@ use crate::http::filters::{
 use crate::http::location::Locations;
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
-    dav::Dav, disable_symlinks::DisableSymlinks, early_hints::EarlyHints, index::Index,
-    metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
+    dav::Dav, dav_ext::DavExt, disable_symlinks::DisableSymlinks, early_hints::EarlyHints,
+    index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
     post_action::PostAction, precompressed::Precompressed, proxy::Proxy, random_index::RandomIndex,
     realip::RealIp, rewrite::Script, static_file::Types, try_files::TryFiles,
 };
@@ -110,6 +110,8 @@ pub struct Plan {
     pub random_index: Arc<RandomIndex>,
     /// `slice`.
     pub slice: Arc<SliceSize>,
+    /// `dav_ext_methods` and `dav_ext_lock`; `None` where both are off.
+    pub dav_ext: Option<Arc<DavExt>>,
     /// `index`.
     pub index: Arc<Index>,
     /// `autoindex`.

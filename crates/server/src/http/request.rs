@@ -24,7 +24,7 @@ use crate::http::filters::slice::Slices;
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
-    autoindex, dav, flv, index, metrics, mirror, mp4, post_action, precompressed, proxy,
+    autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed, proxy,
     random_index, realip, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
@@ -304,6 +304,12 @@ async fn phases(
         Step::Next => {}
         step => return Ok(step),
     }
+    if request.plan.dav_ext.is_some() {
+        match Box::pin(dav_ext::precontent(request)).await {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
     if request.plan.mirror.is_some() {
         match Box::pin(mirror::precontent(request, exchange)).await? {
             Step::Next => {}
@@ -390,6 +396,12 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
     };
     if !matches!(video, Step::Next) {
         return Ok(video);
+    }
+    if request.plan.dav_ext.is_some() {
+        match Box::pin(dav_ext::serve(request, exchange)).await? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
     }
     for source in 0..6 {
         let step = match source {

@@ -6,6 +6,7 @@ pub mod auth_request;
 pub mod autoindex;
 pub mod browser;
 pub mod dav;
+pub mod dav_ext;
 pub mod disable_symlinks;
 pub mod early_hints;
 pub mod flv;

@@ -19,6 +19,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::core::Alias;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::dav_ext;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::log::{self, Printable};
@@ -174,6 +175,20 @@ impl Feature for Dav {
 }
 
 impl Dav {
+    /// The names of the methods that are allowed.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            Method::Put,
+            Method::Delete,
+            Method::Mkcol,
+            Method::Copy,
+            Method::Move,
+        ];
+        let methods = self.methods;
+        let allowed = move |method: &Method| methods.contains(Methods::of(*method));
+        all.into_iter().filter(allowed).map(Method::name)
+    }
+
     /// Whether no method is allowed.
     pub fn is_off(&self) -> bool {
         self.methods == Methods::NONE
@@ -274,7 +289,11 @@ async fn delete(request: &mut Request, dav: &Dav) -> Step {
         is_collection: request.uri.ends_with(b"/"),
         depth: request.header_named(b"depth").map(<[u8]>::to_vec),
     };
-    Step::Finish(run(request, move || files::delete(&job)).await)
+    let status = run(request, move || files::delete(&job)).await;
+    if status == 204 {
+        dav_ext::forget(request);
+    }
+    Step::Finish(status)
 }
 
 /// Whether a path has enough elements; how many slashes it has where it does not.
@@ -319,7 +338,11 @@ async fn transfer(request: &mut Request, dav: &Dav) -> Step {
         Ok(job) => job,
         Err(status) => return Step::Finish(status),
     };
-    Step::Finish(run(request, move || files::transfer(&job)).await)
+    let status = run(request, move || files::transfer(&job)).await;
+    if matches!(status, 201 | 204) && request.method == Method::Move {
+        dav_ext::forget(request);
+    }
+    Step::Finish(status)
 }
 
 /// What a COPY or MOVE asks for, checked as far as that is done without looking at files.
@@ -386,7 +409,7 @@ fn invalid_destination(request: &Request, value: &[u8]) -> u16 {
 }
 
 /// The decoded path of a Destination field, which must lie on this server.
-fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
+pub(super) fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     let raw = if value.first() == Some(&b'/') {
         value
     } else {

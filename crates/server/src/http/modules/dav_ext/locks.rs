@@ -1,0 +1,259 @@
+//! Locks of WebDAV (RFC 4918, section 6): exclusive write locks, in a zone that all threads share.
+//!
+//! A lock belongs to a path on the disk, so that two URIs of one file share it. It ends with its time,
+//! with UNLOCK, or with the process. One mutex guards a zone; nothing blocks under it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::zone::{Room, Shared};
+
+/// What is kept about a lock beside its texts, in bytes.
+const ENTRY_SIZE: usize = 128;
+
+/// A lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lock {
+    /// Its token, a URI.
+    pub(super) token: Box<str>,
+    /// What the client said about its owner, as XML.
+    pub(super) owner: Box<str>,
+    /// Whether all that is below a collection is locked as well.
+    pub(super) infinite: bool,
+    /// When it ends.
+    pub(super) expires: Instant,
+    /// The URI that it was made for, escaped.
+    pub(super) root: Box<str>,
+}
+
+/// What a zone says of itself.
+pub(super) struct LockSettings {
+    /// How long a lock holds that is not refreshed.
+    pub(super) timeout: Duration,
+}
+
+/// Why there is no lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Another lock is in the way.
+    Locked,
+    /// The zone is full.
+    NoRoom,
+}
+
+/// The locks of a zone.
+pub(super) struct Locks(Mutex<Table>);
+
+struct Table {
+    by_path: BTreeMap<Vec<u8>, Lock>,
+    room: Room,
+}
+
+impl Shared for Locks {
+    type Settings = LockSettings;
+
+    fn new(size: u64) -> Locks {
+        Locks(Mutex::new(Table {
+            by_path: BTreeMap::new(),
+            room: Room::new(size, 64),
+        }))
+    }
+
+    fn check(_: &str, _: &LockSettings, _: &LockSettings) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Lock {
+    fn size(&self, path: &[u8]) -> usize {
+        ENTRY_SIZE + path.len() + self.token.len() + self.owner.len() + self.root.len()
+    }
+}
+
+impl Table {
+    fn expire(&mut self, now: Instant) {
+        let Table { by_path, room } = self;
+        by_path.retain(|path, lock| {
+            let holds = lock.expires > now;
+            if !holds {
+                room.give(lock.size(path));
+            }
+            holds
+        });
+    }
+
+    fn remove(&mut self, path: &[u8]) {
+        if let Some(lock) = self.by_path.remove(path) {
+            self.room.give(lock.size(path));
+        }
+    }
+
+    /// The lock that covers a path: its own, or an infinite one above.
+    fn covering(&self, path: &[u8]) -> Option<(&[u8], &Lock)> {
+        if let Some((path, lock)) = self.by_path.get_key_value(path) {
+            return Some((path, lock));
+        }
+        let ends = memchr::memrchr_iter(b'/', path);
+        ends.filter_map(|end| self.by_path.get_key_value(path.get(..end)?))
+            .find(|(_, lock)| lock.infinite)
+            .map(|(path, lock)| (&**path, lock))
+    }
+
+    fn below(&self, path: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Lock)> {
+        let prefix = [path, b"/"].concat();
+        let from = Bound::Included(prefix.clone());
+        self.by_path
+            .range((from, Bound::Unbounded))
+            .take_while(move |(path, _)| path.starts_with(&prefix))
+    }
+}
+
+impl Locks {
+    fn table(&self, now: Instant) -> MutexGuard<'_, Table> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if table.by_path.values().any(|lock| lock.expires <= now) {
+            table.expire(now);
+        }
+        table
+    }
+
+    /// The lock that covers a path.
+    pub(super) fn find(&self, path: &[u8], now: Instant) -> Option<Lock> {
+        let table = self.table(now);
+        table.covering(path).map(|(_, lock)| lock.clone())
+    }
+
+    /// The tokens that must be known to change what is at a path; `below` says that all below it
+    /// goes, too; `member` that its folder changes.
+    pub(super) fn tokens(
+        &self,
+        path: &[u8],
+        below: bool,
+        member: bool,
+        now: Instant,
+    ) -> Vec<Box<str>> {
+        let table = self.table(now);
+        let mut tokens: Vec<Box<str>> = Vec::new();
+        tokens.extend(table.covering(path).map(|(_, lock)| lock.token.clone()));
+        if member && let Some(end) = memchr::memrchr(b'/', path) {
+            let folder = path.get(..end).unwrap_or_default();
+            tokens.extend(table.by_path.get(folder).map(|lock| lock.token.clone()));
+        }
+        if below {
+            tokens.extend(table.below(path).map(|(_, lock)| lock.token.clone()));
+        }
+        tokens
+    }
+
+    /// Locks a path.
+    pub(super) fn lock(&self, path: &[u8], lock: Lock, now: Instant) -> Result<(), Refused> {
+        let mut table = self.table(now);
+        let in_the_way =
+            table.covering(path).is_some() || (lock.infinite && table.below(path).next().is_some());
+        if in_the_way {
+            return Err(Refused::Locked);
+        }
+        if !table.room.take(lock.size(path)) {
+            return Err(Refused::NoRoom);
+        }
+        table.by_path.insert(path.to_vec(), lock);
+        Ok(())
+    }
+
+    /// Lets a lock with one of these tokens that covers a path hold until `expires`.
+    pub(super) fn refresh(
+        &self,
+        path: &[u8],
+        tokens: &[&[u8]],
+        now: Instant,
+        expires: Instant,
+    ) -> Option<Lock> {
+        let mut table = self.table(now);
+        let (root, lock) = table.covering(path)?;
+        if !tokens.contains(&lock.token.as_bytes()) {
+            return None;
+        }
+        let root = root.to_vec();
+        let lock = table.by_path.get_mut(&root)?;
+        lock.expires = expires;
+        Some(lock.clone())
+    }
+
+    /// Ends the lock that covers a path, if it has this token.
+    pub(super) fn unlock(&self, path: &[u8], token: &[u8], now: Instant) -> bool {
+        let mut table = self.table(now);
+        let found = table.covering(path);
+        let found = found.filter(|(_, lock)| lock.token.as_bytes() == token);
+        let Some(root) = found.map(|(root, _)| root.to_vec()) else {
+            return false;
+        };
+        table.remove(&root);
+        true
+    }
+
+    /// Forgets the locks of what is no longer there.
+    pub(super) fn forget(&self, path: &[u8], now: Instant) {
+        let mut table = self.table(now);
+        let gone: Vec<Vec<u8>> = table.below(path).map(|(path, _)| path.clone()).collect();
+        gone.iter().for_each(|path| table.remove(path));
+        table.remove(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(token: &str, infinite: bool, expires: Instant) -> Lock {
+        Lock {
+            token: token.into(),
+            owner: "".into(),
+            infinite,
+            expires,
+            root: "/".into(),
+        }
+    }
+
+    #[test]
+    fn a_lock_holds_until_its_time_or_its_end() {
+        let (locks, now) = (Locks::new(64 * 1024), Instant::now());
+        let later = now + Duration::from_secs(60);
+        assert_eq!(locks.lock(b"/a/b", lock("t1", false, later), now), Ok(()));
+        assert_eq!(
+            locks.lock(b"/a/b", lock("t2", false, later), now),
+            Err(Refused::Locked)
+        );
+        assert_eq!(
+            locks.lock(b"/a", lock("t2", true, later), now),
+            Err(Refused::Locked)
+        );
+        assert_eq!(locks.tokens(b"/a", true, false, now), ["t1".into()]);
+        assert!(locks.find(b"/a/b/c", now).is_none());
+        assert!(!locks.unlock(b"/a/b", b"t2", now));
+        assert!(locks.find(b"/a/b", later).is_none());
+        assert_eq!(locks.lock(b"/a", lock("t3", true, later), now), Ok(()));
+        assert!(locks.find(b"/a/b/c", now).is_some());
+        assert!(locks.find(b"/ab", now).is_none());
+        let longer = later + Duration::from_secs(60);
+        assert!(locks.refresh(b"/a/b", &[b"t3"], now, longer).is_some());
+        assert!(locks.find(b"/a", later).is_some());
+        assert!(locks.unlock(b"/a/b", b"t3", now));
+        assert!(locks.find(b"/a", now).is_none());
+    }
+
+    #[test]
+    fn a_full_zone_takes_no_more() {
+        let (locks, now) = (Locks::new(32 * 1024), Instant::now());
+        let later = now + Duration::from_secs(60);
+        let made = (0..10_000)
+            .take_while(|n| {
+                let path = format!("/{n}").into_bytes();
+                locks.lock(&path, lock("t", false, later), now).is_ok()
+            })
+            .count();
+        assert!(made > 10 && made < 10_000, "{made}");
+        assert_eq!(locks.lock(b"/x", lock("t", false, later), later), Ok(()));
+    }
+}

@@ -1,0 +1,259 @@
+//! What clients ask for in XML: the bodies of PROPFIND and LOCK (RFC 4918, sections 14.20 and 14.11).
+//!
+//! quick-xml reads them, with namespaces and without any entity but XML's own five.
+
+use quick_xml::events::Event;
+use quick_xml::name::{Namespace, ResolveResult};
+use quick_xml::reader::NsReader;
+
+/// Most properties that one request may name.
+const PROPERTIES_MAX: usize = 256;
+
+/// The body is no XML, or not what its method wants.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Bad;
+
+/// A property's name: its namespace and its name in that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) namespace: String,
+    pub(super) local: String,
+}
+
+/// What a PROPFIND asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    All,
+    Names,
+    These(Vec<Name>),
+}
+
+const DAV: &str = "DAV:";
+
+/// One step through a document: depth counts open elements, this one included.
+struct Element<'a> {
+    name: Name,
+    depth: usize,
+    /// Where its content begins.
+    content: usize,
+    text: &'a str,
+}
+
+/// Calls `visit` for each element that begins, and `leave` with the place before each end tag.
+fn walk(
+    text: &str,
+    mut visit: impl FnMut(&Element<'_>) -> Result<(), Bad>,
+    mut leave: impl FnMut(usize, usize),
+) -> Result<(), Bad> {
+    let mut reader = NsReader::from_str(text);
+    let mut depth = 0;
+    let mut elements = 0;
+    loop {
+        let before = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
+        let (namespace, event) = reader.read_resolved_event().map_err(|_| Bad)?;
+        let namespace = match namespace {
+            ResolveResult::Bound(Namespace(name)) => {
+                String::from_utf8_lossy(name.as_ref()).into_owned()
+            }
+            ResolveResult::Unbound => String::new(),
+            ResolveResult::Unknown(_) => return Err(Bad),
+        };
+        let (start, empty) = match event {
+            Event::Start(start) => (start, false),
+            Event::Empty(start) => (start, true),
+            Event::End(_) => {
+                leave(depth, before);
+                depth -= 1;
+                continue;
+            }
+            Event::Eof if depth == 0 && elements > 0 => return Ok(()),
+            Event::Eof => return Err(Bad),
+            Event::DocType(_) => return Err(Bad),
+            _ => continue,
+        };
+        // An empty name takes a prefix's namespace away, which may not be.
+        for attribute in start.attributes() {
+            let attribute = attribute.map_err(|_| Bad)?;
+            if attribute.key.as_ref().starts_with("xmlns:") && attribute.value.is_empty() {
+                return Err(Bad);
+            }
+        }
+        elements += 1;
+        let local = start.local_name().as_ref().to_owned();
+        let content = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
+        visit(&Element {
+            name: Name { namespace, local },
+            depth: depth + 1,
+            content,
+            text,
+        })?;
+        if empty {
+            leave(depth + 1, content);
+        } else {
+            depth += 1;
+        }
+    }
+}
+
+/// The body of a PROPFIND; an empty one asks for everything.
+pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
+    if body.trim_ascii().is_empty() {
+        return Ok(Wanted::All);
+    }
+    let text = std::str::from_utf8(body).map_err(|_| Bad)?;
+    let mut wanted = None;
+    walk(
+        text,
+        |element| {
+            let name = &element.name;
+            let is_dav = name.namespace == DAV;
+            match element.depth {
+                1 if is_dav && name.local == "propfind" => {}
+                1 => return Err(Bad),
+                2 if is_dav && name.local == "allprop" => wanted = Some(Wanted::All),
+                2 if is_dav && name.local == "propname" => wanted = Some(Wanted::Names),
+                2 if is_dav && name.local == "prop" => wanted = Some(Wanted::These(Vec::new())),
+                3 => {
+                    if let Some(Wanted::These(names)) = &mut wanted {
+                        if names.len() >= PROPERTIES_MAX {
+                            return Err(Bad);
+                        }
+                        names.push(name.clone());
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        },
+        |_, _| {},
+    )?;
+    wanted.ok_or(Bad)
+}
+
+/// What a LOCK asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LockInfo {
+    pub(super) exclusive: bool,
+    pub(super) write: bool,
+    /// The content of its `owner` element, without tags.
+    pub(super) owner: String,
+}
+
+/// The body of a LOCK; `None` for an empty one, which refreshes.
+pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
+    if body.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let text = std::str::from_utf8(body).map_err(|_| Bad)?;
+    let mut info = LockInfo::default();
+    let mut owner = None;
+    let mut owner_end = None;
+    let begun = std::cell::Cell::new(false);
+    walk(
+        text,
+        |element| {
+            let Name { namespace, local } = &element.name;
+            if namespace != DAV && element.depth < 3 {
+                return Err(Bad);
+            }
+            match (element.depth, local.as_str()) {
+                (1, "lockinfo") => {}
+                (1, _) => return Err(Bad),
+                (2, "owner") => {
+                    owner = Some(element.content);
+                    begun.set(true);
+                }
+                (3, "exclusive") => info.exclusive = true,
+                (3, "write") => info.write = true,
+                _ => {}
+            }
+            let _ = element.text;
+            Ok(())
+        },
+        |depth, at| {
+            if depth == 2 && begun.replace(false) {
+                owner_end = Some(at);
+            }
+        },
+    )?;
+    if let (Some(start), Some(end)) = (owner, owner_end) {
+        info.owner = plain_text(text.get(start..end).unwrap_or_default());
+    }
+    Ok(Some(info))
+}
+
+/// The text of a piece of XML without its tags; what it says is shown, how it was marked is not.
+fn plain_text(xml: &str) -> String {
+    let mut text = String::new();
+    let mut in_tag = false;
+    for letter in xml.chars() {
+        match letter {
+            '<' => in_tag = true,
+            '>' if in_tag => in_tag = false,
+            letter if !in_tag => text.push(letter),
+            _ => {}
+        }
+    }
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn propfind_is_read_with_its_namespaces() {
+        assert_eq!(propfind(b""), Ok(Wanted::All));
+        assert_eq!(
+            propfind(br#"<?xml version="1.0"?><propfind xmlns="DAV:"><allprop/></propfind>"#),
+            Ok(Wanted::All)
+        );
+        assert_eq!(
+            propfind(br#"<D:propfind xmlns:D="DAV:"><D:propname/></D:propfind>"#),
+            Ok(Wanted::Names)
+        );
+        let named = br#"<D:propfind xmlns:D="DAV:" xmlns:z="urn:z"><D:prop><D:getetag/><z:x/></D:prop></D:propfind>"#;
+        let name = |namespace: &str, local: &str| Name {
+            namespace: namespace.into(),
+            local: local.into(),
+        };
+        assert_eq!(
+            propfind(named),
+            Ok(Wanted::These(vec![
+                name("DAV:", "getetag"),
+                name("urn:z", "x")
+            ]))
+        );
+    }
+
+    #[test]
+    fn what_is_no_propfind_is_refused() {
+        for body in [
+            &b"<propfind"[..],
+            b"<propfind xmlns=\"DAV:\"><allprop/>",
+            b"<propfind><allprop/></propfind>",
+            b"<D:propfind xmlns:D=\"DAV:\"><x:allprop/></D:propfind>",
+            b"<D:propfind xmlns:D=\"DAV:\"><D:prop><bar:foo xmlns:bar=\"\"/></D:prop></D:propfind>",
+            b"<!DOCTYPE x [<!ENTITY a \"b\">]><propfind xmlns=\"DAV:\"><allprop/></propfind>",
+            b"\xff",
+        ] {
+            assert_eq!(
+                propfind(body),
+                Err(Bad),
+                "{}",
+                String::from_utf8_lossy(body)
+            );
+        }
+    }
+
+    #[test]
+    fn lock_info_says_what_and_whose() {
+        assert_eq!(lock_info(b" "), Ok(None));
+        let body = br#"<D:lockinfo xmlns:D="DAV:"><D:lockscope><D:exclusive/></D:lockscope>
+            <D:locktype><D:write/></D:locktype><D:owner><D:href>mailto:a@b</D:href></D:owner></D:lockinfo>"#;
+        let info = lock_info(body).unwrap().unwrap();
+        assert!(info.exclusive && info.write);
+        assert_eq!(info.owner, "mailto:a@b");
+        assert_eq!(lock_info(b"<x/>"), Err(Bad));
+    }
+}
