@@ -68,7 +68,10 @@ fn methods_are_answered_where_they_are_allowed() {
     server.write("plain/a&b.txt", b"text");
     let listed = ask(&server, "PROPFIND", "/plain/", "Depth: 1\r\n", "");
     assert!(listed.starts_with("HTTP/1.1 207"), "{listed}");
-    assert!(listed.contains("<D:href>/plain/a&amp;b.txt</D:href>"), "{listed}");
+    assert!(
+        listed.contains("<D:href>/plain/a&amp;b.txt</D:href>"),
+        "{listed}"
+    );
     assert!(listed.contains("<D:getcontentlength>4</D:getcontentlength>"));
     let itself = ask(&server, "PROPFIND", "/plain/", "Depth: 0\r\n", "");
     assert_eq!(itself.matches("<D:response>").count(), 1, "{itself}");
@@ -85,8 +88,13 @@ fn a_locked_file_is_changed_by_its_owner_only() {
                 <locktype><write/></locktype><owner>ann</owner></lockinfo>";
     let locked = ask(&server, "LOCK", "/dav/new.txt", "", info);
     assert!(locked.starts_with("HTTP/1.1 201"), "{locked}");
-    assert!(locked.contains("<D:timeout>Second-120</D:timeout>"), "{locked}");
-    let token = locked.lines().find_map(|line| line.strip_prefix("Lock-Token: "));
+    assert!(
+        locked.contains("<D:timeout>Second-120</D:timeout>"),
+        "{locked}"
+    );
+    let token = locked
+        .lines()
+        .find_map(|line| line.strip_prefix("Lock-Token: "));
     let token = token.unwrap();
     let put = |headers: &str| ask(&server, "PUT", "/dav/new.txt", headers, "text");
     assert!(put("").starts_with("HTTP/1.1 423"));
@@ -130,10 +138,14 @@ fn litmus_and_cadaver_are_content() {
         eprintln!("skipped: no cadaver here (package cadaver)");
         return;
     };
-    let commands = b"mkcol box\ncd box\nput nginx.conf\nlock nginx.conf\nls\nunlock nginx.conf\nquit\n";
+    let commands =
+        b"mkcol box\ncd box\nput nginx.conf\nlock nginx.conf\nls\nunlock nginx.conf\nquit\n";
     cadaver.stdin.take().unwrap().write_all(commands).unwrap();
     let output = cadaver.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(server.prefix.join("www/dav/box/nginx.conf").exists(), "{said}");
+    assert!(
+        server.prefix.join("www/dav/box/nginx.conf").exists(),
+        "{said}"
+    );
     assert!(!said.contains("failed"), "{said}");
 }
