@@ -701,6 +701,7 @@ impl Builder<'_, '_> {
             ssi: compiler.feature_or_report(scope)?,
             charset: compiler.feature_or_report(scope)?,
             headers: compiler.feature_or_report(scope)?,
+            headers_more: compiler.feature_or_report(scope)?,
             addition: compiler.feature_or_report(scope)?,
             resolving: compiler.feature_or_report(scope)?,
             access_log: compiler.feature_or_report(scope)?,

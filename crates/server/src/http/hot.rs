@@ -176,6 +176,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.mirror.is_none()
         && plan.precompressed.is_off()
         && plan.disable_symlinks.is_off()
+        && plan.headers_more.is_off()
         && plan.addition.is_off()
         && plan.sub.is_off()
         && plan.ssi.is_off()

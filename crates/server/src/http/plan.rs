@@ -140,6 +140,8 @@ pub struct Plan {
     pub charset: Arc<Charset>,
     /// `add_header`, `add_trailer`, `expires`.
     pub headers: Arc<Headers>,
+    /// `more_set_headers` and its family.
+    pub headers_more: Arc<crate::http::modules::headers_more::HeadersMore>,
     /// `add_before_body`, `add_after_body`.
     pub addition: Arc<Addition>,
     /// `post_action`; `None` where there is none.

@@ -296,6 +296,7 @@ async fn phases(
             ControlFlow::Break(step) => return Ok(step),
         };
     }
+    crate::http::modules::headers_more::change_request(request);
     match preaccess_phase::run(request, exchange).await? {
         Step::Next => {}
         step => return Ok(step),

@@ -28,6 +28,7 @@ use proto::date;
 use proto::range::ByteRange;
 
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::headers_more;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -50,6 +51,7 @@ impl Filters {
         let mut filters = Filters::default();
         if main {
             not_modified::check(request)?;
+            headers_more::change_response(request);
             headers::add(request);
             userid::add(request);
         }
