@@ -140,3 +140,46 @@ fn rotation_under_load_loses_no_line() {
         assert!(server.access_log().contains("GET /a.txt"));
     });
 }
+
+#[test]
+fn syslog_servers_get_a_datagram_for_each_line() {
+    on_each_engine(|engine| {
+        let syslog = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let patience = Duration::from_secs(5);
+        syslog.set_read_timeout(Some(patience)).unwrap();
+        let at = syslog.local_addr().unwrap();
+        let http = format!(
+            "log_format short \"$request_uri $status\";
+            access_log syslog:server={at},facility=local0,severity=notice,tag=site,nohostname short if=$arg_logged;
+            server {{
+                listen 127.0.0.1:@PORT@; root @ROOT@;
+                location /missing {{ error_log syslog:server={at},nohostname; }}
+            }}"
+        );
+        let server = Setup::new(engine, &http).start();
+        let mut buffer = [0; 2048];
+        let mut next = || {
+            let length = syslog.recv(&mut buffer).expect("a line comes");
+            String::from_utf8_lossy(&buffer[..length]).into_owned()
+        };
+        let mut client = server.connect();
+        assert_eq!(client.get("/a.txt").status, 200);
+        assert_eq!(client.get("/a.txt?logged=1").status, 200);
+        // local0 is 16 and notice 5; local7 is 23 and error 3.
+        let line = next();
+        assert!(
+            line.starts_with("<133>") && line.ends_with(" site: /a.txt?logged=1 200"),
+            "{line}"
+        );
+        assert_eq!(client.get("/missing").status, 404);
+        let line = next();
+        assert!(
+            line.starts_with("<187>") && line.contains(" nginx: "),
+            "{line}"
+        );
+        assert!(
+            line.contains("[error]") && line.contains("open() \""),
+            "{line}"
+        );
+    });
+}
