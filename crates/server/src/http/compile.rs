@@ -237,6 +237,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     for scope in root.children("http") {
         map::compile(compiler, scope);
         geo::compile(compiler, scope);
+        crate::http::modules::geoip2::compile(compiler, scope);
         split_clients::compile(compiler, scope);
         limit_req::compile(compiler, scope);
         dav_ext::compile(compiler, scope);

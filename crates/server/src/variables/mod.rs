@@ -11,6 +11,7 @@ use base::hash::Map;
 use bytes::Bytes;
 
 use crate::http::modules::geo::Geo;
+use crate::http::modules::geoip2::GeoIp2Variable;
 use crate::http::modules::map::MapVariable;
 use crate::http::modules::rewrite;
 use crate::http::modules::split_clients::SplitClients;
@@ -36,6 +37,8 @@ pub enum Source {
     Map(Arc<MapVariable>),
     /// `geo`.
     Geo(Arc<Geo>),
+    /// `geoip2`.
+    GeoIp2(Arc<GeoIp2Variable>),
     /// `split_clients`.
     SplitClients(Arc<SplitClients>),
     /// Named captures, `auth_request_set`: written by requests, not found until then.
@@ -215,6 +218,7 @@ impl Request {
                 }
                 value
             }
+            Source::GeoIp2(variable) => variable.value(self),
             Source::SplitClients(split) => split.value(self),
         };
         let found = value.is_some();

@@ -11,6 +11,7 @@ pub mod disable_symlinks;
 pub mod early_hints;
 pub mod flv;
 pub mod geo;
+pub mod geoip2;
 pub mod headers_more;
 pub mod index;
 pub mod limit_conn;

@@ -1,0 +1,212 @@
+//! A MaxMind database in memory, and the reading of a changed one.
+//!
+//! Threads share a database and look things up under a read lock that is taken for no more than
+//! copying a pointer. A changed file is read on a thread of the pool while the old one serves on; one
+//! that cannot be read leaves the old one in place.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use maxminddb::{PathElement, Reader};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use crate::log;
+
+/// One step of a path into a record.
+pub(super) struct Step {
+    key: String,
+    /// Where the step is a number: the place in a list, from the end if it is negative.
+    index: Option<i64>,
+}
+
+impl Step {
+    pub(super) fn new(text: &str) -> Step {
+        Step {
+            key: text.to_owned(),
+            index: text.parse().ok(),
+        }
+    }
+
+    fn as_key(&self) -> PathElement<'_> {
+        PathElement::Key(&self.key)
+    }
+
+    fn as_place(&self) -> PathElement<'_> {
+        match self.index {
+            Some(index @ 0..) => PathElement::Index(index as usize),
+            Some(index) => PathElement::IndexFromEnd((-(index + 1)) as usize),
+            None => self.as_key(),
+        }
+    }
+}
+
+/// A database and when it was looked at.
+pub(super) struct Database {
+    path: PathBuf,
+    /// How often a changed file is looked for.
+    interval: Option<Duration>,
+    reader: RwLock<Arc<Reader<Vec<u8>>>>,
+    /// Seconds since 1970.
+    last_check: AtomicU64,
+    last_change: AtomicU64,
+    /// When the file that was read was written, in seconds since 1970.
+    written: AtomicI64,
+}
+
+impl Database {
+    /// A database of these bytes, which `path` held.
+    pub(super) fn new(
+        path: PathBuf,
+        bytes: Vec<u8>,
+        interval: Option<Duration>,
+    ) -> Result<Database, String> {
+        let reader = Reader::from_source(bytes).map_err(|error| error.to_string())?;
+        let now = engine::wall().as_secs();
+        let written = engine::file::stat_now(&path).map_or(0, |metadata| metadata.mtime);
+        Ok(Database {
+            path,
+            interval,
+            reader: RwLock::new(Arc::new(reader)),
+            last_check: AtomicU64::new(now),
+            last_change: AtomicU64::new(now),
+            written: AtomicI64::new(written),
+        })
+    }
+
+    /// What stands under a path in the record of an address, as text.
+    pub(super) fn find(&self, address: IpAddr, path: &[Step]) -> Option<String> {
+        let reader = self.reader();
+        let address = address.to_canonical();
+        let record = reader.lookup(address).ok()?;
+        let at = |step: fn(&Step) -> PathElement<'_>| {
+            let path: Vec<PathElement<'_>> = path.iter().map(step).collect();
+            record.decode_path::<Scalar>(&path).ok().flatten()?.0
+        };
+        at(Step::as_place).or_else(|| at(Step::as_key))
+    }
+
+    /// When the database was built, in seconds since 1970.
+    pub(super) fn build_epoch(&self) -> u64 {
+        self.reader().metadata().build_epoch
+    }
+
+    /// What kind of database it is, such as `GeoLite2-City`.
+    pub(super) fn kind(&self) -> String {
+        self.reader().metadata().database_type.clone()
+    }
+
+    /// When a changed file was last looked for, in seconds since 1970.
+    pub(super) fn last_check(&self) -> u64 {
+        self.last_check.load(Ordering::Relaxed)
+    }
+
+    /// When the database was last read, in seconds since 1970.
+    pub(super) fn last_change(&self) -> u64 {
+        self.last_change.load(Ordering::Relaxed)
+    }
+
+    /// Looks for a changed file, if it is time to. What is found serves requests to come.
+    pub(super) fn check(self: &Arc<Self>) {
+        let Some(interval) = self.interval else {
+            return;
+        };
+        let now = engine::wall().as_secs();
+        let last = self.last_check.load(Ordering::Relaxed);
+        if now.saturating_sub(last) < interval.as_secs() {
+            return;
+        }
+        let order = Ordering::Relaxed;
+        let mine = self.last_check.compare_exchange(last, now, order, order);
+        if mine.is_ok() {
+            let database = Arc::clone(self);
+            engine::spawn(async move {
+                let read = Arc::clone(&database);
+                let outcome = engine::blocking(move || read.read_again()).await;
+                if let Err(error) = outcome {
+                    let path = database.path.display();
+                    log::event!(Error, "MMDB_open(\"{path}\") failed to reload - {error}");
+                }
+            });
+        }
+    }
+
+    /// Reads the file, if it has changed.
+    fn read_again(&self) -> Result<(), String> {
+        let metadata = engine::file::stat_now(&self.path).map_err(|error| error.to_string())?;
+        if metadata.mtime == self.written.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let bytes = std::fs::read(&self.path).map_err(|error| error.to_string())?;
+        let reader = Reader::from_source(bytes).map_err(|error| error.to_string())?;
+        *self.reader.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(reader);
+        self.written.store(metadata.mtime, Ordering::Relaxed);
+        let now = engine::wall().as_secs();
+        self.last_change.store(now, Ordering::Relaxed);
+        log::event!(Info, "Reload MMDB \"{}\"", self.path.display());
+        Ok(())
+    }
+
+    fn reader(&self) -> Arc<Reader<Vec<u8>>> {
+        let reader = self.reader.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&reader)
+    }
+}
+
+/// A value of the database as text; `None` for maps and lists.
+struct Scalar(Option<String>);
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Scalar, D::Error> {
+        deserializer.deserialize_any(ScalarVisitor)
+    }
+}
+
+struct ScalarVisitor;
+
+impl<'de> Visitor<'de> for ScalarVisitor {
+    type Value = Scalar;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Scalar, E> {
+        Ok(Scalar(Some(u8::from(value).to_string())))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Scalar, E> {
+        Ok(Scalar(Some(value.to_string())))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Scalar, E> {
+        Ok(Scalar(Some(value.to_string())))
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Scalar, E> {
+        Ok(Scalar(Some(format!("0x{value:032x}"))))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Scalar, E> {
+        Ok(Scalar(Some(format!("{value:.5}"))))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Scalar, E> {
+        Ok(Scalar(Some(value.to_owned())))
+    }
+
+    fn visit_bytes<E: Error>(self, value: &[u8]) -> Result<Scalar, E> {
+        Ok(Scalar(Some(String::from_utf8_lossy(value).into_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Scalar, A::Error> {
+        Ok(Scalar(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Scalar, A::Error> {
+        Ok(Scalar(None))
+    }
+}

@@ -1,0 +1,289 @@
+//! `geoip2`: variables by the client's address, out of a MaxMind database (MMDB).
+//!
+//! The directives are those of the well-known third-party module
+//! <https://github.com/leev/ngx_http_geoip2_module>; the file format is
+//! <https://maxmind.github.io/MaxMind-DB/>. Databases are read with the configuration and lie in
+//! memory; with `auto_reload` a changed file is read again beside the requests ([`database`]).
+
+mod database;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{
+    Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template,
+    Word, parse,
+};
+use engine::net::Address;
+
+use self::database::{Database, Step};
+use crate::compile::Compiler;
+use crate::http::forwarded;
+use crate::http::modules::access::{Cidr, parse_address};
+use crate::http::modules::rewrite::variable_name;
+use crate::http::request::Request;
+use crate::text::Text;
+use crate::variables::Source;
+
+/// `geoip2 file { … }`
+pub static GEOIP2: Setting<()> = Setting::new("geoip2", &["file { ... }"], parse::nothing)
+    .contexts(Contexts::HTTP)
+    .arity(Arity::exactly(1))
+    .inherit(Inherit::Block)
+    .free_block()
+    .manual(
+        "Opens a MaxMind database. Each row makes a variable: `$name [default=value] \
+         [source=$variable] path …` is what stands under the path in the record of the client's \
+         address, or of the source's; `$name metadata build_epoch | database_type | last_check | \
+         last_change` is about the database. `auto_reload time` looks for a changed file that often.",
+    );
+
+/// `geoip2_proxy address | CIDR`
+pub static GEOIP2_PROXY: Setting<Vec<Cidr>> =
+    Setting::new("geoip2_proxy", &["address | CIDR"], proxies)
+        .contexts(Contexts::HTTP)
+        .inherit(Inherit::List)
+        .manual(
+            "Trusted proxies: where a request comes from one, the last address of X-Forwarded-For \
+             is looked up in its place.",
+        );
+
+/// `geoip2_proxy_recursive on | off`
+pub static GEOIP2_PROXY_RECURSIVE: Setting<bool> =
+    Setting::new("geoip2_proxy_recursive", &["on | off"], parse::flag)
+        .contexts(Contexts::HTTP)
+        .arity(Arity::flag())
+        .default("off")
+        .manual(
+            "Goes on through X-Forwarded-For to the last address that is not a trusted proxy's.",
+        );
+
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&GEOIP2, &GEOIP2_PROXY, &GEOIP2_PROXY_RECURSIVE];
+
+fn proxies(setter: &Setter<'_>) -> Result<Vec<Cidr>, Fault> {
+    let proxy = |line: &&Line| {
+        let word = line.argument(0);
+        let (network, _) = Cidr::parse(&word.bytes)
+            .ok_or_else(|| Fault::at(word, format!("invalid network \"{}\"", word.text())))?;
+        Ok(network)
+    };
+    setter.lines().iter().map(proxy).collect()
+}
+
+/// Opens every database of the `http` scope and defines its variables.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    let settings = http
+        .get(&GEOIP2_PROXY)
+        .and_then(|proxies| Ok((proxies, http.get(&GEOIP2_PROXY_RECURSIVE)?)));
+    let proxies = match settings {
+        Ok((networks, recursive)) => Arc::new(Proxies {
+            networks,
+            recursive,
+        }),
+        Err(fault) => return compiler.report(fault),
+    };
+    let mut opened: Vec<&Word> = Vec::new();
+    for line in http.lines().iter().filter(|line| line.is("geoip2")) {
+        let file = line.argument(0);
+        let outcome = if opened.iter().any(|known| known.bytes == file.bytes) {
+            let text = format!("Duplicate GeoIP2 mmdb - {}", file.text());
+            Err(Fault::at(file, text))
+        } else {
+            block(compiler, line, &proxies)
+        };
+        opened.push(file);
+        if let Err(fault) = outcome {
+            compiler.report(fault.or_at(line.position));
+        }
+    }
+}
+
+fn block(compiler: &Compiler<'_>, line: &Line, proxies: &Arc<Proxies>) -> Result<(), Fault> {
+    let file = line.argument(0);
+    let path = compiler.conf_prefix.join(file.path());
+    let failed = |why: String| {
+        let text = format!("MMDB_open(\"{}\") failed - {why}", path.display());
+        Fault::at(file, text)
+    };
+    let bytes = compiler.files.read(&path);
+    let bytes = bytes.map_err(|error| failed(error.to_string()))?;
+    let Some(Block::Free(rows)) = &line.block else {
+        return Ok(());
+    };
+    let (reloads, rows): (Vec<&Line>, Vec<&Line>) =
+        rows.iter().partition(|row| row.is("auto_reload"));
+    let mut interval = None;
+    for row in reloads {
+        interval = Some(reload_interval(row)?);
+    }
+    let database = Database::new(path.clone(), bytes, interval).map_err(failed)?;
+    let database = Arc::new(database);
+    for row in rows {
+        let variable = variable(compiler, row, &database, proxies)?;
+        let name = variable_name(&row.name)?;
+        compiler
+            .define(&name, Source::GeoIp2(Arc::new(variable)))
+            .map_err(|text| Fault::at(&row.name, text))?;
+    }
+    Ok(())
+}
+
+fn reload_interval(row: &Line) -> Result<std::time::Duration, Fault> {
+    let word = row.argument(0);
+    let seconds = parse::time_seconds(&word.bytes).filter(|_| row.args.len() == 1);
+    let seconds = seconds.ok_or_else(|| {
+        let text = format!("invalid interval for auto_reload \"{}\"", word.text());
+        Fault::at(&row.name, text)
+    })?;
+    Ok(std::time::Duration::from_secs(seconds))
+}
+
+fn variable(
+    compiler: &Compiler<'_>,
+    row: &Line,
+    database: &Arc<Database>,
+    proxies: &Arc<Proxies>,
+) -> Result<GeoIp2Variable, Fault> {
+    let about_database = row
+        .args
+        .first()
+        .is_some_and(|word| &*word.bytes == b"metadata");
+    let what = if about_database {
+        What::Metadata(metadata(row)?)
+    } else {
+        What::Data(data(compiler, row, proxies)?)
+    };
+    Ok(GeoIp2Variable {
+        database: Arc::clone(database),
+        what,
+    })
+}
+
+fn metadata(row: &Line) -> Result<Metadata, Fault> {
+    let [_, field] = &*row.args else {
+        return Err(Fault::at(
+            &row.name,
+            "invalid number of arguments in a metadata row of \"geoip2\"",
+        ));
+    };
+    Ok(match &*field.bytes {
+        b"build_epoch" => Metadata::BuildEpoch,
+        b"database_type" => Metadata::DatabaseType,
+        b"last_check" => Metadata::LastCheck,
+        b"last_change" => Metadata::LastChange,
+        _ => {
+            let text = format!("unknown metadata field \"{}\"", field.text());
+            return Err(Fault::at(field, text));
+        }
+    })
+}
+
+fn data(compiler: &Compiler<'_>, row: &Line, proxies: &Arc<Proxies>) -> Result<Data, Fault> {
+    let mut data = Data {
+        source: None,
+        default: None,
+        path: Vec::new(),
+        proxies: Arc::clone(proxies),
+    };
+    for word in &row.args {
+        if let Some(default) = word.bytes.strip_prefix(b"default=") {
+            data.default = Some(Bytes::copy_from_slice(default));
+        } else if word.bytes.starts_with(b"source=") {
+            let template = Template::parse(word)?;
+            data.source = Some(compiler.text(&template));
+        } else {
+            data.path.push(Step::new(&word.text()));
+        }
+    }
+    if data.path.is_empty() {
+        let text = format!("no path for \"{}\" in \"geoip2\"", row.name.text());
+        return Err(Fault::at(&row.name, text));
+    }
+    Ok(data)
+}
+
+/// Proxies that are believed.
+#[derive(Debug)]
+struct Proxies {
+    networks: Vec<Cidr>,
+    recursive: bool,
+}
+
+/// A variable of a database.
+pub struct GeoIp2Variable {
+    database: Arc<Database>,
+    what: What,
+}
+
+enum What {
+    Data(Data),
+    Metadata(Metadata),
+}
+
+/// A place in the record of an address.
+struct Data {
+    /// The row's word, `source=` included, which an address follows; without it the client's
+    /// address is looked up.
+    source: Option<Text>,
+    default: Option<Bytes>,
+    path: Vec<Step>,
+    proxies: Arc<Proxies>,
+}
+
+#[derive(Clone, Copy)]
+enum Metadata {
+    BuildEpoch,
+    DatabaseType,
+    LastCheck,
+    LastChange,
+}
+
+impl GeoIp2Variable {
+    /// The variable's value for a request; `None` where the database has none and there is no
+    /// default.
+    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
+        self.database.check();
+        match &self.what {
+            What::Metadata(field) => Some(self.metadata(*field).into()),
+            What::Data(data) => {
+                let address = data.address(request);
+                let found = address.and_then(|address| self.database.find(address, &data.path));
+                found.map(Bytes::from).or_else(|| data.default.clone())
+            }
+        }
+    }
+
+    fn metadata(&self, field: Metadata) -> String {
+        match field {
+            Metadata::BuildEpoch => self.database.build_epoch().to_string(),
+            Metadata::DatabaseType => self.database.kind(),
+            Metadata::LastCheck => self.database.last_check().to_string(),
+            Metadata::LastChange => self.database.last_change().to_string(),
+        }
+    }
+}
+
+impl Data {
+    fn address(&self, request: &mut Request) -> Option<IpAddr> {
+        if let Some(source) = &self.source {
+            let text = source.evaluate(request);
+            return parse_address(text.strip_prefix(b"source=").unwrap_or(&text));
+        }
+        let peer = request.peer();
+        let Proxies {
+            networks,
+            recursive,
+        } = &*self.proxies;
+        if networks.is_empty() {
+            return peer.ip();
+        }
+        let trusted = |address: &Address| {
+            let ip = address.ip().map(|ip| ip.to_canonical());
+            ip.is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
+        };
+        let chain = forwarded::chain(request);
+        forwarded::client(peer.clone(), &chain, trusted, *recursive).ip()
+    }
+}
