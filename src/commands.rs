@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{cli, docs, explain, serve, try_configuration};
+use crate::{bench, cli, docs, explain, serve, try_configuration};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -29,6 +29,7 @@ enum Command {
     Serve(serve::Arguments),
     Try(try_configuration::Arguments),
     Explain(explain::Arguments),
+    Bench(bench::Arguments),
     Docs(docs::Arguments),
 }
 
@@ -49,6 +50,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Try(arguments) => try_configuration::run(arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
     }
 }

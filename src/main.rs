@@ -1,6 +1,7 @@
 //! Tidegate's command line: nginx's flags, and subcommands of our own.
 
 mod application;
+mod bench;
 mod cli;
 mod commands;
 mod compatibility;

@@ -11,6 +11,7 @@
 //!
 //! Not here: protocols, TLS, configuration.
 
+mod alarm;
 mod blocking;
 mod buffer;
 mod choose;
@@ -31,6 +32,7 @@ mod task;
 mod uring;
 mod worker;
 
+pub use alarm::Alarm;
 pub use blocking::blocking;
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};

@@ -16,6 +16,7 @@ mod daemon;
 mod descriptors;
 mod directories;
 pub mod identity;
+mod interrupt;
 pub mod log;
 mod master;
 pub mod options;
@@ -31,6 +32,7 @@ pub use application::{
 };
 pub use bundle::Bundle;
 pub use identity::Identity;
+pub use interrupt::Interrupt;
 pub use log::Level;
 pub use options::{Action, ErrorLog, Options, SignalName};
 pub use start::run;

@@ -8,7 +8,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::RawFd;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::task::{Poll, Waker};
 
 use base::slab::Key;
@@ -37,17 +37,26 @@ impl Datagram {
     pub fn connect(address: &Address) -> io::Result<Datagram> {
         enter(|worker| {
             let socket = worker.engine.datagram(address)?;
-            let state = DatagramState {
-                socket,
-                waiting: false,
-                dropped: false,
-                reader: None,
-            };
-            Ok(Datagram {
-                key: worker.datagrams.insert(state),
-                _local: PhantomData,
-            })
+            Ok(Datagram::over(worker, socket))
         })
+    }
+
+    /// Watches another descriptor that is read whole or not at all, and owns it from now on.
+    pub(crate) fn watch(descriptor: OwnedFd) -> Datagram {
+        enter(|worker| Datagram::over(worker, descriptor.into_raw_fd()))
+    }
+
+    fn over(worker: &mut Worker, socket: RawFd) -> Datagram {
+        let state = DatagramState {
+            socket,
+            waiting: false,
+            dropped: false,
+            reader: None,
+        };
+        Datagram {
+            key: worker.datagrams.insert(state),
+            _local: PhantomData,
+        }
     }
 
     /// Sends one datagram.
@@ -67,8 +76,25 @@ impl Datagram {
     /// # Errors
     /// Those of `recv()`, among them what the network said of datagrams that were sent (`ECONNREFUSED`).
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| enter(|worker| worker.poll_datagram(self.key, buffer, context.waker())))
-            .await
+        poll_fn(|context| {
+            let mut receive = |socket| sys::receive_datagram(socket, buffer);
+            enter(|worker| worker.poll_datagram(self.key, &mut receive, context.waker()))
+        })
+        .await
+    }
+
+    /// Reads the eight bytes of a descriptor that [`watch`](Self::watch) was given. Cancel-safe.
+    pub(crate) async fn read(&self) -> io::Result<usize> {
+        let mut read = |descriptor| Ok(rustix::io::read(sys::borrow(descriptor), &mut [0; 8])?);
+        poll_fn(|context| {
+            enter(|worker| worker.poll_datagram(self.key, &mut read, context.waker()))
+        })
+        .await
+    }
+
+    pub(crate) fn fd(&self) -> io::Result<RawFd> {
+        let socket = enter(|worker| Some(worker.datagrams.get(self.key)?.socket));
+        socket.ok_or(io::ErrorKind::NotConnected.into())
     }
 }
 
@@ -92,14 +118,14 @@ impl Worker {
     fn poll_datagram(
         &mut self,
         key: Key,
-        buffer: &mut [u8],
+        receive: &mut dyn FnMut(RawFd) -> io::Result<usize>,
         waker: &Waker,
     ) -> Poll<io::Result<usize>> {
         loop {
             let Some(state) = self.datagrams.get_mut(key) else {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             };
-            match sys::receive_datagram(state.socket, buffer) {
+            match receive(state.socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return Poll::Ready(result),
             }

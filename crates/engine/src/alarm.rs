@@ -1,0 +1,74 @@
+//! Waiting for a moment to the microsecond, which the timers of a thread do not: theirs count milliseconds.
+//!
+//! An alarm is a descriptor (`timerfd_create(2)`) that the engine watches like a socket. Setting it is a system call, so
+//! it is for the few who need it, such as a load tester that starts requests at given moments. The simulation has none.
+
+use std::io;
+use std::time::Instant;
+
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::net::Datagram;
+use crate::sys;
+
+/// One alarm of this thread. Dropping it closes its descriptor.
+#[derive(Debug)]
+pub struct Alarm(Datagram);
+
+impl Alarm {
+    /// An alarm that is not set.
+    ///
+    /// # Errors
+    /// Those of `timerfd_create()`.
+    ///
+    /// # Panics
+    /// When the thread has no runtime.
+    pub fn new() -> io::Result<Alarm> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        Ok(Alarm(Datagram::watch(timer)))
+    }
+
+    /// Waits until `moment`; returns at once where it has passed. Cancel-safe.
+    ///
+    /// # Errors
+    /// Those of `timerfd_settime()`.
+    pub async fn wait_until(&self, moment: Instant) -> io::Result<()> {
+        loop {
+            let left = moment.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let once = Itimerspec {
+                it_interval: Timespec::default(),
+                it_value: Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: left.subsec_nanos().into(),
+                },
+            };
+            let timer = sys::borrow(self.0.fd()?);
+            rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;
+            self.0.read().await?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineKind, Runtime, Settings};
+    use std::time::Duration;
+
+    #[test]
+    fn it_goes_off_at_its_moment_and_again() {
+        let mut runtime = Runtime::new(EngineKind::Epoll, Settings::default()).unwrap();
+        runtime.block_on(async {
+            let alarm = Alarm::new().unwrap();
+            for microseconds in [0, 300, 1500] {
+                let moment = Instant::now() + Duration::from_micros(microseconds);
+                alarm.wait_until(moment).await.unwrap();
+                assert!(Instant::now() >= moment);
+            }
+        });
+    }
+}

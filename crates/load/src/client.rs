@@ -1,0 +1,353 @@
+//! One connection of a run: connects, asks, checks, and begins anew when the server closes.
+//!
+//! ```text
+//! wait for a start ─▶ connect ─▶ send ─▶ receive ─┬─ complete ─▶ next start, on this connection or a new one
+//!        ▲                │                       │
+//!        └────────────────┴── failure: counted ◀──┘
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use engine::net::{self, Stream};
+use engine::select::{Either, either};
+
+use crate::plan::{Plan, Request, Server};
+use crate::response::{Answer, Reader};
+use crate::run::Thread;
+use crate::schedule::Random;
+use crate::tally::Failure;
+
+/// How long a connection pauses after an attempt that failed: a server that is away is not asked by a busy loop.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Buffers received in one turn before other connections get theirs.
+const BUFFERS_PER_TURN: u32 = 64;
+
+/// A request that was sent.
+struct Pending {
+    start: Instant,
+    /// When its response must be complete.
+    deadline: Instant,
+    is_head: bool,
+    /// Whether its response has begun.
+    begun: bool,
+}
+
+/// One connection, and the ones that follow it.
+pub(crate) struct Client {
+    thread: Rc<Thread>,
+    /// Which server of the plan.
+    server: usize,
+    source: Option<IpAddr>,
+    random: Random,
+    weights: u64,
+    reader: Reader,
+    pending: VecDeque<Pending>,
+}
+
+/// What became of a connection.
+enum End {
+    /// It was closed in an orderly way, or is of no further use; begin anew.
+    Closed,
+    /// No more requests are to be sent.
+    Finished,
+}
+
+impl Client {
+    /// Connection number `number` of the whole run.
+    pub(crate) fn new(thread: Rc<Thread>, number: usize) -> Client {
+        let plan = thread.plan();
+        let server = number % plan.servers.len();
+        let requests = &plan.servers[server].requests;
+        let weights = requests
+            .iter()
+            .map(|request| u64::from(request.weight))
+            .sum();
+        Client {
+            server,
+            source: plan
+                .sources
+                .get(number % plan.sources.len().max(1))
+                .copied(),
+            random: Random::new(plan.seed ^ (number as u64 + 1)),
+            weights,
+            reader: Reader::new(plan.expect),
+            pending: VecDeque::with_capacity(plan.pipeline),
+            thread,
+        }
+    }
+
+    /// Goes on until the run ends or no more requests are to be sent.
+    pub(crate) async fn run(mut self) {
+        let plan = self.thread.plan();
+        while let Some(start) = self.thread.start().await {
+            self.pending.clear();
+            self.reader = Reader::new(plan.expect);
+            match self.connect(&plan).await {
+                Ok(stream) => {
+                    if let End::Finished = self.converse(&plan, &stream, start).await {
+                        return;
+                    }
+                }
+                Err(failure) => {
+                    self.thread.fail(start, failure);
+                    engine::sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, plan: &Plan) -> Result<Stream, Failure> {
+        let begin = Instant::now();
+        let address = &self.server(plan).address;
+        match net::connect(address, self.source, Some(begin + plan.timeout)).await {
+            Ok(stream) => {
+                stream.set_nodelay(true);
+                stream.set_send_timeout(plan.timeout);
+                self.thread.connected(begin, begin.elapsed());
+                Ok(stream)
+            }
+            Err(error) => Err(connect_failure(&error)),
+        }
+    }
+
+    fn server<'a>(&self, plan: &'a Plan) -> &'a Server {
+        &plan.servers[self.server]
+    }
+
+    /// Everything that happens on one connection, whose first request starts now.
+    async fn converse(&mut self, plan: &Plan, stream: &Stream, start: Instant) -> End {
+        self.send(plan, stream, start);
+        let mut buffers = 0;
+        loop {
+            self.fill(plan, stream);
+            stream.start_send();
+            let Some(front) = self.pending.front() else {
+                match self.idle(stream).await {
+                    Some(start) => self.send(plan, stream, start),
+                    None if self.thread.has_ended() => return End::Finished,
+                    None => return End::Closed,
+                }
+                continue;
+            };
+            let deadline = front.deadline;
+            let received = stream.recv_idle(Some(deadline)).await;
+            let now = Instant::now();
+            match received {
+                Ok(buffer) if buffer.is_empty() => {
+                    let ended = self.reader.end();
+                    match ended {
+                        Ok(answer) => self.complete(answer, now),
+                        Err(failure) => self.fail_pending(failure),
+                    }
+                    self.give_back(plan);
+                    return End::Closed;
+                }
+                Ok(buffer) => {
+                    if let Some(end) = self.received(plan, &buffer, now) {
+                        return end;
+                    }
+                    if self.pending.front().is_some() && now > deadline {
+                        self.fail_pending(Failure::Timeout);
+                        return End::Closed;
+                    }
+                    buffers += 1;
+                    if buffers % BUFFERS_PER_TURN == 0 {
+                        engine::yield_now().await;
+                    }
+                }
+                Err(error) => {
+                    self.fail_pending(receive_failure(&error));
+                    return End::Closed;
+                }
+            }
+        }
+    }
+
+    /// Bytes came: the responses that they complete. `Some` ends the connection.
+    fn received(&mut self, plan: &Plan, mut bytes: &[u8], now: Instant) -> Option<End> {
+        self.thread.received(bytes.len());
+        while !bytes.is_empty() {
+            let Some(front) = self.pending.front_mut() else {
+                // More than was asked for: the last response was longer than its head said.
+                self.thread.note(Failure::WrongLength);
+                return Some(End::Closed);
+            };
+            if !front.begun {
+                front.begun = true;
+                self.thread.first_byte(front.start, now);
+            }
+            let is_head = front.is_head;
+            match self.reader.advance(bytes, is_head) {
+                Ok((used, Some(answer))) => {
+                    bytes = bytes.get(used..).unwrap_or_default();
+                    // Counted with the response it belongs to, where it is plain that it does.
+                    let surplus = !bytes.is_empty() && self.pending.len() == 1;
+                    self.complete(
+                        if surplus {
+                            wrong_length(answer)
+                        } else {
+                            answer
+                        },
+                        now,
+                    );
+                    if surplus {
+                        return Some(End::Closed);
+                    }
+                    if answer.closes || plan.new_connections {
+                        self.give_back(plan);
+                        return Some(End::Closed);
+                    }
+                }
+                Ok((_, None)) => return None,
+                Err(failure) => {
+                    self.fail_pending(failure);
+                    return Some(End::Closed);
+                }
+            }
+        }
+        None
+    }
+
+    fn complete(&mut self, answer: Answer, now: Instant) {
+        if let Some(pending) = self.pending.pop_front() {
+            self.thread.complete(pending.start, now, &answer);
+        }
+    }
+
+    /// All requests under way are lost: the first for a reason of its own, the others with it.
+    fn fail_pending(&mut self, failure: Failure) {
+        for pending in self.pending.drain(..) {
+            self.thread.fail(pending.start, failure);
+        }
+    }
+
+    /// The server has announced the end of the connection: what was pipelined behind its last response was never looked at
+    /// and is asked again, except in the open loop, where its moment has passed.
+    fn give_back(&mut self, plan: &Plan) {
+        if plan.arrivals.is_some() {
+            self.fail_pending(Failure::ClosedEarly);
+        }
+        for pending in self.pending.drain(..) {
+            self.thread.give_back(pending.start);
+        }
+    }
+
+    /// Waits for the next start while the connection has nothing to do. `None` when the run ends or the server closes.
+    async fn idle(&mut self, stream: &Stream) -> Option<Instant> {
+        let plan = self.thread.plan();
+        if plan.think_time.is_zero() && plan.arrivals.is_none() {
+            return self.thread.start().await;
+        }
+        let thread = Rc::clone(&self.thread);
+        let start = async {
+            if !plan.think_time.is_zero() {
+                engine::sleep(plan.think_time).await;
+            }
+            thread.start().await
+        };
+        match either(start, stream.recv_idle(None)).await {
+            Either::First(start) => start,
+            Either::Second(Ok(buffer)) if !buffer.is_empty() => {
+                self.thread.note(Failure::WrongLength);
+                None
+            }
+            Either::Second(_) => None,
+        }
+    }
+
+    /// Sends as many more requests as may be under way.
+    fn fill(&mut self, plan: &Plan, stream: &Stream) {
+        if plan.new_connections || !plan.think_time.is_zero() {
+            return;
+        }
+        while self.pending.len() < plan.pipeline {
+            let Some(start) = self.thread.try_start() else {
+                return;
+            };
+            self.send(plan, stream, start);
+        }
+    }
+
+    fn send(&mut self, plan: &Plan, stream: &Stream, start: Instant) {
+        let requests = &self.server(plan).requests;
+        let request = match &requests[..] {
+            [only] => only,
+            _ => weighted(requests, self.random.below(self.weights)),
+        };
+        // In the open loop the start may be long ago, because no connection was free.
+        let sent = if plan.arrivals.is_some() {
+            Instant::now()
+        } else {
+            start
+        };
+        stream.push(request.bytes.clone());
+        self.thread.sent(request.bytes.len());
+        self.pending.push_back(Pending {
+            start,
+            deadline: sent + plan.timeout,
+            is_head: request.is_head,
+            begun: false,
+        });
+    }
+}
+
+/// The request at `place` of the sum of all weights.
+fn weighted(requests: &[Request], mut place: u64) -> &Request {
+    let mut found = &requests[0];
+    for request in requests {
+        found = request;
+        let weight = u64::from(request.weight);
+        if place < weight {
+            break;
+        }
+        place -= weight;
+    }
+    found
+}
+
+fn wrong_length(answer: Answer) -> Answer {
+    Answer {
+        failure: Some(Failure::WrongLength),
+        ..answer
+    }
+}
+
+fn connect_failure(error: &io::Error) -> Failure {
+    use io::ErrorKind;
+    match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => Failure::Refused,
+        ErrorKind::TimedOut => Failure::ConnectTimeout,
+        ErrorKind::ConnectionReset => Failure::Reset,
+        _ if is_local(error) => Failure::Local,
+        _ => Failure::Connect,
+    }
+}
+
+fn receive_failure(error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Failure::Timeout,
+        _ if is_local(error) => Failure::Local,
+        _ => Failure::Reset,
+    }
+}
+
+/// Whether this machine ran out of something. `EAGAIN` is a Unix socket's way to say that the server's queue is full, so it
+/// is none.
+fn is_local(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let known = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::ADDRNOTAVAIL,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+    ];
+    known
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}

@@ -1,0 +1,21 @@
+//! The load tester behind `tidegate bench`: HTTP/1.1 clients on the engine that the server runs on, a thread per core.
+//!
+//! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client.rs` is one connection,
+//! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start,
+//! `machine.rs` what the machine allows and whether the tool itself was the limit.
+//!
+//! Not here: command lines (src/bench), TLS, HTTP/2, proxies.
+
+mod client;
+pub mod machine;
+pub mod plan;
+pub mod report;
+mod response;
+mod run;
+mod schedule;
+pub mod tally;
+mod target;
+
+pub use plan::Plan;
+pub use run::{Outcome, Progress, run};
+pub use target::{Target, TargetError};

@@ -1,0 +1,234 @@
+//! What a run does: whom it asks for what, over how many connections, how fast and for how long.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::EngineKind;
+use engine::net::Address;
+
+use crate::target::Target;
+
+/// Requests that one connection may have under way (`--pipeline`).
+pub const PIPELINE_MAX: usize = 1024;
+
+/// Everything about a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Whom to ask. Connections are dealt to them in turn; there is at least one.
+    pub servers: Vec<Server>,
+    /// How many connections are open at the same time; at least one.
+    pub connections: usize,
+    /// How many threads drive them; at least one, at most one a connection.
+    pub threads: usize,
+    /// When the run ends.
+    pub length: Length,
+    /// How long load is sent before anything counts.
+    pub warmup: Duration,
+    /// How many requests a connection has under way at most.
+    pub pipeline: usize,
+    /// Every request opens a connection of its own.
+    pub new_connections: bool,
+    /// Over which time the connections start, one after the other.
+    pub ramp: Duration,
+    /// How long a connection waits between a response and its next request; of the closed loop only.
+    pub think_time: Duration,
+    /// Requests start at moments of their own, whatever the server does: the open loop. `None` is the closed one.
+    pub arrivals: Option<Arrivals>,
+    /// How long a connection attempt may take, and a request from its sending to the end of its response.
+    pub timeout: Duration,
+    /// What responses must be.
+    pub expect: Expect,
+    /// Addresses of this machine to connect from, in turn; the kernel chooses where there are none.
+    pub sources: Vec<IpAddr>,
+    /// The engine of the clients.
+    pub engine: EngineKind,
+    /// Where random numbers start, so that a run can be repeated.
+    pub seed: u64,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// After this time, warm-up not counted. Requests under way then are counted as unfinished.
+    Time(Duration),
+    /// When so many requests have ended, well or not.
+    Requests(u64),
+}
+
+/// The open loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arrivals {
+    /// Requests a second, over all threads.
+    pub rate: f64,
+    /// How they are spaced.
+    pub spacing: Spacing,
+}
+
+/// How the starts of requests are spaced in the open loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spacing {
+    /// All the same.
+    Constant,
+    /// As independent users come: exponentially distributed.
+    Poisson,
+}
+
+/// What responses must be; the length is always compared with what the head says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expect {
+    /// This status and no other. `None` takes 200 to 399.
+    pub status: Option<u16>,
+    /// The SHA-256 of every body.
+    pub sha256: Option<[u8; 32]>,
+}
+
+impl Expect {
+    pub(crate) fn takes(&self, status: u16) -> bool {
+        match self.status {
+            Some(expected) => status == expected,
+            None => (200..400).contains(&status),
+        }
+    }
+}
+
+/// One server and what it is asked for.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Where to connect to.
+    pub address: Address,
+    /// What to ask for, in turn by weight; at least one.
+    pub requests: Vec<Request>,
+}
+
+/// One request, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Head and body.
+    pub bytes: Bytes,
+    /// Its response has no body, whatever its head says.
+    pub is_head: bool,
+    /// How often it comes, compared with the others; at least 1.
+    pub weight: u32,
+}
+
+/// How requests are written.
+#[derive(Clone, Debug)]
+pub struct Form {
+    /// The method.
+    pub method: String,
+    /// Header fields beside `Host`, which one of these replaces.
+    pub fields: Vec<(String, String)>,
+    /// The body, whose length goes into `Content-Length`.
+    pub body: Option<Vec<u8>>,
+    /// Asks the server to close the connection after its response.
+    pub close: bool,
+}
+
+impl Form {
+    /// The request for `target`, in HTTP/1.1.
+    #[must_use]
+    pub fn request(&self, target: &Target, weight: u32) -> Request {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, target.path);
+        let mut field = |name: &str, value: &str| {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        };
+        let written = |name: &str| {
+            let mut names = self.fields.iter().map(|(name, _)| name);
+            names.any(|known| known.eq_ignore_ascii_case(name))
+        };
+        if !written("Host") {
+            field("Host", &target.authority);
+        }
+        if !written("User-Agent") {
+            field(
+                "User-Agent",
+                concat!("tidegate/", env!("CARGO_PKG_VERSION")),
+            );
+        }
+        for (name, value) in &self.fields {
+            field(name, value);
+        }
+        if let Some(body) = &self.body
+            && !written("Content-Length")
+        {
+            field("Content-Length", &body.len().to_string());
+        }
+        if self.close && !written("Connection") {
+            field("Connection", "close");
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
+        Request {
+            bytes: bytes.into(),
+            is_head: self.method == "HEAD",
+            weight,
+        }
+    }
+}
+
+/// The targets as servers: those of one address share its connections.
+#[must_use]
+pub fn servers(targets: &[(Target, u32)], form: &Form) -> Vec<Server> {
+    let mut servers: Vec<Server> = Vec::new();
+    for (target, weight) in targets {
+        let request = form.request(target, (*weight).max(1));
+        match servers
+            .iter_mut()
+            .find(|server| server.address == target.address)
+        {
+            Some(server) => server.requests.push(request),
+            None => servers.push(Server {
+                address: target.address.clone(),
+                requests: vec![request],
+            }),
+        }
+    }
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_written_in_full() {
+        let target = Target::parse("http://127.0.0.1:81/a?b", &[]).unwrap();
+        let mut form = Form {
+            method: "GET".to_owned(),
+            fields: Vec::new(),
+            body: None,
+            close: false,
+        };
+        let agent = concat!("User-Agent: tidegate/", env!("CARGO_PKG_VERSION"));
+        let expected = format!("GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:81\r\n{agent}\r\n\r\n");
+        assert_eq!(form.request(&target, 1).bytes, expected);
+        form.method = "POST".to_owned();
+        form.fields = vec![
+            ("host".to_owned(), "x".to_owned()),
+            ("User-Agent".to_owned(), "y".to_owned()),
+        ];
+        form.body = Some(b"abc".to_vec());
+        form.close = true;
+        let expected = "POST /a?b HTTP/1.1\r\nhost: x\r\nUser-Agent: y\r\nContent-Length: 3\r\n\
+                        Connection: close\r\n\r\nabc";
+        assert_eq!(form.request(&target, 1).bytes, expected);
+    }
+
+    #[test]
+    fn targets_of_one_address_are_one_server() {
+        let form = Form {
+            method: "HEAD".to_owned(),
+            fields: Vec::new(),
+            body: None,
+            close: false,
+        };
+        let target = |url| (Target::parse(url, &[]).unwrap(), 1);
+        let targets = ["127.0.0.1/a", "127.0.0.2/b", "127.0.0.1/c"].map(target);
+        let servers = servers(&targets, &form);
+        let counts: Vec<usize> = servers.iter().map(|server| server.requests.len()).collect();
+        assert_eq!(counts, [2, 1]);
+        assert!(servers[0].requests[0].is_head);
+    }
+}

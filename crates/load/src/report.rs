@@ -1,0 +1,408 @@
+//! A run's report: text for people, JSON, CSV, and the log format of HdrHistogram.
+//!
+//! The first line says whether the tool was the limit, because then the other lines say little about the server.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
+
+use crate::machine;
+use crate::plan::{Length, Plan, Spacing};
+use crate::run::Outcome;
+use crate::tally::Failure;
+
+/// The percentiles of a report.
+pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
+
+/// What a report is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// What was to be done.
+    pub plan: &'a Plan,
+    /// What came of it.
+    pub outcome: &'a Outcome,
+    /// The URLs as they were written.
+    pub urls: &'a [String],
+}
+
+impl Report<'_> {
+    /// Responses a second that were complete and as expected.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        per_second(self.outcome.tally.succeeded, self.outcome.elapsed)
+    }
+
+    /// The report for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let tally = &self.outcome.tally;
+        let elapsed = self.outcome.elapsed;
+        let mut text = String::new();
+        for limit in machine::limits(self.outcome) {
+            let _ = writeln!(text, "THE TOOL WAS THE LIMIT: {limit}");
+        }
+        let _ = writeln!(text, "{}", self.conditions());
+        if self.outcome.interrupted {
+            text.push_str("interrupted: this is what there was until then\n");
+        }
+        let _ = writeln!(
+            text,
+            "\n  {:.2} requests/s, {}/s received, {:.3} s\n  {} as expected, {} failed, {} unfinished",
+            self.rate(),
+            bytes(per_second(tally.bytes, elapsed)),
+            elapsed.as_secs_f64(),
+            tally.succeeded,
+            tally.failed(),
+            self.outcome.unfinished,
+        );
+        if self.plan.arrivals.is_some() {
+            let _ = writeln!(
+                text,
+                "  {} not started: no connection was free",
+                self.outcome.not_started
+            );
+        }
+        for (status, count) in tally.statuses() {
+            let _ = writeln!(text, "  status {status}: {count}");
+        }
+        for failure in Failure::ALL {
+            if tally.failures(failure) > 0 {
+                let _ = writeln!(text, "  {}: {}", failure.words(), tally.failures(failure));
+            }
+        }
+        self.times(&mut text);
+        text
+    }
+
+    fn times(&self, text: &mut String) {
+        let tally = &self.outcome.tally;
+        let columns = [&tally.connect, &tally.first_byte, &tally.total];
+        let _ = writeln!(
+            text,
+            "\n  {:<9}{:>12}{:>12}{:>12}",
+            "", "connect", "first byte", "total"
+        );
+        let mut row = |name: &str, value: &dyn Fn(&Histogram<u64>) -> f64| {
+            let _ = write!(text, "  {name:<9}");
+            for column in columns {
+                let shown = match column.is_empty() {
+                    true => "-".to_owned(),
+                    false => time(value(column)),
+                };
+                let _ = write!(text, "{shown:>12}");
+            }
+            text.push('\n');
+        };
+        row("min", &|times| times.min() as f64);
+        row("mean", &Histogram::mean);
+        row("deviation", &Histogram::stdev);
+        for percentile in PERCENTILES {
+            let value = |times: &Histogram<u64>| times.value_at_percentile(percentile) as f64;
+            row(&format!("p{percentile}"), &value);
+        }
+        row("max", &|times| times.max() as f64);
+    }
+
+    /// One line with all that decides what the figures mean.
+    fn conditions(&self) -> String {
+        let plan = self.plan;
+        let mut text = format!(
+            "{}: {} connections, {} threads on {}",
+            self.urls.join(" "),
+            plan.connections,
+            plan.threads,
+            plan.engine
+        );
+        match plan.arrivals {
+            None => text.push_str(", closed loop"),
+            Some(arrivals) => {
+                let spacing = spacing(arrivals.spacing);
+                let _ = write!(
+                    text,
+                    ", open loop of {} requests/s ({spacing}), times from the intended start",
+                    arrivals.rate
+                );
+            }
+        }
+        match plan.length {
+            Length::Time(length) => {
+                let _ = write!(text, ", {} s", length.as_secs_f64());
+            }
+            Length::Requests(requests) => {
+                let _ = write!(text, ", {requests} requests");
+            }
+        }
+        for (name, duration) in [
+            ("warm-up", plan.warmup),
+            ("ramp", plan.ramp),
+            ("think time", plan.think_time),
+        ] {
+            if !duration.is_zero() {
+                let _ = write!(text, ", {name} {} s", duration.as_secs_f64());
+            }
+        }
+        if plan.pipeline > 1 {
+            let _ = write!(text, ", pipelined by {}", plan.pipeline);
+        }
+        if plan.new_connections {
+            text.push_str(", a connection for each request");
+        }
+        text
+    }
+
+    /// One JSON object. Times are in microseconds, rates in one second.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let outcome = self.outcome;
+        let tally = &outcome.tally;
+        let mut fields = vec![
+            ("tool_was_the_limit", strings(&machine::limits(outcome))),
+            ("urls", strings(self.urls)),
+            ("connections", self.plan.connections.to_string()),
+            ("threads", self.plan.threads.to_string()),
+            ("engine", quoted(&self.plan.engine.to_string())),
+            (
+                "loop",
+                quoted(if self.plan.arrivals.is_some() {
+                    "open"
+                } else {
+                    "closed"
+                }),
+            ),
+        ];
+        if let Some(arrivals) = self.plan.arrivals {
+            fields.push(("rate", number(arrivals.rate)));
+            fields.push(("arrivals", quoted(spacing(arrivals.spacing))));
+            fields.push(("not_started", outcome.not_started.to_string()));
+        }
+        fields.extend([
+            ("pipeline", self.plan.pipeline.to_string()),
+            ("new_connections", self.plan.new_connections.to_string()),
+            ("interrupted", outcome.interrupted.to_string()),
+            ("seconds", number(outcome.elapsed.as_secs_f64())),
+            ("requests_per_second", number(self.rate())),
+            (
+                "bytes_per_second",
+                number(per_second(tally.bytes, outcome.elapsed)),
+            ),
+            ("succeeded", tally.succeeded.to_string()),
+            ("failed", tally.failed().to_string()),
+            ("unfinished", outcome.unfinished.to_string()),
+            ("bytes_received", tally.bytes.to_string()),
+            ("body_bytes", tally.body_bytes.to_string()),
+            ("bytes_sent", tally.sent.to_string()),
+            ("connections_made", tally.connected.to_string()),
+        ]);
+        let statuses = tally
+            .statuses()
+            .map(|(status, count)| format!("\"{status}\":{count}"));
+        fields.push(("statuses", object(statuses)));
+        let failures = Failure::ALL
+            .into_iter()
+            .map(|failure| format!("\"{}\":{}", failure.name(), tally.failures(failure)));
+        fields.push(("failures", object(failures)));
+        let share = |share: fn(&machine::Busy) -> f64| {
+            let shares: Vec<String> = outcome
+                .busy
+                .iter()
+                .map(|busy| number(share(busy)))
+                .collect();
+            format!("[{}]", shares.join(","))
+        };
+        fields.push(("client_computing", share(machine::Busy::computing)));
+        fields.push(("client_waiting", share(machine::Busy::waiting)));
+        for (name, times) in [
+            ("connect_us", &tally.connect),
+            ("first_byte_us", &tally.first_byte),
+            ("total_us", &tally.total),
+        ] {
+            fields.push((
+                name,
+                object(summary(times).map(|(name, value)| format!("\"{name}\":{value}"))),
+            ));
+        }
+        object(
+            fields
+                .iter()
+                .map(|(name, value)| format!("\"{name}\":{value}")),
+        ) + "\n"
+    }
+
+    /// A line of names and a line of values. Times are in microseconds, rates in one second.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let outcome = self.outcome;
+        let tally = &outcome.tally;
+        let mut columns = vec![
+            (
+                "tool_was_the_limit".to_owned(),
+                (!machine::limits(outcome).is_empty()).to_string(),
+            ),
+            ("connections".to_owned(), self.plan.connections.to_string()),
+            ("seconds".to_owned(), number(outcome.elapsed.as_secs_f64())),
+            ("requests_per_second".to_owned(), number(self.rate())),
+            (
+                "bytes_per_second".to_owned(),
+                number(per_second(tally.bytes, outcome.elapsed)),
+            ),
+            ("succeeded".to_owned(), tally.succeeded.to_string()),
+            ("failed".to_owned(), tally.failed().to_string()),
+            ("unfinished".to_owned(), outcome.unfinished.to_string()),
+            ("not_started".to_owned(), outcome.not_started.to_string()),
+        ];
+        for failure in Failure::ALL {
+            columns.push((
+                failure.name().to_owned(),
+                tally.failures(failure).to_string(),
+            ));
+        }
+        for (prefix, times) in [
+            ("connect", &tally.connect),
+            ("first_byte", &tally.first_byte),
+            ("total", &tally.total),
+        ] {
+            let named = summary(times).map(|(name, value)| (format!("{prefix}_{name}"), value));
+            columns.extend(named);
+        }
+        let (names, values): (Vec<String>, Vec<String>) = columns.into_iter().unzip();
+        format!("{}\n{}\n", names.join(","), values.join(","))
+    }
+
+    /// Total times in nanoseconds by seconds of the run, in the log format that HdrHistogram's tools read.
+    ///
+    /// # Errors
+    /// A text, if the format cannot hold them.
+    pub fn histogram_log(&self) -> Result<Vec<u8>, String> {
+        let mut log = Vec::new();
+        let mut serializer = V2DeflateSerializer::new();
+        let mut writer = IntervalLogWriterBuilder::new()
+            .add_comment("tidegate bench: total times in nanoseconds")
+            .begin_log_with(&mut log, &mut serializer)
+            .map_err(|error| error.to_string())?;
+        for (second, interval) in self.outcome.intervals.iter().enumerate() {
+            let begin = Duration::from_secs(second as u64);
+            let length = self
+                .outcome
+                .elapsed
+                .saturating_sub(begin)
+                .min(Duration::from_secs(1));
+            writer
+                .write_histogram(interval, begin, length, None)
+                .map_err(|error| format!("{error:?}"))?;
+        }
+        Ok(log)
+    }
+}
+
+fn spacing(spacing: Spacing) -> &'static str {
+    match spacing {
+        Spacing::Constant => "constant",
+        Spacing::Poisson => "poisson",
+    }
+}
+
+/// Names and values of one histogram, in microseconds; nothing where it is empty is 0.
+fn summary(times: &Histogram<u64>) -> impl Iterator<Item = (String, String)> {
+    let microseconds = |nanoseconds: f64| number(nanoseconds / 1000.0);
+    let named = |name: &str, value: f64| (name.to_owned(), microseconds(value));
+    let (min, max) = if times.is_empty() {
+        (0, 0)
+    } else {
+        (times.min(), times.max())
+    };
+    let percentiles = PERCENTILES.map(|percentile| {
+        named(
+            &format!("p{percentile}"),
+            times.value_at_percentile(percentile) as f64,
+        )
+    });
+    [
+        ("count".to_owned(), times.len().to_string()),
+        named("min", min as f64),
+        named("mean", times.mean()),
+        named("deviation", times.stdev()),
+    ]
+    .into_iter()
+    .chain(percentiles)
+    .chain([named("max", max as f64)])
+}
+
+fn object(fields: impl Iterator<Item = String>) -> String {
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+}
+
+fn strings(texts: &[String]) -> String {
+    let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+    format!("[{}]", texts.join(","))
+}
+
+/// A number with three digits behind the point; what is none is 0, because JSON has no word for it.
+fn number(value: f64) -> String {
+    let value = if value.is_finite() { value } else { 0.0 };
+    format!("{value:.3}")
+}
+
+/// A JSON string (RFC 8259, section 7).
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            character if character < ' ' => {
+                let _ = write!(quoted, "\\u{:04x}", character as u32);
+            }
+            character => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
+    if elapsed.is_zero() {
+        return 0.0;
+    }
+    count as f64 / elapsed.as_secs_f64()
+}
+
+/// Nanoseconds with a unit that fits.
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        value if value < 1e6 => format!("{:.1} us", value / 1e3),
+        value if value < 1e9 => format!("{:.2} ms", value / 1e6),
+        value => format!("{:.3} s", value / 1e9),
+    }
+}
+
+/// Bytes with a decimal unit that fits.
+fn bytes(count: f64) -> String {
+    match count {
+        count if count < 1e3 => format!("{count:.0} B"),
+        count if count < 1e6 => format!("{:.1} kB", count / 1e3),
+        count if count < 1e9 => format!("{:.1} MB", count / 1e6),
+        count => format!("{:.2} GB", count / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units() {
+        let times = [950.0, 1_234_567.0, 2e9].map(time);
+        assert_eq!(times, ["0.9 us", "1.23 ms", "2.000 s"]);
+        let sizes = [1.0, 1_500.0, 2.5e6, 3e9].map(bytes);
+        assert_eq!(sizes, ["1 B", "1.5 kB", "2.5 MB", "3.00 GB"]);
+    }
+
+    #[test]
+    fn json_strings_and_numbers() {
+        assert_eq!(quoted("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
+        assert_eq!([number(1.0), number(f64::NAN)], ["1.000", "0.000"]);
+        assert_eq!(per_second(5, Duration::ZERO), 0.0);
+    }
+}

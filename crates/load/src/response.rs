@@ -1,0 +1,308 @@
+//! Responses as the load tester reads them: the head by `proto`, the body counted and compared with what the head says.
+//!
+//! ```text
+//! Head ─┬─▶ Length ──┬─▶ complete, Head again
+//!  ▲    ├─▶ Chunked ─┤
+//!  │1xx ├─▶ (none) ──┘
+//!  └────┴─▶ UntilClose ─▶ complete at the end of input
+//! ```
+//!
+//! No body is kept, and nothing is allocated for a head that comes in one piece.
+
+use proto::h1::Version;
+use proto::h1::chunked::Decoder;
+use proto::h1::response::{ResponseBody, ResponseHead, parse};
+use sha2::{Digest, Sha256};
+
+use crate::plan::Expect;
+use crate::tally::Failure;
+
+/// Bytes of a response head at most; more is a failure of the server's.
+pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Reads the responses of one connection, one after the other.
+pub(crate) struct Reader {
+    expect: Expect,
+    head: ResponseHead,
+    /// A head that did not come in one piece.
+    pieces: Vec<u8>,
+    state: State,
+    body: u64,
+    digest: Option<Sha256>,
+}
+
+enum State {
+    Head,
+    Length(u64),
+    Chunked(Decoder),
+    UntilClose,
+}
+
+/// A response that came in full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Bytes of its body, chunk framing not counted.
+    pub(crate) body: u64,
+    /// No other response follows on this connection.
+    pub(crate) closes: bool,
+    /// It is complete, but not what was expected.
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Reader {
+    pub(crate) fn new(expect: Expect) -> Reader {
+        Reader {
+            expect,
+            head: ResponseHead::default(),
+            pieces: Vec::new(),
+            state: State::Head,
+            body: 0,
+            digest: None,
+        }
+    }
+
+    /// Goes on with what came, and answers with how many bytes of it were used. The rest belongs to the next response; where
+    /// there is no answer, nothing is left. `is_head` tells that the request was HEAD.
+    pub(crate) fn advance(
+        &mut self,
+        input: &[u8],
+        is_head: bool,
+    ) -> Result<(usize, Option<Answer>), Failure> {
+        let mut used = 0;
+        while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
+            let done = match &mut self.state {
+                State::Head => {
+                    let (length, complete) = self.read_head(rest, is_head)?;
+                    used += length;
+                    complete
+                }
+                State::Length(left) => {
+                    let length = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
+                    *left -= length as u64;
+                    let complete = *left == 0;
+                    self.count(&rest[..length]);
+                    used += length;
+                    complete
+                }
+                State::Chunked(decoder) => {
+                    let decoded = decoder.decode(rest).map_err(|_| Failure::GarbageBody)?;
+                    used += decoded.consumed;
+                    self.count(&rest[decoded.data]);
+                    decoded.done
+                }
+                State::UntilClose => {
+                    self.count(rest);
+                    used = input.len();
+                    false
+                }
+            };
+            if done {
+                return Ok((used, Some(self.complete())));
+            }
+        }
+        Ok((used, None))
+    }
+
+    /// The end of input while a response was awaited.
+    pub(crate) fn end(&mut self) -> Result<Answer, Failure> {
+        match self.state {
+            State::UntilClose => Ok(self.complete()),
+            State::Head => Err(Failure::ClosedEarly),
+            State::Length(_) | State::Chunked(_) => Err(Failure::ClosedInBody),
+        }
+    }
+
+    /// How many bytes were used, and whether the response is complete with its head.
+    fn read_head(&mut self, input: &[u8], is_head: bool) -> Result<(usize, bool), Failure> {
+        let before = self.pieces.len();
+        let length = if before == 0 {
+            parse(input, &mut self.head)
+        } else {
+            self.pieces.extend_from_slice(input);
+            parse(&self.pieces, &mut self.head)
+        };
+        let Some(length) = length.map_err(|_| Failure::GarbageHead)? else {
+            if before == 0 {
+                self.pieces.extend_from_slice(input);
+            }
+            if self.pieces.len() > HEAD_BYTES_MAX {
+                return Err(Failure::HeadTooLarge);
+            }
+            return Ok((input.len(), false));
+        };
+        self.pieces.clear();
+        if self.head.version() == Version::Http09 {
+            return Err(Failure::GarbageHead);
+        }
+        let used = length.saturating_sub(before);
+        match self.head.status() {
+            // An interim response; another head follows.
+            100..=199 => return Ok((used, false)),
+            200..=999 => {}
+            _ => return Err(Failure::GarbageHead),
+        }
+        self.digest = self.expect.sha256.map(|_| Sha256::new());
+        self.body = 0;
+        self.state = match self.head.body(is_head) {
+            ResponseBody::None | ResponseBody::Length(0) => return Ok((used, true)),
+            ResponseBody::Length(length) => State::Length(length),
+            ResponseBody::Chunked => State::Chunked(Decoder::new()),
+            ResponseBody::UntilClose => State::UntilClose,
+        };
+        Ok((used, false))
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.body += bytes.len() as u64;
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+    }
+
+    fn complete(&mut self) -> Answer {
+        let status = self.head.status();
+        let digest = self.digest.take().map(|digest| digest.finalize().into());
+        let failure = if !self.expect.takes(status) {
+            Some(Failure::Status)
+        } else if digest != self.expect.sha256 {
+            Some(Failure::Digest)
+        } else {
+            None
+        };
+        let answer = Answer {
+            status,
+            body: self.body,
+            closes: self.head.closes() || matches!(self.state, State::UntilClose),
+            failure,
+        };
+        self.state = State::Head;
+        self.body = 0;
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads everything in pieces of `piece` bytes: statuses with lengths, and how it ended.
+    fn read(input: &[u8], piece: usize, expect: Expect) -> (Vec<(u16, u64)>, Option<Failure>) {
+        let mut reader = Reader::new(expect);
+        let mut answers = Vec::new();
+        let (mut open, mut failure) = (false, None);
+        for mut bytes in input.chunks(piece) {
+            while !bytes.is_empty() {
+                match reader.advance(bytes, false) {
+                    Ok((used, answer)) => {
+                        bytes = &bytes[used..];
+                        open = answer.is_none();
+                        answers.extend(answer.map(|answer| (answer.status, answer.body)));
+                        failure = failure.or(answer.and_then(|answer| answer.failure));
+                    }
+                    Err(failure) => return (answers, Some(failure)),
+                }
+            }
+        }
+        match open.then(|| reader.end()) {
+            Some(Ok(answer)) => answers.push((answer.status, answer.body)),
+            Some(Err(ended)) => failure = Some(ended),
+            None => {}
+        }
+        (answers, failure)
+    }
+
+    #[test]
+    fn responses_in_pieces_of_every_size() {
+        for (input, answers, failure) in [
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+                vec![(200, 3)],
+                None,
+            ),
+            (
+                "HTTP/1.1 204 No\r\n\r\nHTTP/1.1 304 No\r\nContent-Length: 9\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+                vec![(204, 0), (304, 0), (200, 0)],
+                None,
+            ),
+            (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+                vec![(200, 5)],
+                None,
+            ),
+            ("HTTP/1.0 200 OK\r\n\r\nabc", vec![(200, 3)], None),
+            (
+                "HTTP/1.1 404 No\r\nContent-Length: 1\r\n\r\na",
+                vec![(404, 1)],
+                Some(Failure::Status),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab",
+                vec![],
+                Some(Failure::ClosedInBody),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Le",
+                vec![],
+                Some(Failure::ClosedEarly),
+            ),
+            ("hello", vec![], Some(Failure::GarbageHead)),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+                vec![],
+                Some(Failure::GarbageHead),
+            ),
+            (
+                "HTTP/1.1 000 OK\r\n\r\n",
+                vec![],
+                Some(Failure::GarbageHead),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
+                vec![],
+                Some(Failure::GarbageBody),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc",
+                vec![(200, 1)],
+                Some(Failure::GarbageHead),
+            ),
+        ] {
+            for piece in 1..=input.len() {
+                let got = read(input.as_bytes(), piece, Expect::default());
+                assert_eq!(got, (answers.clone(), failure), "{input:?} by {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_endless_head_ends() {
+        let mut reader = Reader::new(Expect::default());
+        assert_eq!(
+            reader.advance(b"HTTP/1.1 200 OK\r\n", false),
+            Ok((17, None))
+        );
+        for _ in 0..HEAD_BYTES_MAX / 8 {
+            match reader.advance(b"X: yyyy\r\n", false) {
+                Ok((used, None)) => assert_eq!(used, 9),
+                ended => return assert_eq!(ended, Err(Failure::HeadTooLarge)),
+            }
+        }
+        panic!("it went on");
+    }
+
+    #[test]
+    fn bodies_are_hashed_where_it_is_asked_for() {
+        // FIPS 180-2, appendix B.1: the digest of "abc".
+        let abc: [u8; 32] = Sha256::digest(b"abc").into();
+        assert_eq!(abc[..4], [0xba, 0x78, 0x16, 0xbf]);
+        let expect = Expect {
+            status: None,
+            sha256: Some(abc),
+        };
+        for (body, failure) in [("abc", None), ("abd", Some(Failure::Digest))] {
+            let input = format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}");
+            assert_eq!(read(input.as_bytes(), 5, expect), (vec![(200, 3)], failure));
+        }
+    }
+}

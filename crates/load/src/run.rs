@@ -1,0 +1,537 @@
+//! A run: its threads, what they share, how it begins and ends.
+//!
+//! Every thread has a runtime and connections of its own and counts for itself. The calling thread only waits, tells how it
+//! goes, and asks all to stop when it is told to.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Barrier};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use engine::select::either;
+use engine::{Alarm, EngineKind, Runtime, Settings};
+use hdrhistogram::Histogram;
+
+use crate::client::Client;
+use crate::machine::Busy;
+use crate::plan::{Length, Plan};
+use crate::response::Answer;
+use crate::schedule::Pace;
+use crate::tally::{Failure, Tally, record};
+
+/// How often a thread looks up whether it is to stop, and tells how far it is.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How often the caller is told how it goes, and asked whether to stop.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long each interval of the histogram log is.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Bytes of one receive buffer on epoll; large ones make large bodies cheaper, and idle connections hold none.
+const BUFFER_SIZE: usize = 64 * 1024;
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All counts.
+    pub tally: Tally,
+    /// How long it was measured: the longest of the threads.
+    pub elapsed: Duration,
+    /// Requests that were under way when the time was over.
+    pub unfinished: u64,
+    /// Requests of the open loop whose moment came while no connection was free, until the end.
+    pub not_started: u64,
+    /// It was stopped before its end.
+    pub interrupted: bool,
+    /// How busy each thread was.
+    pub busy: Vec<Busy>,
+    /// Total times by seconds of the run, for the histogram log.
+    pub intervals: Vec<Histogram<u64>>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Since the threads began, warm-up included.
+    pub elapsed: Duration,
+    /// Requests that have ended since the warm-up.
+    pub ended: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+}
+
+/// What threads tell while they run.
+struct Shared {
+    stop: AtomicBool,
+    ended: Vec<AtomicU64>,
+    failed: Vec<AtomicU64>,
+    begin: Barrier,
+}
+
+/// What one thread came to.
+struct Part {
+    tally: Tally,
+    elapsed: Duration,
+    unfinished: u64,
+    not_started: u64,
+    busy: Busy,
+    intervals: Vec<Histogram<u64>>,
+}
+
+/// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
+///
+/// # Errors
+/// When threads or their engines cannot be had.
+pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Result<Outcome> {
+    let threads = plan.threads.clamp(1, plan.connections.max(1));
+    let counters = || (0..threads).map(|_| AtomicU64::new(0)).collect();
+    let shared = Arc::new(Shared {
+        stop: AtomicBool::new(false),
+        ended: counters(),
+        failed: counters(),
+        begin: Barrier::new(threads),
+    });
+    let begin = Instant::now();
+    let (sender, receiver) = channel();
+    for number in 0..threads {
+        let (plan, shared, sender) = (Arc::clone(plan), Arc::clone(&shared), sender.clone());
+        std::thread::Builder::new()
+            .name(format!("load {number}"))
+            .spawn(move || {
+                let part = run_thread(&plan, &shared, number, threads);
+                // The receiver waits for every thread; it is gone only when the caller has failed.
+                let _ = sender.send(part);
+            })?;
+    }
+    drop(sender);
+    let mut interrupted = false;
+    let parts = collect(&receiver, || {
+        let sum = |counters: &[AtomicU64]| counters.iter().map(|c| c.load(Ordering::Relaxed)).sum();
+        let progress = Progress {
+            elapsed: begin.elapsed(),
+            ended: sum(&shared.ended),
+            failed: sum(&shared.failed),
+        };
+        if !interrupted && !watch(progress) {
+            interrupted = true;
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+    })?;
+    if parts.len() < threads {
+        return Err(io::Error::other("a thread of the load tester has failed"));
+    }
+    Ok(merge(parts, interrupted))
+}
+
+fn collect(receiver: &Receiver<io::Result<Part>>, mut tick: impl FnMut()) -> io::Result<Vec<Part>> {
+    let mut parts = Vec::new();
+    loop {
+        match receiver.recv_timeout(PROGRESS_INTERVAL) {
+            Ok(part) => parts.push(part?),
+            Err(RecvTimeoutError::Timeout) => tick(),
+            Err(RecvTimeoutError::Disconnected) => return Ok(parts),
+        }
+    }
+}
+
+fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
+    let mut outcome = Outcome {
+        tally: Tally::default(),
+        elapsed: Duration::ZERO,
+        unfinished: 0,
+        not_started: 0,
+        interrupted,
+        busy: Vec::new(),
+        intervals: Vec::new(),
+    };
+    for part in parts {
+        outcome.tally.add(&part.tally);
+        outcome.elapsed = outcome.elapsed.max(part.elapsed);
+        outcome.unfinished += part.unfinished;
+        outcome.not_started += part.not_started;
+        outcome.busy.push(part.busy);
+        for (second, interval) in part.intervals.into_iter().enumerate() {
+            match outcome.intervals.get_mut(second) {
+                Some(known) => known
+                    .add(&interval)
+                    .expect("all histograms have the same bounds"),
+                None => outcome.intervals.push(interval),
+            }
+        }
+    }
+    outcome
+}
+
+fn run_thread(
+    plan: &Arc<Plan>,
+    shared: &Shared,
+    number: usize,
+    threads: usize,
+) -> io::Result<Part> {
+    let connections = share(plan.connections as u64, number, threads);
+    let settings = Settings {
+        connections: usize::try_from(connections).unwrap_or(usize::MAX),
+        buffer_size: match plan.engine {
+            EngineKind::Uring => Settings::default().buffer_size,
+            EngineKind::Epoll | EngineKind::Sim => BUFFER_SIZE,
+        },
+        ..Settings::default()
+    };
+    // The barrier is for all: who fails must come to it, too.
+    let runtime = Runtime::new(plan.engine, settings);
+    shared.begin.wait();
+    let mut runtime = runtime?;
+    let thread = Rc::new(Thread::new(plan, number, threads));
+    let part = runtime.block_on(drive(Rc::clone(&thread), shared, number, threads));
+    // Connections end with their runtime.
+    drop(runtime);
+    part
+}
+
+/// The part of `all` that falls to one of several.
+fn share(all: u64, number: usize, of: usize) -> u64 {
+    let (number, of) = (number as u64, of as u64);
+    all / of + u64::from(number < all % of)
+}
+
+async fn drive(
+    thread: Rc<Thread>,
+    shared: &Shared,
+    number: usize,
+    threads: usize,
+) -> io::Result<Part> {
+    let plan = thread.plan();
+    let mut place = 0_u32;
+    for connection in (number..plan.connections).step_by(threads) {
+        let client = Client::new(Rc::clone(&thread), connection);
+        let delay = plan
+            .ramp
+            .mul_f64(connection as f64 / plan.connections as f64);
+        place += 1;
+        engine::spawn(async move {
+            if !delay.is_zero() {
+                engine::sleep(delay).await;
+            }
+            client.run().await;
+        });
+    }
+    if place == 0 {
+        thread.left.set(0);
+    }
+    if thread.pace.is_some() {
+        let alarm = Alarm::new()?;
+        let thread = Rc::clone(&thread);
+        engine::spawn(async move {
+            if let Some(pace) = &thread.pace {
+                // An alarm that cannot be set leaves the moments to the connections that end a request.
+                let _ = pace.dispatch(&alarm).await;
+            }
+        });
+    }
+    if !plan.warmup.is_zero() {
+        either(engine::sleep(plan.warmup), thread.stopped(shared, number)).await;
+    }
+    thread.begin_measuring();
+    let mut busy = Busy::begin();
+    let begin = thread.measured_from.get();
+    either(thread.done(), thread.ticks(shared, number, begin)).await;
+    thread.over.set(true);
+    busy.end();
+    let end = Instant::now();
+    let tally = thread.tally.take();
+    let ended = thread.counted.get();
+    Ok(Part {
+        elapsed: end - begin,
+        unfinished: thread.started.get().saturating_sub(ended),
+        not_started: thread.pace.as_ref().map_or(0, |pace| match plan.length {
+            Length::Time(_) => pace.left_over(end),
+            Length::Requests(_) => 0,
+        }),
+        busy,
+        intervals: thread.intervals.take().finish(),
+        tally,
+    })
+}
+
+/// What all connections of one thread share.
+pub(crate) struct Thread {
+    plan: Arc<Plan>,
+    tally: RefCell<Tally>,
+    intervals: RefCell<Intervals>,
+    pace: Option<Pace>,
+    /// What started before is not counted.
+    measured_from: Cell<Instant>,
+    measuring: Cell<bool>,
+    /// Requests that may still be started.
+    budget: Cell<u64>,
+    /// Requests that must still end.
+    left: Cell<u64>,
+    /// Requests started and ended since the warm-up.
+    started: Cell<u64>,
+    counted: Cell<u64>,
+    over: Cell<bool>,
+    main: RefCell<Option<Waker>>,
+}
+
+/// Total times by seconds.
+#[derive(Default)]
+struct Intervals {
+    begin: Option<Instant>,
+    past: Vec<Histogram<u64>>,
+    current: Option<Histogram<u64>>,
+}
+
+impl Intervals {
+    fn record(&mut self, time: Duration) {
+        if let Some(current) = &mut self.current {
+            record(current, time);
+        }
+    }
+
+    /// Begins the next interval if this one is over.
+    fn turn(&mut self, now: Instant) {
+        let (Some(begin), Some(current)) = (self.begin, &mut self.current) else {
+            return;
+        };
+        while now.saturating_duration_since(begin) >= LOG_INTERVAL * (self.past.len() as u32 + 1) {
+            self.past.push(current.clone());
+            current.reset();
+        }
+    }
+
+    fn finish(mut self) -> Vec<Histogram<u64>> {
+        self.past
+            .extend(self.current.filter(|current| !current.is_empty()));
+        self.past
+    }
+}
+
+impl Thread {
+    fn new(plan: &Arc<Plan>, number: usize, threads: usize) -> Thread {
+        let now = Instant::now();
+        let pace = plan.arrivals.map(|arrivals| {
+            let rate = arrivals.rate / threads as f64;
+            let offset = number as f64 / arrivals.rate;
+            let seed = plan.seed.wrapping_add(number as u64);
+            Pace::new(now, rate, arrivals.spacing, offset, seed)
+        });
+        let requests = match plan.length {
+            Length::Time(_) => u64::MAX,
+            Length::Requests(requests) => share(requests, number, threads),
+        };
+        Thread {
+            plan: Arc::clone(plan),
+            tally: RefCell::default(),
+            intervals: RefCell::default(),
+            pace,
+            measured_from: Cell::new(now),
+            measuring: Cell::new(false),
+            budget: Cell::new(if plan.warmup.is_zero() {
+                requests
+            } else {
+                u64::MAX
+            }),
+            left: Cell::new(requests),
+            started: Cell::new(0),
+            counted: Cell::new(0),
+            over: Cell::new(false),
+            main: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
+
+    /// The moment at which a connection is to start a request, once it has come. `None` when there are no more.
+    pub(crate) async fn start(&self) -> Option<Instant> {
+        if self.has_ended() {
+            return None;
+        }
+        match &self.pace {
+            None => self.spend(Instant::now()),
+            Some(pace) => self.spend(pace.take().await),
+        }
+    }
+
+    /// The same, if it has come already.
+    pub(crate) fn try_start(&self) -> Option<Instant> {
+        if self.has_ended() {
+            return None;
+        }
+        let now = Instant::now();
+        match &self.pace {
+            None => self.spend(now),
+            Some(pace) => self.spend(pace.try_take(now)?),
+        }
+    }
+
+    fn spend(&self, start: Instant) -> Option<Instant> {
+        if start >= self.measured_from.get() {
+            let left = self.budget.get().checked_sub(1)?;
+            self.budget.set(left);
+            self.started.set(self.started.get() + 1);
+        }
+        Some(start)
+    }
+
+    /// Whether no more requests are to be started.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.over.get() || self.budget.get() == 0
+    }
+
+    pub(crate) fn connected(&self, begin: Instant, time: Duration) {
+        if self.counts(begin) {
+            let mut tally = self.tally.borrow_mut();
+            tally.connected += 1;
+            record(&mut tally.connect, time);
+        }
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.tally.borrow_mut().sent += bytes as u64;
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.tally.borrow_mut().bytes += bytes as u64;
+    }
+
+    pub(crate) fn first_byte(&self, start: Instant, now: Instant) {
+        if self.counts(start) {
+            let mut tally = self.tally.borrow_mut();
+            record(&mut tally.first_byte, now.saturating_duration_since(start));
+        }
+    }
+
+    pub(crate) fn complete(&self, start: Instant, now: Instant, answer: &Answer) {
+        if !self.counts(start) {
+            return;
+        }
+        let time = now.saturating_duration_since(start);
+        let mut tally = self.tally.borrow_mut();
+        tally.completed += 1;
+        tally.body_bytes += answer.body;
+        tally.count_status(answer.status);
+        record(&mut tally.total, time);
+        match answer.failure {
+            Some(failure) => tally.fail(failure),
+            None => tally.succeeded += 1,
+        }
+        drop(tally);
+        self.intervals.borrow_mut().record(time);
+        self.ended_one();
+    }
+
+    /// A request that started at `start` has failed.
+    pub(crate) fn fail(&self, start: Instant, failure: Failure) {
+        if self.counts(start) {
+            self.tally.borrow_mut().fail(failure);
+            self.ended_one();
+        }
+    }
+
+    /// Something went wrong that is no request of its own.
+    pub(crate) fn note(&self, failure: Failure) {
+        self.tally.borrow_mut().fail(failure);
+    }
+
+    /// A request was not looked at and is to be asked again.
+    pub(crate) fn give_back(&self, start: Instant) {
+        if self.counts(start) {
+            self.budget.set(self.budget.get().saturating_add(1));
+            self.started.set(self.started.get().saturating_sub(1));
+        }
+    }
+
+    fn counts(&self, start: Instant) -> bool {
+        start >= self.measured_from.get()
+    }
+
+    fn ended_one(&self) {
+        if !self.measuring.get() {
+            return;
+        }
+        self.counted.set(self.counted.get() + 1);
+        self.left.set(self.left.get().saturating_sub(1));
+        if self.left.get() == 0
+            && let Some(main) = self.main.take()
+        {
+            main.wake();
+        }
+    }
+
+    /// Everything before was the warm-up.
+    fn begin_measuring(&self) {
+        let now = Instant::now();
+        if !self.plan.warmup.is_zero() {
+            self.measured_from.set(now);
+            self.budget.set(self.left.get());
+            *self.tally.borrow_mut() = Tally::default();
+            self.started.set(0);
+            self.counted.set(0);
+        }
+        let mut intervals = self.intervals.borrow_mut();
+        intervals.begin = Some(now);
+        intervals.current = Some(self.tally.borrow().total.clone());
+        self.measuring.set(true);
+    }
+
+    /// Ready when every request has ended.
+    async fn done(&self) {
+        poll_fn(|context| {
+            if self.left.get() == 0 {
+                return Poll::Ready(());
+            }
+            *self.main.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Tells how far it is, until the time is over or it is stopped.
+    async fn ticks(&self, shared: &Shared, number: usize, begin: Instant) {
+        let end = match self.plan.length {
+            Length::Time(length) => begin.checked_add(length),
+            Length::Requests(_) => None,
+        };
+        loop {
+            let now = Instant::now();
+            self.intervals.borrow_mut().turn(now);
+            self.tell(shared, number);
+            if shared.stop.load(Ordering::Relaxed) || end.is_some_and(|end| now >= end) {
+                return;
+            }
+            let next = now + TICK;
+            engine::sleep_until(end.map_or(next, |end| end.min(next))).await;
+        }
+    }
+
+    /// Ready when the run is to be stopped.
+    async fn stopped(&self, shared: &Shared, number: usize) {
+        while !shared.stop.load(Ordering::Relaxed) {
+            self.tell(shared, number);
+            engine::sleep(TICK).await;
+        }
+    }
+
+    fn tell(&self, shared: &Shared, number: usize) {
+        if !self.measuring.get() {
+            return;
+        }
+        let tally = self.tally.borrow();
+        for (counters, value) in [
+            (&shared.ended, tally.ended()),
+            (&shared.failed, tally.failed()),
+        ] {
+            if let Some(counter) = counters.get(number) {
+                counter.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What happened: responses and failures by kind, bytes, and times in histograms.
+//!
+//! A thread counts for itself; tallies are added up at the end. Times are in nanoseconds, kept to three significant digits.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// The longest time that is told apart: an hour.
+const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
+
+/// Digits that a histogram keeps of each time.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// Highest status that is counted, plus one.
+const STATUSES: usize = 1000;
+
+/// Why a request failed: one kind for each cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Failure {
+    /// Nobody listens there (`ECONNREFUSED`), or the Unix socket is not there.
+    Refused,
+    /// No connection within the time limit.
+    ConnectTimeout,
+    /// The connection attempt failed in another way.
+    Connect,
+    /// The server reset the connection.
+    Reset,
+    /// The response was not complete within the time limit.
+    Timeout,
+    /// The connection ended without a whole response head.
+    ClosedEarly,
+    /// The connection ended within a body whose length was known.
+    ClosedInBody,
+    /// What came is no response head of HTTP/1.
+    GarbageHead,
+    /// The response head does not end.
+    HeadTooLarge,
+    /// A chunked body is malformed.
+    GarbageBody,
+    /// More came than the response's head said.
+    WrongLength,
+    /// The response is complete, but its status is not what was expected.
+    Status,
+    /// The response is complete, but its body is not what was expected.
+    Digest,
+    /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the server's.
+    Local,
+}
+
+impl Failure {
+    /// All kinds, in the order of reports.
+    pub const ALL: [Failure; 14] = [
+        Failure::Refused,
+        Failure::ConnectTimeout,
+        Failure::Connect,
+        Failure::Reset,
+        Failure::Timeout,
+        Failure::ClosedEarly,
+        Failure::ClosedInBody,
+        Failure::GarbageHead,
+        Failure::HeadTooLarge,
+        Failure::GarbageBody,
+        Failure::WrongLength,
+        Failure::Status,
+        Failure::Digest,
+        Failure::Local,
+    ];
+
+    /// Its name in JSON and CSV.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Failure::Refused => "connect_refused",
+            Failure::ConnectTimeout => "connect_timeout",
+            Failure::Connect => "connect_other",
+            Failure::Reset => "reset",
+            Failure::Timeout => "timeout",
+            Failure::ClosedEarly => "closed_early",
+            Failure::ClosedInBody => "closed_in_body",
+            Failure::GarbageHead => "garbage_head",
+            Failure::HeadTooLarge => "head_too_large",
+            Failure::GarbageBody => "garbage_body",
+            Failure::WrongLength => "wrong_length",
+            Failure::Status => "status",
+            Failure::Digest => "sha256",
+            Failure::Local => "local_limit",
+        }
+    }
+
+    /// What it is, in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Failure::Refused => "connection refused",
+            Failure::ConnectTimeout => "no connection in time",
+            Failure::Connect => "connection failed otherwise",
+            Failure::Reset => "connection reset",
+            Failure::Timeout => "no complete response in time",
+            Failure::ClosedEarly => "closed before a whole response head",
+            Failure::ClosedInBody => "closed within the body",
+            Failure::GarbageHead => "not a response head",
+            Failure::HeadTooLarge => "response head without end",
+            Failure::GarbageBody => "malformed chunked body",
+            Failure::WrongLength => "more than Content-Length",
+            Failure::Status => "unexpected status",
+            Failure::Digest => "unexpected body (SHA-256)",
+            Failure::Local => "no descriptor, port or memory here",
+        }
+    }
+}
+
+/// The counts of a thread, or of a whole run.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Responses that came in full, whatever their status.
+    pub completed: u64,
+    /// Those of them that were as expected.
+    pub succeeded: u64,
+    /// Bytes received, heads included.
+    pub bytes: u64,
+    /// Bytes of bodies of responses that came in full.
+    pub body_bytes: u64,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Connections that were made.
+    pub connected: u64,
+    /// How long making them took.
+    pub connect: Histogram<u64>,
+    /// From the (intended) start of a request to the first byte of its response.
+    pub first_byte: Histogram<u64>,
+    /// From the (intended) start of a request to the end of its response, of those that came in full.
+    pub total: Histogram<u64>,
+    failures: [u64; Failure::ALL.len()],
+    statuses: Box<[u64]>,
+}
+
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally {
+            completed: 0,
+            succeeded: 0,
+            bytes: 0,
+            body_bytes: 0,
+            sent: 0,
+            connected: 0,
+            connect: histogram(),
+            first_byte: histogram(),
+            total: histogram(),
+            failures: [0; Failure::ALL.len()],
+            statuses: vec![0; STATUSES].into_boxed_slice(),
+        }
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, NANOSECONDS_MAX, SIGNIFICANT_DIGITS)
+        .expect("the bounds are constants that the crate takes")
+}
+
+/// Adds one time to a histogram; beyond an hour it counts as an hour.
+pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {
+    histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+}
+
+impl Tally {
+    /// Counts a failure.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failures[failure as usize] += 1;
+    }
+
+    /// How many requests failed so.
+    #[must_use]
+    pub fn failures(&self, failure: Failure) -> u64 {
+        self.failures[failure as usize]
+    }
+
+    /// How many requests failed, for any reason.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+
+    /// How many requests have ended, well or not.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.succeeded + self.failed()
+    }
+
+    /// Counts the status of a complete response.
+    pub fn count_status(&mut self, status: u16) {
+        if let Some(count) = self.statuses.get_mut(usize::from(status)) {
+            *count += 1;
+        }
+    }
+
+    /// Statuses that came, with how often.
+    pub fn statuses(&self) -> impl Iterator<Item = (usize, u64)> {
+        let counts = self.statuses.iter().copied().enumerate();
+        counts.filter(|(_, count)| *count > 0)
+    }
+
+    /// Adds what another thread counted.
+    pub fn add(&mut self, other: &Tally) {
+        self.completed += other.completed;
+        self.succeeded += other.succeeded;
+        self.bytes += other.bytes;
+        self.body_bytes += other.body_bytes;
+        self.sent += other.sent;
+        self.connected += other.connected;
+        for (own, other) in [
+            (&mut self.connect, &other.connect),
+            (&mut self.first_byte, &other.first_byte),
+            (&mut self.total, &other.total),
+        ] {
+            own.add(other).expect("all histograms have the same bounds");
+        }
+        let failures = self.failures.iter_mut().zip(&other.failures);
+        let statuses = self.statuses.iter_mut().zip(&*other.statuses);
+        for (own, other) in failures.chain(statuses) {
+            *own += other;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_add_up() {
+        let mut all = Tally::default();
+        for (time, status) in [(1_000_u64, 200), (3_000, 404)] {
+            let mut tally = Tally {
+                completed: 1,
+                succeeded: u64::from(status == 200),
+                ..Tally::default()
+            };
+            tally.count_status(status);
+            record(&mut tally.total, Duration::from_nanos(time));
+            if status == 404 {
+                tally.fail(Failure::Status);
+                tally.fail(Failure::Reset);
+            }
+            all.add(&tally);
+        }
+        assert_eq!(
+            (all.completed, all.succeeded, all.failed(), all.ended()),
+            (2, 1, 2, 3)
+        );
+        assert_eq!(all.statuses().collect::<Vec<_>>(), [(200, 1), (404, 1)]);
+        assert_eq!((all.total.len(), all.total.min()), (2, 1_000));
+    }
+
+    #[test]
+    fn every_kind_has_its_own_place_and_name() {
+        for (index, failure) in Failure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, index);
+            let same = Failure::ALL
+                .into_iter()
+                .filter(|other| other.name() == failure.name());
+            assert_eq!(same.count(), 1);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! `tidegate bench` from outside, against servers that are made here: good ones, and every kind of bad one, which must be
+//! counted under its own heading and never hold up the run.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The longest that any run here may take, however busy the machine.
+const RUN_MAX: Duration = Duration::from_secs(30);
+
+const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+
+/// A server that does `serve` with every connection, on a thread of its own; it ends with the test.
+fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream));
+        }
+    });
+    format!("http://{address}/")
+}
+
+/// Answers every request with `answer`, and leaves the connection open.
+fn answering(answer: &'static [u8]) -> String {
+    server(move |mut stream| while request(&mut stream) && stream.write_all(answer).is_ok() {})
+}
+
+/// Reads something; false at the end.
+fn request(stream: &mut impl Read) -> bool {
+    matches!(stream.read(&mut [0; 4096]), Ok(1..))
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    let begin = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("bench")
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        begin.elapsed() < RUN_MAX,
+        "{arguments:?} took {:?}",
+        begin.elapsed()
+    );
+    output
+}
+
+/// The JSON report of a run with these arguments.
+fn report(arguments: &[&str]) -> String {
+    let output = bench(&[arguments, &["--json"]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.stdout.is_empty(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The number behind a name of the report.
+fn number(report: &str, name: &str) -> f64 {
+    let (_, rest) = report
+        .split_once(&format!("\"{name}\":"))
+        .unwrap_or_else(|| panic!("no {name} in {report}"));
+    let end = rest.find([',', '}']).unwrap();
+    rest[..end].parse().unwrap()
+}
+
+#[test]
+fn good_responses_are_good() {
+    let kept = answering(GOOD);
+    let chunked =
+        answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    let until_close = server(|mut stream| {
+        if request(&mut stream) {
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nabc");
+        }
+    });
+    for url in [&kept, &chunked, &until_close] {
+        let report = report(&[url, "-n", "40", "-c", "4", "-t", "2"]);
+        for (name, expected) in [
+            ("succeeded", 40.0),
+            ("failed", 0.0),
+            ("body_bytes", 120.0),
+            ("unfinished", 0.0),
+            ("200", 40.0),
+        ] {
+            assert_eq!(number(&report, name), expected, "{name} of {url}: {report}");
+        }
+    }
+}
+
+#[test]
+fn bad_servers_are_counted_by_kind() {
+    let resets = server(|mut stream| {
+        // Closing with unread bytes resets.
+        let _ = stream.read(&mut [0; 1]);
+    });
+    let stalls = server(|mut stream| while request(&mut stream) {});
+    let closes = server(|mut stream| {
+        request(&mut stream);
+    });
+    let closes_in_head = server(|mut stream| {
+        request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConte");
+    });
+    let closes_in_body = server(|mut stream| {
+        request(&mut stream);
+        let _ = stream.write_all(&GOOD[..GOOD.len() - 1]);
+    });
+    let endless_head = server(|mut stream| {
+        request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
+        while stream.write_all(b"Field: and so on and so on\r\n").is_ok() {}
+    });
+    let endless_interim = server(|mut stream| {
+        request(&mut stream);
+        while stream
+            .write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+            .is_ok()
+        {}
+    });
+    let endless_body = server(|mut stream| {
+        request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        while stream.write_all(b"3\r\nabc\r\n").is_ok() {}
+    });
+    let half_closes = server(|mut stream| {
+        let _ = stream.shutdown(Shutdown::Write);
+        while request(&mut stream) {}
+    });
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}/", listener.local_addr().unwrap())
+    };
+    for (url, kind) in [
+        (&resets, "reset"),
+        (&stalls, "timeout"),
+        (&closes, "closed_early"),
+        (&closes_in_head, "closed_early"),
+        (&half_closes, "closed_early"),
+        (&closes_in_body, "closed_in_body"),
+        (&endless_head, "head_too_large"),
+        (&endless_interim, "timeout"),
+        (&endless_body, "timeout"),
+        (&answering(b"SSH-2.0-OpenSSH\r\n"), "garbage_head"),
+        (
+            &answering(b"HTTP/1.1 200 OK\r\nContent-Length: 3x\r\n\r\n"),
+            "garbage_head",
+        ),
+        (
+            &answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz"),
+            "garbage_body",
+        ),
+        (
+            &answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc"),
+            "wrong_length",
+        ),
+        (
+            &answering(b"HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nabc"),
+            "status",
+        ),
+        (&nobody, "connect_refused"),
+    ] {
+        let report = report(&[url, "-n", "6", "-c", "2", "--timeout", "300ms"]);
+        assert_eq!(number(&report, kind), 6.0, "{kind}: {report}");
+        assert_eq!(number(&report, "failed"), 6.0, "{kind}: {report}");
+        assert_eq!(number(&report, "succeeded"), 0.0, "{kind}: {report}");
+    }
+    assert_eq!(bench(&[&nobody, "-n", "1"]).status.code(), Some(1));
+}
+
+#[test]
+fn expectations() {
+    let url = answering(GOOD);
+    // FIPS 180-2, appendix B.1
+    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let other = abc.replace('b', "c");
+    for (option, value, good) in [
+        ("--expect-sha256", abc, 4.0),
+        ("--expect-sha256", &other, 0.0),
+        ("--expect-status", "200", 4.0),
+        ("--expect-status", "204", 0.0),
+    ] {
+        let report = report(&[&url, "-n", "4", option, value]);
+        assert_eq!(
+            number(&report, "succeeded"),
+            good,
+            "{option} {value}: {report}"
+        );
+    }
+}
+
+#[test]
+fn pipelines_new_connections_warmup_and_io_uring() {
+    // Answers as many requests as have come.
+    let url = server(|mut stream| {
+        let mut bytes = [0; 65536];
+        while let Ok(length @ 1..) = stream.read(&mut bytes) {
+            let ends = bytes[..length]
+                .windows(4)
+                .filter(|four| four == b"\r\n\r\n")
+                .count();
+            if stream.write_all(&GOOD.repeat(ends)).is_err() {
+                return;
+            }
+        }
+    });
+    for (options, connections) in [
+        (&["--pipeline", "4"][..], 2.0),
+        (&["--new-connections"], 40.0),
+        (&["--engine", "io_uring"], 2.0),
+        (&["--think-time", "1ms", "--ramp", "10ms"], 2.0),
+        (&["--rate", "2000", "--arrivals", "poisson"], 2.0),
+    ] {
+        let output = bench(&[&[&*url, "-n", "40", "-c", "2", "--json"], options].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("io_uring") {
+            continue; // Forbidden here, and said so.
+        }
+        let report = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            number(&report, "succeeded"),
+            40.0,
+            "{options:?}: {report}{errors}"
+        );
+        assert_eq!(
+            number(&report, "connections_made"),
+            connections,
+            "{options:?}: {report}"
+        );
+    }
+    let report = report(&[&url, "-n", "40", "--warmup", "100ms"]);
+    assert_eq!(number(&report, "succeeded"), 40.0, "{report}");
+}
+
+#[test]
+fn sockets_sources_and_files_of_urls() {
+    let folder = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || while request(&mut stream) && stream.write_all(GOOD).is_ok() {});
+        }
+    });
+    let on_socket = report(&[&format!("http://unix:{}:/x", socket.display()), "-n", "6"]);
+    assert_eq!(number(&on_socket, "succeeded"), 6.0, "{on_socket}");
+
+    // Only requests from the last source find something.
+    let url = server(|mut stream| {
+        let known = stream.peer_addr().unwrap().ip().to_string() == "127.0.0.9";
+        let answer: &[u8] = if known {
+            GOOD
+        } else {
+            b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+        };
+        while request(&mut stream) && stream.write_all(answer).is_ok() {}
+    });
+    let two = report(&[
+        &url,
+        "-c",
+        "2",
+        "-n",
+        "8",
+        "--source",
+        "127.0.0.8-127.0.0.9",
+        "--new-connections",
+    ]);
+    let (good, bad) = (number(&two, "succeeded"), number(&two, "status"));
+    assert!(good > 0.0 && bad > 0.0 && good + bad == 8.0, "{two}");
+
+    // Only /often is there, and it has nearly all of the weight.
+    let url = server(|mut stream| {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut bytes) {
+            let found = bytes[..length].starts_with(b"GET /often ");
+            let answer: &[u8] = if found {
+                GOOD
+            } else {
+                b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+            };
+            let _ = stream.write_all(answer);
+        }
+    });
+    let file = folder.join("urls");
+    std::fs::write(&file, format!("{url}often 9\n{url}seldom\n")).unwrap();
+    let mixed = report(&["--url-file", file.to_str().unwrap(), "-n", "200"]);
+    let seldom = number(&mixed, "status");
+    assert!((1.0..60.0).contains(&seldom), "{mixed}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_open_loop_counts_from_the_intended_start() {
+    // Serves nothing during its second 200 ms: requests that should have started then have waited.
+    let begin = Instant::now();
+    let url = server(move |mut stream| {
+        while request(&mut stream) {
+            let elapsed = begin.elapsed();
+            if (200..400).contains(&elapsed.as_millis()) {
+                thread::sleep(Duration::from_millis(400) - elapsed);
+            }
+            if stream.write_all(GOOD).is_err() {
+                return;
+            }
+        }
+    });
+    let open = report(&[&url, "-c", "1", "--rate", "200", "-d", "800ms"]);
+    // A fifth of the moments fell into the pause; in a closed loop it would be a single request.
+    let (_, total) = open.split_once("\"total_us\":").unwrap();
+    assert!(number(total, "p90") > 50_000.0, "{open}");
+}
+
+#[test]
+fn an_interrupt_prints_the_report_so_far() {
+    let url = answering(GOOD);
+    let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", &url, "-d", "60s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(700));
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    let begin = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(begin.elapsed() < RUN_MAX);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("\ninterrupted:") && text.contains("p99.999"),
+        "{text}"
+    );
+}
+
+#[test]
+fn formats_and_faults() {
+    let url = answering(GOOD);
+    let csv = bench(&[&url, "-n", "5", "--csv"]);
+    let csv = String::from_utf8(csv.stdout).unwrap();
+    let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert!(columns.len() == 2 && columns[0] == columns[1], "{csv}");
+
+    let file = std::env::temp_dir().join(format!("tidegate-bench-{}.hlog", std::process::id()));
+    assert!(
+        bench(&[&url, "-n", "5", "--histogram-log", file.to_str().unwrap()])
+            .status
+            .success()
+    );
+    let log = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(log.lines().any(|line| line.contains(",HISTFAAAA")), "{log}");
+
+    for (arguments, code, words) in [
+        (&["http://8.8.8.8/"][..], 1, "--allow-remote 8.8.8.8"),
+        (&["https://127.0.0.1/"], 1, "only http:// is spoken"),
+        (&["http://127.0.0.1:x/"], 1, "not a URL"),
+        (&[], 2, "URL"),
+        (&["127.0.0.1", "-n", "0"], 2, "--requests"),
+        (
+            &["127.0.0.1", "-n", "1", "-d", "1s"],
+            2,
+            "cannot be used with",
+        ),
+        (&["127.0.0.1", "-d", "1x"], 2, "a time such as"),
+    ] {
+        let output = bench(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(words), "{arguments:?}: {errors}");
+    }
+}
