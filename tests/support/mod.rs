@@ -252,6 +252,8 @@ impl Connection {
     fn more(&mut self) -> Result<(), String> {
         let mut buffer = [0; 16 * 1024];
         match self.stream.read(&mut buffer) {
+            // A stop and go of this process interrupts a read that has a time limit.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
             Ok(0) => Err("the server closed the connection".to_string()),
             Ok(count) => {
                 self.unread.extend(&buffer[..count]);
