@@ -19,6 +19,7 @@ const LINES: &str = "location /dav/ {
 }
 location /plain/ { dav_methods PUT; dav_ext_methods PROPFIND OPTIONS; dav_ext_lock off; }
 location /off/ { dav_ext_methods off; }
+location /aliased/ { alias www/dav/; dav_methods COPY; }
 }
 dav_ext_lock_zone zone=locks:1m timeout=120s;
 dav_ext_lock_zone zone=short:1m;
@@ -148,4 +149,43 @@ fn litmus_and_cadaver_are_content() {
         "{said}"
     );
     assert!(!said.contains("failed"), "{said}");
+}
+
+/// A path may be written in several ways: all of them are the locked one, and none leads out.
+#[test]
+fn a_destination_has_one_form() {
+    let Some(server) = start() else { return };
+    let info = "<lockinfo xmlns=\"DAV:\"><lockscope><exclusive/></lockscope>\
+                <locktype><write/></locktype></lockinfo>";
+    let status = |method: &str, path: &str, to: &str, body: &str| {
+        let answer = ask(
+            &server,
+            method,
+            path,
+            &format!("Destination: {to}\r\n"),
+            body,
+        );
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(status("PUT", "/dav/f", "/", "f"), "201");
+    assert_eq!(status("LOCK", "/dav/locked", "/", info), "201");
+    for to in [
+        "/dav/locked",
+        "/dav//locked",
+        "/dav/./locked",
+        "//dav/%2e/locked",
+    ] {
+        assert_eq!(status("COPY", "/dav/f", to, ""), "423", "{to}");
+    }
+    assert_eq!(status("MKCOL", "/dav/tree/", "/", ""), "201");
+    assert_eq!(status("PUT", "/dav/tree/f", "/", "f"), "201");
+    for method in ["COPY", "MOVE"] {
+        assert_eq!(status(method, "/dav/tree/", "/dav/./tree/in/", ""), "403");
+    }
+    assert!(server.prefix.join("www/dav/tree/f").exists());
+    // As many bytes as the location's name has, and then out of the folder.
+    assert_eq!(status("COPY", "/aliased/f", "/aliased-../out", ""), "400");
+    assert_eq!(status("COPY", "/aliased/f", "/aliased/../out", ""), "400");
+    assert!(!server.prefix.join("www/out").exists());
+    assert_eq!(status("COPY", "/aliased/f", "/aliased/g", ""), "204");
 }

@@ -26,10 +26,13 @@ pub(super) struct Done {
     pub(super) status: u16,
     /// Lines for the error log.
     pub(super) lines: Vec<(Level, String)>,
+    /// How much there was to say, of which `lines` has the beginning.
+    lines_count: usize,
 }
 
 impl Done {
     fn line(&mut self, level: Level, text: String) {
+        self.lines_count += 1;
         if self.lines.len() < LINES_MAX {
             self.lines.push((level, text));
         }
@@ -589,6 +592,12 @@ pub(super) fn transfer(transfer: &Transfer) -> Done {
         done.line(Level::Error, text);
         return done.with(400);
     }
+    if transfer.overlaps() {
+        let (uri, destination) = (&transfer.uri, &transfer.destination);
+        let text = format!("\"{uri}\" and \"{destination}\" lie within each other");
+        done.line(Level::Error, text);
+        return done.with(403);
+    }
     if let Some(is_directory) = replaced
         && let Some(status) = delete_path(&transfer.target, is_directory, &mut done)
     {
@@ -623,6 +632,20 @@ impl Transfer {
         Ok(Some(found.is_dir()))
     }
 
+    /// Whether one of source and target lies within the other once links are followed: a copy
+    /// would go on without end, and what is to be copied could be deleted before.
+    fn overlaps(&self) -> bool {
+        let parent = self.target.parent().map(fs::canonicalize);
+        let (Ok(source), Some(Ok(parent))) = (fs::canonicalize(&self.source), parent) else {
+            return false; // said by the call that needs it
+        };
+        let target = self
+            .target
+            .file_name()
+            .map_or(parent.clone(), |name| parent.join(name));
+        target.starts_with(&source) || source.starts_with(&target)
+    }
+
     fn file(&self, found: &Metadata, done: &mut Done) -> u16 {
         let whole = if self.moves {
             let rename = Rename {
@@ -649,11 +672,18 @@ impl Transfer {
         if let Err(error) = create_directory(&self.target, found.mode() & 0o777) {
             return done.refused("mkdir()", &self.target, &error, 404);
         }
+        self.copy_tree(&source, done)
+    }
+
+    /// Copies into a directory that has been made. A tree that is moved is deleted then, unless
+    /// something of it is not there yet.
+    fn copy_tree(&self, source: &Path, done: &mut Done) -> u16 {
+        let lines_before = done.lines_count;
         let mut copy = Copy {
-            from: &source,
+            from: source,
             to: &self.target,
         };
-        if !walk(&source, &mut copy, done) {
+        if !walk(source, &mut copy, done) || (self.moves && done.lines_count > lines_before) {
             return 500;
         }
         match self.moves {
@@ -761,6 +791,34 @@ mod tests {
         assert!(folder.0.join("kept").exists() && !folder.0.join("a").exists());
         assert_eq!(transfer(&folder.transfer("b/", "c/", true)).status, 201);
         assert!(folder.0.join("c/deep/er").is_dir() && !folder.0.join("b").exists());
+    }
+
+    #[test]
+    fn a_tree_is_not_copied_into_itself_by_links() {
+        let folder = Folder::new("within");
+        fs::create_dir_all(folder.0.join("a/b")).unwrap();
+        fs::write(folder.0.join("a/b/file"), "text").unwrap();
+        std::os::unix::fs::symlink(".", folder.0.join("here")).unwrap();
+        for (from, to) in [("a/", "here/a/c/"), ("a/b/", "here/a/"), ("a/", "here/a/")] {
+            for moves in [true, false] {
+                let done = transfer(&folder.transfer(from, to, moves));
+                assert_eq!((done.status, done.lines.len()), (403, 1), "{from} {to}");
+            }
+        }
+        assert!(folder.0.join("a/b/file").exists() && !folder.0.join("a/c").exists());
+    }
+
+    #[test]
+    fn a_tree_that_could_not_be_copied_is_not_deleted() {
+        let folder = Folder::new("kept");
+        fs::create_dir_all(folder.0.join("a")).unwrap();
+        fs::write(folder.0.join("a/file"), "text").unwrap();
+        // As if something went wrong there.
+        fs::create_dir_all(folder.0.join("b/file")).unwrap();
+        let mut done = Done::default();
+        let moved = folder.transfer("a/", "b/", true);
+        assert_eq!(moved.copy_tree(&folder.0.join("a"), &mut done), 500);
+        assert!(folder.0.join("a/file").exists());
     }
 
     #[test]

@@ -372,9 +372,15 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
     check_transfer_depth(request, moves)?;
     let overwrite = overwrite(request)?;
     let source = merge_slashes(&request.filename());
+    let folder = request.document_root();
     let own = std::mem::replace(&mut request.uri, target_uri);
     let target = merge_slashes(&request.filename());
     request.uri = own;
+    // `alias` cuts off as many bytes as the location's name has, whatever they are here: what is
+    // left of a segment may be "..".
+    if parent_segments(&target) > parent_segments(&folder) {
+        return Err(invalid_destination(request, &value));
+    }
     let (target, target_is_collection) = match target.strip_suffix(b"/") {
         Some(path) => (path.to_vec(), true),
         None => (target, false),
@@ -408,7 +414,13 @@ fn invalid_destination(request: &Request, value: &[u8]) -> u16 {
     400
 }
 
-/// The decoded path of a Destination field, which must lie on this server.
+fn parent_segments(path: &[u8]) -> usize {
+    let segments = path.split(|byte| *byte == b'/');
+    segments.filter(|segment| *segment == b"..").count()
+}
+
+/// The decoded path of a Destination field, which must lie on this server. It has one form only, as
+/// paths that are compared must have: no empty segment and no ".".
 pub(super) fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
     let raw = if value.first() == Some(&b'/') {
         value
@@ -442,7 +454,18 @@ pub(super) fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>
         log::error!(request, Error, "unsafe URI \"{raw}\" was detected");
         return Err(invalid_destination(request, value));
     }
-    Ok(path)
+    Ok(without_dots(&merge_slashes(&path)))
+}
+
+/// Leaves out the segments that are ".".
+fn without_dots(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    for part in path.split_inclusive(|byte| *byte == b'/') {
+        if !matches!(part, b"./" | b".") {
+            plain.extend_from_slice(part);
+        }
+    }
+    plain
 }
 
 fn check_transfer_depth(request: &Request, moves: bool) -> Result<(), u16> {
@@ -516,7 +539,7 @@ fn check_paths(
 }
 
 /// Several slashes in a row become one.
-fn merge_slashes(path: &[u8]) -> Vec<u8> {
+pub(super) fn merge_slashes(path: &[u8]) -> Vec<u8> {
     let mut merged = Vec::with_capacity(path.len());
     for &byte in path {
         if byte != b'/' || merged.last() != Some(&b'/') {
@@ -544,6 +567,13 @@ mod tests {
     fn slashes_are_merged() {
         assert_eq!(merge_slashes(b"//a///b/c//"), b"/a/b/c/");
         assert_eq!(merge_slashes(b""), b"");
+    }
+
+    #[test]
+    fn segments_that_are_a_dot_are_left_out() {
+        assert_eq!(without_dots(b"/./a/././.b/c./."), b"/a/.b/c./");
+        assert_eq!(without_dots(b"/."), b"/");
+        assert_eq!(parent_segments(b"/a/../b/.../..c/.."), 2);
     }
 
     #[test]

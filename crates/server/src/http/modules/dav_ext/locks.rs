@@ -48,6 +48,8 @@ pub(super) struct Locks(Mutex<Table>);
 
 struct Table {
     by_path: BTreeMap<Vec<u8>, Lock>,
+    /// No lock ends before.
+    next_end: Option<Instant>,
     room: Room,
 }
 
@@ -57,6 +59,7 @@ impl Shared for Locks {
     fn new(size: u64) -> Locks {
         Locks(Mutex::new(Table {
             by_path: BTreeMap::new(),
+            next_end: None,
             room: Room::new(size, 64),
         }))
     }
@@ -74,7 +77,7 @@ impl Lock {
 
 impl Table {
     fn expire(&mut self, now: Instant) {
-        let Table { by_path, room } = self;
+        let Table { by_path, room, .. } = self;
         by_path.retain(|path, lock| {
             let holds = lock.expires > now;
             if !holds {
@@ -82,6 +85,7 @@ impl Table {
             }
             holds
         });
+        self.next_end = self.by_path.values().map(|lock| lock.expires).min();
     }
 
     fn remove(&mut self, path: &[u8]) {
@@ -113,7 +117,7 @@ impl Table {
 impl Locks {
     fn table(&self, now: Instant) -> MutexGuard<'_, Table> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.by_path.values().any(|lock| lock.expires <= now) {
+        if table.next_end.is_some_and(|end| end <= now) {
             table.expire(now);
         }
         table
@@ -158,6 +162,8 @@ impl Locks {
         if !table.room.take(lock.size(path)) {
             return Err(Refused::NoRoom);
         }
+        let end = lock.expires;
+        table.next_end = Some(table.next_end.map_or(end, |next| next.min(end)));
         table.by_path.insert(path.to_vec(), lock);
         Ok(())
     }

@@ -35,6 +35,9 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// How long a lock holds where `timeout=` does not say it.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
+/// The longest `timeout=`: what a `Timeout` field can say (RFC 4918, section 10.7), in seconds.
+const TIMEOUT_MAX: u64 = u32::MAX as u64;
+
 /// How long the body of a PROPFIND or LOCK may be, in bytes.
 const BODY_SIZE_MAX: u64 = 64 * 1024;
 
@@ -134,7 +137,8 @@ fn declaration(line: &Line) -> Result<(Bytes, u64, Duration), Fault> {
         if word.bytes.starts_with(b"zone=") {
             zone = Some(zone::parse_declaration(word)?);
         } else if let Some(time) = word.bytes.strip_prefix(b"timeout=") {
-            let seconds = parse::time_seconds(time).filter(|seconds| *seconds > 0);
+            let seconds = parse::time_seconds(time);
+            let seconds = seconds.filter(|seconds| (1..=TIMEOUT_MAX).contains(seconds));
             timeout = Duration::from_secs(seconds.ok_or_else(invalid)?);
         } else {
             return Err(invalid());
@@ -199,9 +203,10 @@ impl DavExt {
     }
 }
 
-/// The path of the URI in force, which locks are known by: without a slash at its end.
+/// The path of the URI in force, which locks are known by: without a slash at its end, and with
+/// single ones within it.
 fn locked_path(request: &mut Request) -> Vec<u8> {
-    let mut path = request.filename();
+    let mut path = super::dav::merge_slashes(&request.filename());
     while path.len() > 1 && path.ends_with(b"/") {
         path.pop();
     }

@@ -22,6 +22,9 @@ pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n
 /// How many entries of a directory are listed; more are answered with 507.
 const ENTRIES_MAX: usize = 65_536;
 
+/// How long an answer may get, in bytes; a longer one is answered with 507.
+const ANSWER_SIZE_MAX: usize = 64 * 1024 * 1024;
+
 /// The properties that a resource may have, all of them of WebDAV itself.
 const PROPERTIES: [&str; 9] = [
     "creationdate",
@@ -86,10 +89,7 @@ fn list(asked: &Asked, uri: &[u8], text: &mut String) -> Result<(), Failure> {
     };
     for (count, entry) in std::fs::read_dir(&asked.path).map_err(failed)?.enumerate() {
         if count >= ENTRIES_MAX {
-            return Err(Failure {
-                status: 507,
-                ..failed(io::Error::from_raw_os_error(libc::EFBIG))
-            });
+            return Err(too_much());
         }
         let entry = entry.map_err(failed)?;
         let path = entry.path();
@@ -102,8 +102,19 @@ fn list(asked: &Asked, uri: &[u8], text: &mut String) -> Result<(), Failure> {
             child.push(b'/');
         }
         write_resource(asked, &path, &child, &found, text);
+        if text.len() > ANSWER_SIZE_MAX {
+            return Err(too_much());
+        }
     }
     Ok(())
+}
+
+fn too_much() -> Failure {
+    Failure {
+        status: 507,
+        call: "opendir()",
+        error: io::Error::from_raw_os_error(libc::EFBIG),
+    }
 }
 
 fn write_resource(asked: &Asked, path: &Path, uri: &[u8], found: &Metadata, text: &mut String) {
