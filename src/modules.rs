@@ -84,9 +84,12 @@ const OPTIONAL: &[Module] = &[
 /// The configure arguments that are true of a program with these directives.
 pub(crate) fn configure_arguments(registry: &Registry) -> Vec<String> {
     let without = DEFAULT.iter().filter(|module| !works(module, registry));
+    // The debug level works in every build.
+    let always = std::iter::once("--with-debug".to_owned());
     let with = OPTIONAL.iter().filter(|module| works(module, registry));
     without
         .map(|module| format!("--without-{}", module.name))
+        .chain(always)
         .chain(with.map(|module| format!("--with-{}", module.name)))
         .collect()
 }

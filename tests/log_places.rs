@@ -87,6 +87,7 @@ fn lines_stay_in_memory_and_can_be_read() {
     let lines = "location /memory { error_log memory:4k; }";
     let server = Server::start("", lines);
     assert_eq!(server.connect().get("/memory").unwrap().status, 404);
+    std::thread::sleep(std::time::Duration::from_millis(50)); // its line may come a moment later
     let worker = server.workers()[0];
     let descriptors = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap();
     let is_log = |path: &PathBuf| {
@@ -99,4 +100,47 @@ fn lines_stay_in_memory_and_can_be_read() {
     let content = String::from_utf8_lossy(&content);
     assert!(content.starts_with("MEMLOG 4096 "), "{content}");
     assert!(content.contains("/memory\" failed (2: No such file or directory)"));
+}
+
+/// A log once it has this text: a response may be there before its lines are.
+fn when_it_has(read: &dyn Fn() -> String, text: &str) -> String {
+    let began = std::time::Instant::now();
+    loop {
+        let log = read();
+        if log.contains(text) || began.elapsed() > PATIENCE {
+            return log;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// The level `debug` by `error_log`, and by `debug_connection` whatever the level.
+#[test]
+fn debug_lines_by_level_and_by_client() {
+    if support::is_nginx() {
+        return; // only where it is built for it
+    }
+    let lines = "location /debug { error_log logs/debug.log debug; }
+                 location /plain { error_log logs/plain.log alert; }";
+    let server = Server::start("", lines);
+    let read = |server: &Server, name: &str| {
+        std::fs::read_to_string(server.prefix.join("logs").join(name)).unwrap_or_default()
+    };
+    for path in ["/debug", "/plain"] {
+        server.connect().get(path).unwrap();
+    }
+    let debug = when_it_has(&|| read(&server, "debug.log"), "http response status: 404");
+    assert!(debug.contains("[debug]") && debug.contains("using configuration \"/debug\""));
+    assert!(!debug.contains("http response status: 200"), "{debug}");
+    assert_eq!(read(&server, "plain.log"), "");
+
+    let server = Server::start("debug_connection 127.0.0.0/8;", lines);
+    server.connect().get("/plain").unwrap();
+    let plain = when_it_has(&|| read(&server, "plain.log"), "http response status: 404");
+    assert!(plain.contains("[debug]") && plain.contains("http response status: 404"));
+    assert!(plain.contains("[error]"), "{plain}");
+
+    let server = Server::start("debug_connection 10.0.0.0/8;", lines);
+    server.connect().get("/plain").unwrap();
+    assert_eq!(read(&server, "plain.log"), "");
 }

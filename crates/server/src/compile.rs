@@ -221,6 +221,7 @@ pub fn compile(
         (Some((http, bindings)), Some(error_log), Some(events)) if !failed => {
             let mut generation = Generation::new(http, variables, logs.clone(), error_log);
             generation.zones = zones;
+            generation.debug_connections = Arc::clone(&events.debug_connections);
             Ok(Compiled {
                 generation,
                 events,

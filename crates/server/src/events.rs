@@ -2,10 +2,13 @@
 //!
 //! <https://nginx.org/en/docs/ngx_core_module.html#events>
 
-use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, parse};
+use std::sync::Arc;
+
+use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, Word, parse};
 use engine::EngineKind;
 
 use crate::compile::{Compiler, Feature};
+use crate::http::modules::access::Peers;
 
 static EVENTS: Setting<()> = Setting::new("events", &["{ ... }"], |_| Ok(()))
     .contexts(Contexts::MAIN)
@@ -44,6 +47,18 @@ static ACCEPT_MUTEX_DELAY: Setting<std::time::Duration> =
         .no_effect("there is no accept mutex")
         .manual("How long nginx's workers wait for their turn in accepting.");
 
+static DEBUG_CONNECTION: Setting<Vec<Word>> = Setting::new(
+    "debug_connection",
+    &["address | CIDR | name | unix:"],
+    |setter| Ok(Peers::words(setter)),
+)
+.contexts(Contexts::EVENTS)
+.inherit(Inherit::List)
+.manual(
+    "Logs everything about connections from these clients, debug lines among them, to every error log in force, \
+     whatever its level. Who is a client is told by the connection's own address.",
+);
+
 fn connections(setter: &Setter<'_>) -> Result<u64, Fault> {
     let word = setter.word()?;
     let invalid = || Fault::at(word, format!("invalid number \"{}\"", word.text()));
@@ -70,6 +85,8 @@ pub struct Events {
     pub connections: usize,
     /// `multi_accept`.
     pub multi_accept: bool,
+    /// `debug_connection`.
+    pub debug_connections: Arc<Peers>,
 }
 
 impl Feature for Events {
@@ -78,6 +95,7 @@ impl Feature for Events {
         &WORKER_CONNECTIONS,
         &USE,
         &MULTI_ACCEPT,
+        &DEBUG_CONNECTION,
         &ACCEPT_MUTEX,
         &ACCEPT_MUTEX_DELAY,
     ];
@@ -93,6 +111,10 @@ impl Feature for Events {
             engine: scope.written(&USE)?.flatten(),
             connections: connections as usize,
             multi_accept: scope.get(&MULTI_ACCEPT)?,
+            debug_connections: Arc::new(Peers::compile(
+                &scope.written(&DEBUG_CONNECTION)?.unwrap_or_default(),
+                "debug_connection",
+            )?),
         })
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::http::compile::Http;
 use crate::http::hot::HotCache;
+use crate::http::modules::access::Peers;
 use crate::http::modules::metrics::meter::{Meter, Meters};
 use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, upstream};
 use crate::log::{ErrorLog, LogFile};
@@ -37,6 +38,8 @@ pub struct Generation {
     pub logs: Vec<Arc<LogFile>>,
     /// The main level's `error_log`, for what concerns no request.
     pub error_log: Arc<ErrorLog>,
+    /// `debug_connection`: whose connections are logged in every detail.
+    pub debug_connections: Arc<Peers>,
     on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
@@ -57,6 +60,7 @@ impl Generation {
             zones: Zones::default(),
             logs,
             error_log,
+            debug_connections: Arc::default(),
             on_end: None,
         }
     }

@@ -58,6 +58,8 @@ pub struct Connection {
     local: OnceCell<Address>,
     /// The generation it stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<Local>>,
+    /// Whether `debug_connection` names its client.
+    debugged: OnceCell<bool>,
     /// Virtual servers of its address in the generation used last.
     servers: RefCell<Option<(u64, Arc<AddressServers>)>>,
     /// The error log of its last request, for what happens until the next.
@@ -87,6 +89,7 @@ impl Connection {
             peer: OnceCell::new(),
             local: OnceCell::new(),
             kept: OnceCell::new(),
+            debugged: OnceCell::new(),
             servers: RefCell::new(None),
             error_log: RefCell::new(None),
         }
@@ -111,6 +114,22 @@ impl Connection {
     /// The client's address.
     pub fn peer(&self) -> &Address {
         self.peer.get_or_init(|| self.stream.peer())
+    }
+
+    /// Whether `debug_connection` names its client: then every log gets every line about it.
+    #[inline]
+    pub fn is_debugged(&self) -> bool {
+        *self.debugged.get_or_init(|| {
+            let local = self.generation();
+            let named = &local.generation.debug_connections;
+            !named.is_empty() && named.contains(self.peer())
+        })
+    }
+
+    /// Whether its error log takes lines of this level.
+    pub fn admits(&self, level: log::Level) -> bool {
+        let admits = |log: Arc<ErrorLog>| log.admits(level, log::Subsystem::Http);
+        self.is_debugged() || self.error_log().is_some_and(admits)
     }
 
     /// Our end's address.
@@ -247,6 +266,7 @@ pub enum After {
 pub async fn serve(connection: Rc<Connection>) {
     let mut input = Buffer::default();
     let mut pipelined = false;
+    log::accepted(&connection);
     loop {
         if input.is_empty() {
             // What was read to its end goes back to the pool before the wait.
@@ -257,7 +277,11 @@ pub async fn serve(connection: Rc<Connection>) {
             }
         }
         let local = connection.generation();
-        let (mut request, head) = match pool::repeated(&input, &local, &connection) {
+        let repeated = match connection.is_debugged() {
+            false => pool::repeated(&input, &local, &connection),
+            true => None,
+        };
+        let (mut request, head) = match repeated {
             Some((request, length)) => {
                 input.advance(length);
                 (request, Head::Repeated)

@@ -170,6 +170,9 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.limit_conn.is_none()
         && plan.auth_basic.is_none()
         && plan.real_ip.is_none()
+        && !plan
+            .error_log
+            .admits(log::Level::Debug, log::Subsystem::Http)
         && plan.auth_request.is_none()
         && plan.post_action.is_none()
         && plan.try_files.is_none()
@@ -191,6 +194,9 @@ pub fn suits(plan: &Plan) -> bool {
 /// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
 /// way; what has been prepared of the request stays prepared.
 pub fn respond(request: &mut Request) -> Option<After> {
+    if request.connection.is_debugged() {
+        return None;
+    }
     let head = &request.client.head;
     let get = matches!(head.method(), Method::Get);
     if !get

@@ -134,6 +134,7 @@ pub async fn respond(
         }
     }
     if request.depth == 0 {
+        log::response(request);
         exchange.send_head(request)?;
         if request.response.header_only {
             exchange.end(request).await?;

@@ -33,6 +33,7 @@ use crate::http::response::Response;
 use crate::http::shared::Shared;
 use crate::http::{access_phase, error_page, location, preaccess_phase};
 use crate::listen::AddressServers;
+use crate::log;
 use crate::regex::Captures;
 
 /// How often a request may change its URI or be redirected within the server (nginx's
@@ -204,6 +205,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     crate::panics::plant(&request.uri);
     if request.depth == 0 {
         realip::apply(request);
+        log::head(request);
     }
     let early = match request.depth == 0 && request.server.core.may_read_early() {
         true => Box::pin(read_early(request, exchange)).await,
@@ -350,6 +352,12 @@ fn find_location(request: &mut Request) -> Step {
         location::Found::Plan(plan) => request.plan = plan,
         location::Found::Slash(path) => return request.redirect_to_slash(path),
     }
+    log::error!(
+        request,
+        Debug,
+        "using configuration \"{}\"",
+        log::Printable(&request.plan.name)
+    );
     if request.plan.internal && !request.internal {
         return Step::Finish(404);
     }
@@ -362,7 +370,7 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     if request.depth > 0 || limit == 0 || request.body.announced() <= limit {
         return None;
     }
-    crate::log::error!(
+    log::error!(
         request,
         Error,
         "client intended to send too large body: {} bytes{doing}",
@@ -383,7 +391,7 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
     }
     if request.plan.core.root.alias.is_some() && !request.valid_location {
         let name = String::from_utf8_lossy(&request.plan.name).into_owned();
-        crate::log::error!(
+        log::error!(
             request,
             Alert,
             "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"

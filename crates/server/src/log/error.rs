@@ -56,13 +56,15 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
              lines in memory: see docs/running.md for how to read them.",
         );
 
-/// Logs a line about a request: `error!(request, Error, "format", …)`. Costs one branch when
-/// the level is off. Bytes that a peer chose are given as [`Printable`].
+/// Logs a line about a request: `error!(request, Error, "format", …)`. Costs two branches when
+/// the level is off (the second is for `debug_connection`). Bytes that a peer chose are given as [`Printable`].
 macro_rules! error {
     ($request:expr, $level:ident, $($message:tt)+) => {{
         let request: &$crate::http::request::Request = &*$request;
         let log = &request.plan.error_log;
-        if log.admits($crate::log::Level::$level, $crate::log::Subsystem::Http) {
+        if log.admits($crate::log::Level::$level, $crate::log::Subsystem::Http)
+            || request.connection.is_debugged()
+        {
             log.write(
                 $crate::log::Level::$level,
                 $crate::log::Subsystem::Http,
@@ -85,7 +87,7 @@ pub(crate) use event;
 /// Logs a line about a request at a level that only the run tells.
 pub fn request_error(request: &Request, level: Level, message: Arguments<'_>) {
     let log = &request.plan.error_log;
-    if log.admits(level, Subsystem::Http) {
+    if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
         log.write(level, Subsystem::Http, Subject::Request(request), message);
     }
 }
@@ -98,7 +100,7 @@ pub(super) fn write_connection(
     message: Arguments<'_>,
 ) {
     if let Some(log) = connection.error_log()
-        && log.admits(level, Subsystem::Http)
+        && (log.admits(level, Subsystem::Http) || connection.is_debugged())
     {
         log.write(level, Subsystem::Http, subject, message);
     }
@@ -295,6 +297,19 @@ pub enum Subject<'a> {
     Request(&'a Request),
 }
 
+impl Subject<'_> {
+    /// Whether `debug_connection` names the client.
+    fn is_debugged(&self) -> bool {
+        match self {
+            Subject::Server => false,
+            Subject::Connection(connection) | Subject::KeptAlive(connection) => {
+                connection.is_debugged()
+            }
+            Subject::Request(request) => request.connection.is_debugged(),
+        }
+    }
+}
+
 impl ErrorLog {
     /// A log of these places.
     pub fn new(targets: impl IntoIterator<Item = (Sink, Threshold)>) -> ErrorLog {
@@ -337,7 +352,7 @@ impl ErrorLog {
         with_line(|line| {
             format_line(line, level, subject, message);
             for (sink, threshold) in &self.targets {
-                if threshold.admits(level, subsystem) {
+                if threshold.admits(level, subsystem) || subject.is_debugged() {
                     sink.put(level, line);
                 }
             }
@@ -408,6 +423,8 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
         Subject::Request(request) => write!(out, "*{} {message}", request.connection.serial),
     };
     match subject {
+        // Debug lines are many, and say only what is new.
+        _ if level == Level::Debug => {}
         Subject::Server | Subject::KeptAlive(_) => {}
         Subject::Connection(connection) => {
             client(&mut out, connection.peer());

@@ -12,6 +12,7 @@
 mod access;
 mod by_path;
 mod client;
+mod debug;
 mod display;
 mod error;
 mod file;
@@ -26,6 +27,7 @@ pub use base::level::Level;
 pub use access::{ACCESS_LOG, AccessLogs, write_access};
 pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
+pub use debug::{accepted, head, response};
 pub use display::{Errno, Printable};
 pub use error::{
     Destination, ERROR_LOG, ErrorLog, Sink, Subject, process_error, request_error, set_main,

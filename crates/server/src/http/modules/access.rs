@@ -9,6 +9,7 @@ use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
 
 use crate::compile::{Compiler, Feature};
+use crate::http::modules::upstream::address::Written;
 use crate::http::request::Request;
 
 /// `allow` and `deny`, in the order in which they stand.
@@ -166,6 +167,88 @@ fn rules(setter: &Setter<'_>) -> Result<Vec<Rule>, Fault> {
 /// nginx's warning about an address with bits that do not count.
 pub fn stray_bits(word: &Word) -> String {
     format!("low address bits of {} are meaningless", word.text())
+}
+
+/// Peers that are named one by one: by address, network, host name, or as whoever comes over a Unix socket. What
+/// `set_real_ip_from` and `debug_connection` name.
+#[derive(Clone, Debug, Default)]
+pub struct Peers {
+    networks: Box<[Cidr]>,
+    unix: bool,
+}
+
+impl Peers {
+    /// The words of a directive's lines, with nginx's warning about bits that do not count.
+    pub fn words(setter: &Setter<'_>) -> Vec<Word> {
+        let words = setter.lines().iter().map(|line| line.argument(0).clone());
+        words
+            .inspect(|word| {
+                if let Some((_, true)) = Cidr::parse(&word.bytes) {
+                    setter.warn(word, stray_bits(word));
+                }
+            })
+            .collect()
+    }
+
+    /// Looks names up, which takes place now.
+    pub fn compile(words: &[Word], directive: &str) -> Result<Peers, Fault> {
+        let (mut networks, mut unix) = (Vec::new(), false);
+        for word in words {
+            match Cidr::parse(&word.bytes) {
+                _ if &*word.bytes == b"unix:" => unix = true,
+                Some((cidr, _)) => networks.push(cidr),
+                None => {
+                    let found = resolve(word);
+                    if found.is_empty() {
+                        let text = format!("host not found in {directive} \"{}\"", word.text());
+                        return Err(Fault::at(word, text));
+                    }
+                    networks.extend(found);
+                }
+            }
+        }
+        Ok(Peers {
+            networks: networks.into(),
+            unix,
+        })
+    }
+
+    /// Whether nobody is named.
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty() && !self.unix
+    }
+
+    /// Whether the peer with this address is named; an IPv4 address mapped into IPv6 is taken for what it is.
+    pub fn contains(&self, address: &Address) -> bool {
+        match address {
+            Address::Unix(_) => self.unix,
+            Address::Inet(socket) => {
+                let ip = socket.ip().to_canonical();
+                self.networks.iter().any(|network| network.contains(ip))
+            }
+        }
+    }
+}
+
+/// All addresses of a name, each as a network of its own.
+fn resolve(word: &Word) -> Vec<Cidr> {
+    let written = Written {
+        name: &word.bytes,
+        port: None,
+        unix: false,
+    };
+    let found = written.resolve(1).unwrap_or_default();
+    let cidr = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => Cidr::V4 {
+            address: ip.into(),
+            bits: 32,
+        },
+        IpAddr::V6(ip) => Cidr::V6 {
+            address: ip.into(),
+            bits: 128,
+        },
+    };
+    found.iter().filter_map(Address::ip).map(cidr).collect()
 }
 
 /// A network: an address and how many of its leading bits count.
@@ -390,5 +473,22 @@ mod tests {
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn peers_by_address_network_and_socket() {
+        let words = |list: &[&str]| -> Vec<Word> {
+            let word = |text: &&str| Word {
+                bytes: text.as_bytes().into(),
+                ..Word::default()
+            };
+            list.iter().map(word).collect()
+        };
+        let peers = Peers::compile(&words(&["10.0.0.0/8", "::1", "unix:"]), "x").unwrap();
+        assert!(peers.contains(&inet("10.1.2.3")) && peers.contains(&inet("::ffff:10.1.2.3")));
+        assert!(peers.contains(&inet("::1")) && !peers.contains(&inet("11.1.2.3")));
+        assert!(peers.contains(&Address::Unix("/a".into())));
+        let fault = Peers::compile(&words(&["10.0.0.0/33"]), "x").unwrap_err();
+        assert_eq!(fault.message, "host not found in x \"10.0.0.0/33\"");
     }
 }

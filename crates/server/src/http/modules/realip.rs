@@ -8,23 +8,20 @@
 //! `real_ip_header proxy_protocol` finds nothing, as on a listener of nginx without `proxy_protocol`: no listener here
 //! speaks the PROXY protocol yet.
 
-use std::net::IpAddr;
-
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
 use engine::net::Address;
 
 use crate::compile::{Compiler, Feature};
 use crate::http::forwarded;
-use crate::http::modules::access::{Cidr, stray_bits};
-use crate::http::modules::upstream::address::Written;
+use crate::http::modules::access::Peers;
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-static SET_REAL_IP_FROM: Setting<Vec<Source>> = Setting::new(
+static SET_REAL_IP_FROM: Setting<Vec<Word>> = Setting::new(
     "set_real_ip_from",
     &["address | CIDR | name | unix:"],
-    sources,
+    |setter| Ok(Peers::words(setter)),
 )
 .contexts(HSL)
 .inherit(Inherit::List)
@@ -61,31 +58,6 @@ static REAL_IP_RECURSIVE: Setting<bool> =
              is not trusted counts.",
         );
 
-/// Whom a line of `set_real_ip_from` trusts.
-#[derive(Clone, Debug)]
-enum Source {
-    Unix,
-    Network(Cidr),
-    Name(Word),
-}
-
-fn sources(setter: &Setter<'_>) -> Result<Vec<Source>, Fault> {
-    let source = |word: &Word| match &*word.bytes {
-        b"unix:" => Source::Unix,
-        text => match Cidr::parse(text) {
-            Some((cidr, has_stray_bits)) => {
-                if has_stray_bits {
-                    setter.warn(word, stray_bits(word));
-                }
-                Source::Network(cidr)
-            }
-            None => Source::Name(word.clone()),
-        },
-    };
-    let lines = setter.lines().iter();
-    Ok(lines.map(|line| source(line.argument(0))).collect())
-}
-
 /// Where the address stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Header {
@@ -98,8 +70,7 @@ enum Header {
 /// The directives as a scope sees them.
 #[derive(Debug)]
 pub struct RealIp {
-    networks: Box<[Cidr]>,
-    unix: bool,
+    trusted: Peers,
     header: Header,
     recursive: bool,
 }
@@ -109,64 +80,19 @@ impl Feature for RealIp {
         &[&SET_REAL_IP_FROM, &REAL_IP_HEADER, &REAL_IP_RECURSIVE];
 
     fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<RealIp, Fault> {
-        let mut networks = Vec::new();
-        let mut unix = false;
-        for source in scope.written(&SET_REAL_IP_FROM)?.unwrap_or_default() {
-            match source {
-                Source::Unix => unix = true,
-                Source::Network(cidr) => networks.push(cidr),
-                Source::Name(word) => networks.extend(resolve(&word)?),
-            }
-        }
+        let words = scope.written(&SET_REAL_IP_FROM)?.unwrap_or_default();
         Ok(RealIp {
-            networks: networks.into(),
-            unix,
+            trusted: Peers::compile(&words, "set_real_ip_from")?,
             header: scope.get(&REAL_IP_HEADER)?,
             recursive: scope.get(&REAL_IP_RECURSIVE)?,
         })
     }
 }
 
-/// The addresses of a name, looked up now.
-fn resolve(word: &Word) -> Result<Vec<Cidr>, Fault> {
-    let written = Written {
-        name: &word.bytes,
-        port: None,
-        unix: false,
-    };
-    let found = written.resolve(1).unwrap_or_default();
-    let cidr = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => Cidr::V4 {
-            address: ip.into(),
-            bits: 32,
-        },
-        IpAddr::V6(ip) => Cidr::V6 {
-            address: ip.into(),
-            bits: 128,
-        },
-    };
-    let cidrs: Vec<Cidr> = found.iter().filter_map(Address::ip).map(cidr).collect();
-    if cidrs.is_empty() {
-        let text = format!("host not found in set_real_ip_from \"{}\"", word.text());
-        return Err(Fault::at(word, text));
-    }
-    Ok(cidrs)
-}
-
 impl RealIp {
     /// Whether nobody is trusted.
     pub fn is_off(&self) -> bool {
-        self.networks.is_empty() && !self.unix
-    }
-
-    fn trusts(&self, address: &Address) -> bool {
-        match address {
-            Address::Unix(_) => self.unix,
-            Address::Inet(socket) => {
-                let ip = socket.ip().to_canonical();
-                self.networks.iter().any(|network| network.contains(ip))
-            }
-        }
+        self.trusted.is_empty()
     }
 }
 
@@ -175,7 +101,7 @@ pub fn apply(request: &mut Request) {
     let Some(real_ip) = &request.plan.real_ip else {
         return;
     };
-    if request.told_peer.is_some() || !real_ip.trusts(request.connection.peer()) {
+    if request.told_peer.is_some() || !real_ip.trusted.contains(request.connection.peer()) {
         return;
     }
     let lines = match &real_ip.header {
@@ -188,40 +114,9 @@ pub fn apply(request: &mut Request) {
         }
     };
     let own = request.connection.peer().clone();
-    let trusted = |address: &Address| real_ip.trusts(address);
+    let trusted = |address: &Address| real_ip.trusted.contains(address);
     let told = forwarded::client(own.clone(), &lines, trusted, real_ip.recursive);
     if told != own {
         request.told_peer = Some(Box::new(told));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whom_it_trusts() {
-        let real_ip = RealIp {
-            networks: [Cidr::parse(b"10.0.0.0/8").unwrap().0].into(),
-            unix: true,
-            header: Header::ForwardedFor,
-            recursive: false,
-        };
-        let trusts =
-            |ip: &str| real_ip.trusts(&Address::Inet((ip.parse::<IpAddr>().unwrap(), 80).into()));
-        assert!(trusts("10.1.2.3") && trusts("::ffff:10.1.2.3"));
-        assert!(!trusts("11.1.2.3") && !trusts("::1"));
-        assert!(real_ip.trusts(&Address::Unix("/a".into())));
-    }
-
-    #[test]
-    fn names_that_are_none() {
-        let word = Word {
-            bytes: b"10.0.0.0/33".as_slice().into(),
-            quoted: false,
-            position: Default::default(),
-        };
-        let text = "host not found in set_real_ip_from \"10.0.0.0/33\"";
-        assert_eq!(resolve(&word).unwrap_err().message, text);
     }
 }

@@ -305,6 +305,7 @@ async fn attempt(
     began: Instant,
 ) -> Result<(Peer, Answer), Ended> {
     let address = choose(request, selection, &outgoing.uri)?;
+    log::error!(request, Debug, "http upstream connect: {address}");
     let mut peer = connect(request, exchange, settings, &address).await?;
     send(request, exchange, settings, &mut peer, outgoing).await?;
     let answer = response::read(request, exchange, settings, &mut peer).await?;
