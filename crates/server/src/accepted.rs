@@ -37,7 +37,6 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &DIRECTIO_ALIGNMENT,
     &AIO,
     &AIO_WRITE,
-    &DEBUG_CONNECTION,
     &EPOLL_EVENTS,
     &WORKER_AIO_REQUESTS,
     &TCP_NOPUSH,
@@ -80,9 +79,6 @@ accepted! {
     AIO_WRITE = "aio_write", "on | off", HSL, flag,
         "files are always written by threads",
         "Makes nginx write temporary files of proxied responses by its threads.";
-    DEBUG_CONNECTION = "debug_connection", "address | CIDR | unix:", Contexts::EVENTS, parse::nothing,
-        "there are no debug lines that it could turn on",
-        "Turns nginx's debug lines on for connections of some clients.";
     EPOLL_EVENTS = "epoll_events", "number", Contexts::EVENTS, number,
         "the engine sizes its list of events itself",
         "Sets how many events nginx takes from the kernel at once.";
