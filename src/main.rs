@@ -27,6 +27,9 @@ fn main() -> ExitCode {
         return process::worker_main(&TIDEGATE);
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(arguments) = bench::ab::arguments(std::env::args_os().next(), &arguments) {
+        return bench::ab::run(arguments);
+    }
     if commands::is_one(&arguments) {
         return commands::run();
     }

@@ -315,6 +315,175 @@ fn the_open_loop_counts_from_the_intended_start() {
     assert!(number(total, "p90") > 50_000.0, "{open}");
 }
 
+/// A report of ApacheBench with `N` for every number that another run would not have, and without its doubts.
+fn without_times(report: &str) -> Vec<String> {
+    let varies = |line: &str| {
+        let known = [
+            "per second",
+            "per request",
+            "taken",
+            "rate:",
+            "Connect:",
+            "Processing:",
+            "Waiting:",
+            "Total:",
+            "% ",
+        ];
+        known.iter().any(|known| line.contains(known))
+    };
+    let doubts = ["WARNING", "ERROR", "        These", "       deviation"];
+    let lines = report
+        .lines()
+        .filter(|line| !doubts.iter().any(|doubt| line.starts_with(doubt)));
+    lines
+        .map(|line| {
+            if !varies(line) {
+                return line.to_owned();
+            }
+            let words = line.split_whitespace();
+            let words = words.map(|word| {
+                if word.parse::<f64>().is_ok() {
+                    "N"
+                } else {
+                    word
+                }
+            });
+            words.collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
+/// The request's method decides the answer, in the way of HTTP/1.0 or kept alive.
+fn for_ab() -> String {
+    server(|mut stream| {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut bytes) {
+            let kept = bytes[..length].windows(10).any(|ten| ten == b"Keep-Alive");
+            let connection = if kept { "keep-alive" } else { "close" };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nServer: x/1\r\nContent-Length: 3\r\nConnection: {connection}\r\n\r\n"
+            );
+            let body: &[u8] = if bytes.starts_with(b"HEAD") {
+                b""
+            } else {
+                b"abc"
+            };
+            if stream.write_all(&[head.as_bytes(), body].concat()).is_err() || !kept {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn ab_reports_as_apachebench_does() {
+    let url = for_ab();
+    let options = [
+        &["-n", "20", "-c", "4", "-k"][..],
+        &["-n20", "-q", "-i"],
+        &["-n", "7", "-S", "-l"],
+        &["-n", "7", "-d", "-H", "A: b", "-m", "PUT"],
+        &["-n", "1"],
+    ];
+    for options in options {
+        let ours = bench(&[&["ab"], options, &[&url]].concat());
+        let text = String::from_utf8(ours.stdout).unwrap();
+        assert!(ours.status.success(), "{options:?}: {text}");
+        for line in ["Server Software:        x/1", "Failed requests:        0"] {
+            assert!(
+                text.lines().any(|known| known == line),
+                "{options:?}: {text}"
+            );
+        }
+        match Command::new("ab").args(options).arg(&url).output() {
+            Ok(theirs) => {
+                let theirs = String::from_utf8(theirs.stdout).unwrap();
+                assert_eq!(without_times(&text), without_times(&theirs), "{options:?}");
+            }
+            Err(_) => eprintln!("skipped, there is no ab to compare with"),
+        }
+    }
+}
+
+#[test]
+fn ab_writes_files_and_fails_as_apachebench_does() {
+    let folder = std::env::temp_dir().join(format!("tidegate-ab-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (table, percentages, ab) = (folder.join("g"), folder.join("e"), folder.join("ab"));
+    let url = for_ab();
+    let written = bench(&[
+        "ab",
+        "-n",
+        "30",
+        "-g",
+        table.to_str().unwrap(),
+        "-e",
+        percentages.to_str().unwrap(),
+        &url,
+    ]);
+    assert!(written.status.success());
+    let table = std::fs::read_to_string(table).unwrap();
+    assert_eq!(
+        table.lines().next(),
+        Some("starttime\tseconds\tctime\tdtime\tttime\twait")
+    );
+    assert!(
+        table.lines().count() == 31 && table.lines().all(|line| line.split('\t').count() == 6),
+        "{table}"
+    );
+    let percentages = std::fs::read_to_string(percentages).unwrap();
+    assert!(
+        percentages.starts_with("Percentage served,Time in ms\n0,"),
+        "{percentages}"
+    );
+    assert_eq!(percentages.lines().count(), 102);
+
+    // Called by that name it is that program.
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tidegate"), &ab).unwrap();
+    let named = Command::new(&ab).args(["-n", "2", &url]).output().unwrap();
+    let text = String::from_utf8_lossy(&named.stdout);
+    assert!(text.contains("Complete requests:      2\n"), "{text}");
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    // The second body is longer than the first.
+    let growing = server({
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        move |mut stream| {
+            request(&mut stream);
+            let length = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            let _ = stream.write_all(&[head.as_bytes(), &b"x".repeat(length)].concat());
+        }
+    });
+    let failed = String::from_utf8(bench(&["ab", "-n", "3", &growing]).stdout).unwrap();
+    let expected = "Complete requests:      3\nFailed requests:        2\n   (Connect: 0, Receive: 0, Length: 2, Exceptions: 0)\n";
+    assert!(failed.contains(expected), "{failed}");
+
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}/", listener.local_addr().unwrap())
+    };
+    for (arguments, code, words) in [
+        (
+            &["ab", "-n", "9", &nobody][..],
+            111,
+            "apr_socket_recv: Connection refused (111)",
+        ),
+        (&["ab", "-n", "2", "-c", "4", &nobody], 22, "Usage: ab "),
+        (
+            &["ab", "-X", "p:1", &nobody],
+            22,
+            "-X is not supported here",
+        ),
+        (&["ab"], 22, "wrong number of arguments"),
+    ] {
+        let output = bench(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(words), "{arguments:?}: {errors}");
+    }
+}
+
 #[test]
 fn an_interrupt_prints_the_report_so_far() {
     let url = answering(GOOD);

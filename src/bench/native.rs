@@ -218,6 +218,7 @@ fn plan(options: &Options) -> Result<(Plan, Vec<String>), String> {
         expect: Expect {
             status: options.expect_status,
             sha256: options.expect_sha256,
+            ..Expect::default()
         },
         sources: options
             .sources
@@ -226,6 +227,7 @@ fn plan(options: &Options) -> Result<(Plan, Vec<String>), String> {
             .collect(),
         engine,
         seed: options.seed,
+        samples: false,
     };
     let shown = match &urls[..] {
         [first, _, _, _, ..] => vec![first.0.clone(), format!("and {} more", urls.len() - 1)],

@@ -17,7 +17,7 @@ use engine::select::{Either, either};
 
 use crate::plan::{Plan, Request, Server};
 use crate::response::{Answer, Reader};
-use crate::run::Thread;
+use crate::run::{Sample, Thread};
 use crate::schedule::Random;
 use crate::tally::Failure;
 
@@ -33,8 +33,11 @@ struct Pending {
     /// When its response must be complete.
     deadline: Instant,
     is_head: bool,
-    /// Whether its response has begun.
-    begun: bool,
+    /// When it was sent, and how long its connection had taken if it is the first on it.
+    sent: Instant,
+    connect: Duration,
+    /// When its response began.
+    begun: Option<Instant>,
 }
 
 /// One connection, and the ones that follow it.
@@ -47,6 +50,8 @@ pub(crate) struct Client {
     weights: u64,
     reader: Reader,
     pending: VecDeque<Pending>,
+    /// How long connecting took, until the first request is sent.
+    connect: Duration,
 }
 
 /// What became of a connection.
@@ -75,8 +80,9 @@ impl Client {
                 .copied(),
             random: Random::new(plan.seed ^ (number as u64 + 1)),
             weights,
-            reader: Reader::new(plan.expect),
+            reader: Reader::new(plan.expect, plan.samples),
             pending: VecDeque::with_capacity(plan.pipeline),
+            connect: Duration::ZERO,
             thread,
         }
     }
@@ -86,7 +92,7 @@ impl Client {
         let plan = self.thread.plan();
         while let Some(start) = self.thread.start().await {
             self.pending.clear();
-            self.reader = Reader::new(plan.expect);
+            self.reader = Reader::new(plan.expect, plan.samples);
             match self.connect(&plan).await {
                 Ok(stream) => {
                     if let End::Finished = self.converse(&plan, &stream, start).await {
@@ -101,14 +107,15 @@ impl Client {
         }
     }
 
-    async fn connect(&self, plan: &Plan) -> Result<Stream, Failure> {
+    async fn connect(&mut self, plan: &Plan) -> Result<Stream, Failure> {
         let begin = Instant::now();
         let address = &self.server(plan).address;
         match net::connect(address, self.source, Some(begin + plan.timeout)).await {
             Ok(stream) => {
                 stream.set_nodelay(true);
                 stream.set_send_timeout(plan.timeout);
-                self.thread.connected(begin, begin.elapsed());
+                self.connect = begin.elapsed();
+                self.thread.connected(begin, self.connect);
                 Ok(stream)
             }
             Err(error) => Err(connect_failure(&error)),
@@ -177,8 +184,8 @@ impl Client {
                 self.thread.note(Failure::WrongLength);
                 return Some(End::Closed);
             };
-            if !front.begun {
-                front.begun = true;
+            if front.begun.is_none() {
+                front.begun = Some(now);
                 self.thread.first_byte(front.start, now);
             }
             let is_head = front.is_head;
@@ -215,7 +222,17 @@ impl Client {
 
     fn complete(&mut self, answer: Answer, now: Instant) {
         if let Some(pending) = self.pending.pop_front() {
-            self.thread.complete(pending.start, now, &answer);
+            let kept = self.thread.complete(pending.start, now, &answer);
+            if kept && self.thread.plan().samples {
+                let begun = pending.begun.unwrap_or(now);
+                let sample = Sample {
+                    wall: engine::wall(),
+                    connect: pending.connect,
+                    wait: begun.saturating_duration_since(pending.sent + pending.connect),
+                    total: now.saturating_duration_since(pending.start),
+                };
+                self.thread.keep(sample, self.reader.server(), &answer);
+            }
         }
     }
 
@@ -290,8 +307,10 @@ impl Client {
         self.pending.push_back(Pending {
             start,
             deadline: sent + plan.timeout,
+            sent,
+            connect: std::mem::take(&mut self.connect),
             is_head: request.is_head,
-            begun: false,
+            begun: None,
         });
     }
 }

@@ -17,5 +17,5 @@ pub mod tally;
 mod target;
 
 pub use plan::Plan;
-pub use run::{Outcome, Progress, run};
+pub use run::{First, Outcome, Progress, Sample, run};
 pub use target::{Target, TargetError};

@@ -19,6 +19,9 @@ const DESCRIPTORS_BESIDE: u64 = 32;
 /// The share of a processor above which a client thread is the limit rather than the server.
 const BUSY_MAX: f64 = 0.9;
 
+/// Below this a run is all beginning, and says nothing of who was the limit.
+const JUDGED_MIN: Duration = Duration::from_millis(100);
+
 /// How a thread spent its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Busy {
@@ -164,6 +167,7 @@ pub fn limits(outcome: &Outcome) -> Vec<String> {
     let share = |busy: &Busy| busy.computing() + busy.waiting();
     if let Some(busy) = busiest.max_by(|a, b| share(a).total_cmp(&share(b)))
         && share(&busy) > BUSY_MAX
+        && busy.elapsed >= JUDGED_MIN
     {
         limits.push(format!(
             "a client thread computed {:.0} % of the time and waited {:.0} % for a processor",
@@ -208,6 +212,7 @@ mod tests {
             sources: Vec::new(),
             engine: EngineKind::Epoll,
             seed: 1,
+            samples: false,
         }
     }
 

@@ -45,6 +45,8 @@ pub struct Plan {
     pub engine: EngineKind,
     /// Where random numbers start, so that a run can be repeated.
     pub seed: u64,
+    /// Keep a [`Sample`](crate::Sample) of every request, 48 bytes each.
+    pub samples: bool,
 }
 
 /// When a run ends.
@@ -81,11 +83,16 @@ pub struct Expect {
     pub status: Option<u16>,
     /// The SHA-256 of every body.
     pub sha256: Option<[u8; 32]>,
+    /// Any status is right, whatever `status` says.
+    pub any_status: bool,
+    /// Every body is as long as the first one of its thread.
+    pub same_length: bool,
 }
 
 impl Expect {
     pub(crate) fn takes(&self, status: u16) -> bool {
         match self.status {
+            _ if self.any_status => true,
             Some(expected) => status == expected,
             None => (200..400).contains(&status),
         }

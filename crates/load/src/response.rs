@@ -12,6 +12,7 @@
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{ResponseBody, ResponseHead, parse};
+use proto::header::Known;
 use sha2::{Digest, Sha256};
 
 use crate::plan::Expect;
@@ -29,6 +30,8 @@ pub(crate) struct Reader {
     state: State,
     body: u64,
     digest: Option<Sha256>,
+    /// The value of `Server` in the last response, where it is wanted.
+    server: Option<Vec<u8>>,
 }
 
 enum State {
@@ -51,7 +54,8 @@ pub(crate) struct Answer {
 }
 
 impl Reader {
-    pub(crate) fn new(expect: Expect) -> Reader {
+    /// With `keeps_server`, [`server`](Self::server) tells who answered.
+    pub(crate) fn new(expect: Expect, keeps_server: bool) -> Reader {
         Reader {
             expect,
             head: ResponseHead::default(),
@@ -59,6 +63,7 @@ impl Reader {
             state: State::Head,
             body: 0,
             digest: None,
+            server: keeps_server.then(Vec::new),
         }
     }
 
@@ -113,6 +118,11 @@ impl Reader {
         }
     }
 
+    /// The value of `Server` in the last head that was read.
+    pub(crate) fn server(&self) -> &[u8] {
+        self.server.as_deref().unwrap_or_default()
+    }
+
     /// How many bytes were used, and whether the response is complete with its head.
     fn read_head(&mut self, input: &[u8], is_head: bool) -> Result<(usize, bool), Failure> {
         let before = self.pieces.len();
@@ -131,6 +141,11 @@ impl Reader {
             }
             return Ok((input.len(), false));
         };
+        if let Some(server) = &mut self.server {
+            let bytes = if before == 0 { input } else { &self.pieces };
+            server.clear();
+            server.extend_from_slice(self.head.value(Known::Server, bytes).unwrap_or_default());
+        }
         self.pieces.clear();
         if self.head.version() == Version::Http09 {
             return Err(Failure::GarbageHead);
@@ -188,7 +203,7 @@ mod tests {
 
     /// Reads everything in pieces of `piece` bytes: statuses with lengths, and how it ended.
     fn read(input: &[u8], piece: usize, expect: Expect) -> (Vec<(u16, u64)>, Option<Failure>) {
-        let mut reader = Reader::new(expect);
+        let mut reader = Reader::new(expect, false);
         let mut answers = Vec::new();
         let (mut open, mut failure) = (false, None);
         for mut bytes in input.chunks(piece) {
@@ -277,7 +292,7 @@ mod tests {
 
     #[test]
     fn an_endless_head_ends() {
-        let mut reader = Reader::new(Expect::default());
+        let mut reader = Reader::new(Expect::default(), false);
         assert_eq!(
             reader.advance(b"HTTP/1.1 200 OK\r\n", false),
             Ok((17, None))
@@ -297,8 +312,8 @@ mod tests {
         let abc: [u8; 32] = Sha256::digest(b"abc").into();
         assert_eq!(abc[..4], [0xba, 0x78, 0x16, 0xbf]);
         let expect = Expect {
-            status: None,
             sha256: Some(abc),
+            ..Expect::default()
         };
         for (body, failure) in [("abc", None), ("abd", Some(Failure::Digest))] {
             let input = format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}");

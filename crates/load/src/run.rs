@@ -53,6 +53,34 @@ pub struct Outcome {
     pub busy: Vec<Busy>,
     /// Total times by seconds of the run, for the histogram log.
     pub intervals: Vec<Histogram<u64>>,
+    /// Every complete response, where the plan wants it.
+    pub samples: Vec<Sample>,
+    /// The first of them.
+    pub first: Option<First>,
+    /// How many of them left their connection open.
+    pub kept_alive: u64,
+}
+
+/// One request whose response came in full; kept where the plan wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When it ended, since 1970.
+    pub wall: Duration,
+    /// How long its connection took, if it is the first on it.
+    pub connect: Duration,
+    /// From its sending to the first byte of its response.
+    pub wait: Duration,
+    /// From its start, connecting included, to the end of its response.
+    pub total: Duration,
+}
+
+/// What the first response was; kept with the samples.
+#[derive(Clone, Debug, Default)]
+pub struct First {
+    /// The value of `Server`.
+    pub server: Vec<u8>,
+    /// Bytes of its body.
+    pub length: u64,
 }
 
 /// How far a run is.
@@ -64,6 +92,8 @@ pub struct Progress {
     pub ended: u64,
     /// Those of them that failed.
     pub failed: u64,
+    /// Those of the failures where there was no connection, or it broke or stalled.
+    pub broken: u64,
 }
 
 /// What threads tell while they run.
@@ -71,6 +101,7 @@ struct Shared {
     stop: AtomicBool,
     ended: Vec<AtomicU64>,
     failed: Vec<AtomicU64>,
+    broken: Vec<AtomicU64>,
     begin: Barrier,
 }
 
@@ -82,6 +113,7 @@ struct Part {
     not_started: u64,
     busy: Busy,
     intervals: Vec<Histogram<u64>>,
+    kept: Kept,
 }
 
 /// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
@@ -95,6 +127,7 @@ pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Res
         stop: AtomicBool::new(false),
         ended: counters(),
         failed: counters(),
+        broken: counters(),
         begin: Barrier::new(threads),
     });
     let begin = Instant::now();
@@ -117,6 +150,7 @@ pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Res
             elapsed: begin.elapsed(),
             ended: sum(&shared.ended),
             failed: sum(&shared.failed),
+            broken: sum(&shared.broken),
         };
         if !interrupted && !watch(progress) {
             interrupted = true;
@@ -149,6 +183,9 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
         interrupted,
         busy: Vec::new(),
         intervals: Vec::new(),
+        samples: Vec::new(),
+        first: None,
+        kept_alive: 0,
     };
     for part in parts {
         outcome.tally.add(&part.tally);
@@ -156,6 +193,9 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
         outcome.unfinished += part.unfinished;
         outcome.not_started += part.not_started;
         outcome.busy.push(part.busy);
+        outcome.samples.extend(part.kept.samples);
+        outcome.kept_alive += part.kept.alive;
+        outcome.first = outcome.first.take().or(part.kept.first);
         for (second, interval) in part.intervals.into_iter().enumerate() {
             match outcome.intervals.get_mut(second) {
                 Some(known) => known
@@ -255,6 +295,7 @@ async fn drive(
         }),
         busy,
         intervals: thread.intervals.take().finish(),
+        kept: thread.kept.take(),
         tally,
     })
 }
@@ -264,6 +305,9 @@ pub(crate) struct Thread {
     plan: Arc<Plan>,
     tally: RefCell<Tally>,
     intervals: RefCell<Intervals>,
+    kept: RefCell<Kept>,
+    /// How long the first body was.
+    length: Cell<Option<u64>>,
     pace: Option<Pace>,
     /// What started before is not counted.
     measured_from: Cell<Instant>,
@@ -277,6 +321,14 @@ pub(crate) struct Thread {
     counted: Cell<u64>,
     over: Cell<bool>,
     main: RefCell<Option<Waker>>,
+}
+
+/// What is kept of single requests.
+#[derive(Default)]
+struct Kept {
+    samples: Vec<Sample>,
+    first: Option<First>,
+    alive: u64,
 }
 
 /// Total times by seconds.
@@ -329,6 +381,8 @@ impl Thread {
             plan: Arc::clone(plan),
             tally: RefCell::default(),
             intervals: RefCell::default(),
+            kept: RefCell::default(),
+            length: Cell::new(None),
             pace,
             measured_from: Cell::new(now),
             measuring: Cell::new(false),
@@ -409,23 +463,44 @@ impl Thread {
         }
     }
 
-    pub(crate) fn complete(&self, start: Instant, now: Instant, answer: &Answer) {
+    /// Whether it counts.
+    pub(crate) fn complete(&self, start: Instant, now: Instant, answer: &Answer) -> bool {
         if !self.counts(start) {
-            return;
+            return false;
         }
+        let failure = answer.failure.or_else(|| self.differs(answer.body));
         let time = now.saturating_duration_since(start);
         let mut tally = self.tally.borrow_mut();
         tally.completed += 1;
         tally.body_bytes += answer.body;
         tally.count_status(answer.status);
         record(&mut tally.total, time);
-        match answer.failure {
+        match failure {
             Some(failure) => tally.fail(failure),
             None => tally.succeeded += 1,
         }
         drop(tally);
         self.intervals.borrow_mut().record(time);
         self.ended_one();
+        true
+    }
+
+    /// Whether a body is not as long as the first one, where that matters.
+    fn differs(&self, length: u64) -> Option<Failure> {
+        let first = self.length.get().unwrap_or(length);
+        self.length.set(Some(first));
+        (self.plan.expect.same_length && length != first).then_some(Failure::Differs)
+    }
+
+    /// Keeps what the plan wants of single requests.
+    pub(crate) fn keep(&self, sample: Sample, server: &[u8], answer: &Answer) {
+        let mut kept = self.kept.borrow_mut();
+        kept.samples.push(sample);
+        kept.alive += u64::from(!answer.closes);
+        kept.first.get_or_insert_with(|| First {
+            server: server.to_vec(),
+            length: answer.body,
+        });
     }
 
     /// A request that started at `start` has failed.
@@ -526,6 +601,7 @@ impl Thread {
         }
         let tally = self.tally.borrow();
         for (counters, value) in [
+            (&shared.broken, tally.broken()),
             (&shared.ended, tally.ended()),
             (&shared.failed, tally.failed()),
         ] {

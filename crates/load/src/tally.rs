@@ -45,13 +45,15 @@ pub enum Failure {
     Status,
     /// The response is complete, but its body is not what was expected.
     Digest,
+    /// The response is complete, but its body is not as long as the first one.
+    Differs,
     /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the server's.
     Local,
 }
 
 impl Failure {
     /// All kinds, in the order of reports.
-    pub const ALL: [Failure; 14] = [
+    pub const ALL: [Failure; 15] = [
         Failure::Refused,
         Failure::ConnectTimeout,
         Failure::Connect,
@@ -65,6 +67,7 @@ impl Failure {
         Failure::WrongLength,
         Failure::Status,
         Failure::Digest,
+        Failure::Differs,
         Failure::Local,
     ];
 
@@ -85,6 +88,7 @@ impl Failure {
             Failure::WrongLength => "wrong_length",
             Failure::Status => "status",
             Failure::Digest => "sha256",
+            Failure::Differs => "other_length",
             Failure::Local => "local_limit",
         }
     }
@@ -106,6 +110,7 @@ impl Failure {
             Failure::WrongLength => "more than Content-Length",
             Failure::Status => "unexpected status",
             Failure::Digest => "unexpected body (SHA-256)",
+            Failure::Differs => "another length than the first",
             Failure::Local => "no descriptor, port or memory here",
         }
     }
@@ -180,6 +185,20 @@ impl Tally {
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.iter().sum()
+    }
+
+    /// How many requests failed because there was no connection, or it broke or stalled.
+    #[must_use]
+    pub fn broken(&self) -> u64 {
+        let kinds = [
+            Failure::Refused,
+            Failure::ConnectTimeout,
+            Failure::Connect,
+            Failure::Reset,
+            Failure::Timeout,
+            Failure::Local,
+        ];
+        kinds.iter().map(|kind| self.failures(*kind)).sum()
     }
 
     /// How many requests have ended, well or not.

@@ -1,0 +1,195 @@
+//! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines scripts read.
+//!
+//! Also when the program is called `ab`. Beside the flags stands what is ours: a warning on standard error where the tool
+//! was the limit. What ab has and this has not (TLS, proxies, HTML tables, `-b`, `-v`) is refused, never ignored.
+//! See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
+
+mod flags;
+mod report;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::EngineKind;
+use load::plan::{Expect, Length, Request, Server};
+use load::tally::Failure;
+use load::{Outcome, Plan, Target, machine};
+use process::Interrupt;
+
+use flags::Flags;
+
+/// What is printed before everything else.
+const BANNER: &str = "\
+This is ApacheBench, Version 2.3 <$Revision$>
+Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/
+Licensed to The Apache Software Foundation, http://www.apache.org/
+
+";
+
+/// What is for this mode: all arguments where the program is called `ab`, and those behind `bench ab`.
+pub(crate) fn arguments(program: Option<OsString>, arguments: &[OsString]) -> Option<&[OsString]> {
+    let program = program.unwrap_or_default();
+    if Path::new(&program)
+        .file_name()
+        .is_some_and(|name| name == "ab")
+    {
+        return Some(arguments);
+    }
+    match arguments {
+        [bench, ab, rest @ ..] if bench == "bench" && ab == "ab" => Some(rest),
+        _ => None,
+    }
+}
+
+/// Runs the arguments after the name.
+pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
+    let flags = match Flags::parse(arguments) {
+        Ok(flags) => flags,
+        Err(flags::Stop::Version) => {
+            print!("{BANNER}");
+            return ExitCode::SUCCESS;
+        }
+        // ab prints its usage to standard error and ends with EINVAL, asked for or not.
+        Err(flags::Stop::Usage(fault)) => {
+            if let Some(fault) = fault {
+                eprintln!("ab: {fault}");
+            }
+            eprint!("{}", flags::USAGE);
+            return ExitCode::from(22);
+        }
+    };
+    match bench(&flags) {
+        Ok(code) => code,
+        Err(text) => {
+            eprintln!("ab: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(flags: &Flags) -> Result<ExitCode, String> {
+    let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
+    let target = Target::parse(&flags.url, &[]).map_err(|error| error.to_string())?;
+    let plan = Arc::new(plan(flags, &target)?);
+    for warning in machine::prepare(&plan) {
+        eprintln!("warning: {warning}");
+    }
+    // As ab: a line each tenth of the requests, at least 100, and none where there are few.
+    let step = match flags.requests {
+        requests if requests > 150 && !flags.quiet => (requests / 10).max(100),
+        _ => 0,
+    };
+    let pause = if step > 0 { "\n" } else { "..." };
+    print!("{BANNER}Benchmarking {} (be patient){pause}", target.host);
+    let _ = std::io::stdout().flush();
+    let mut told = 0;
+    let mut tell = |ended: u64| {
+        while step > 0 && told + step <= ended {
+            told += step;
+            eprintln!("Completed {told} requests");
+        }
+    };
+    let outcome = load::run(&plan, |progress| {
+        tell(progress.ended);
+        let over = flags
+            .time_limit
+            .is_some_and(|limit| progress.elapsed >= limit);
+        let broken = progress.broken > 0 && !flags.keep_going;
+        !(over || broken || interrupt.has_come())
+    })
+    .map_err(|error| error.to_string())?;
+    tell(outcome.tally.ended());
+    if let Some(code) = aborted(flags, &outcome) {
+        return Ok(code);
+    }
+    match step {
+        0 => println!("..done"),
+        _ => eprintln!("Finished {} requests", outcome.tally.ended()),
+    }
+    for limit in machine::limits(&outcome) {
+        eprintln!("warning: the tool was the limit: {limit}");
+    }
+    report::write(flags, &target, &outcome)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// ab ends where a connection fails, unless `-r` is given: its message, and its code.
+fn aborted(flags: &Flags, outcome: &Outcome) -> Option<ExitCode> {
+    if flags.keep_going {
+        return None;
+    }
+    let tally = &outcome.tally;
+    let (message, code) = [
+        (
+            Failure::Refused,
+            "apr_socket_recv: Connection refused (111)",
+            111,
+        ),
+        (
+            Failure::Reset,
+            "apr_socket_recv: Connection reset by peer (104)",
+            104,
+        ),
+        (
+            Failure::Timeout,
+            "apr_pollset_poll: The timeout specified has expired (70007)",
+            119,
+        ),
+        (
+            Failure::ConnectTimeout,
+            "apr_pollset_poll: The timeout specified has expired (70007)",
+            119,
+        ),
+        (Failure::Local, "socket: no descriptor, port or memory", 24),
+        (
+            Failure::Connect,
+            "apr_socket_connect(): the connection failed",
+            1,
+        ),
+    ]
+    .into_iter()
+    .find_map(|(failure, message, code)| {
+        (tally.failures(failure) > 0).then_some((message, code))
+    })?;
+    eprintln!("{message}");
+    if tally.completed > 0 {
+        eprintln!("Total of {} requests completed", tally.completed);
+    }
+    Some(ExitCode::from(code))
+}
+
+fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
+    Ok(Plan {
+        servers: vec![Server {
+            address: target.address.clone(),
+            requests: vec![Request {
+                bytes: flags.request(target)?.into(),
+                is_head: flags.method == "HEAD",
+                weight: 1,
+            }],
+        }],
+        connections: usize::try_from(flags.concurrency).unwrap_or(usize::MAX),
+        threads: 1,
+        length: Length::Requests(flags.requests),
+        warmup: Duration::ZERO,
+        pipeline: 1,
+        new_connections: !flags.keep_alive,
+        ramp: Duration::ZERO,
+        think_time: Duration::ZERO,
+        arrivals: None,
+        timeout: flags.timeout,
+        expect: Expect {
+            any_status: true,
+            same_length: !flags.variable_length,
+            ..Expect::default()
+        },
+        sources: flags.source.into_iter().collect(),
+        engine: EngineKind::Epoll,
+        seed: 1,
+        samples: true,
+    })
+}
