@@ -274,7 +274,21 @@ fn log_line(
     } else {
         log.to_string()
     };
-    (level != "debug").then(|| format!("{name}: [{level}] {text}"))
+    // One more look of this process's own that a stop and go of it ends early.
+    let own = text.starts_with("epoll_wait() failed (4: ");
+    (level != "debug" && !own).then(|| format!("{name}: [{level}] {}", with_rounded_excess(text)))
+}
+
+/// An excess over a rate goes down with the milliseconds between two requests: it is rounded up to a tenth.
+fn with_rounded_excess(text: &str) -> String {
+    const BEFORE: &str = "excess: ";
+    let rounded = text.split_once(BEFORE).and_then(|(before, after)| {
+        let end = after.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = after.split_at_checked(end)?;
+        let tenths = (number.parse::<f64>().ok()? * 10.0).ceil() / 10.0;
+        Some(format!("{before}{BEFORE}{tenths:.1}{after}"))
+    });
+    rounded.unwrap_or_else(|| text.to_string())
 }
 
 /// A run of digits becomes one `9`; what nginx makes a tag of is a number in hexadecimal digits.
