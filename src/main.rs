@@ -30,6 +30,10 @@ fn main() -> ExitCode {
     if let Some(arguments) = bench::ab::arguments(std::env::args_os().next(), &arguments) {
         return bench::ab::run(arguments);
     }
+    let program = std::env::args_os().next();
+    if let Some(arguments) = bench::http_load::arguments(program, &arguments) {
+        return bench::http_load::run(arguments);
+    }
     if commands::is_one(&arguments) {
         return commands::run();
     }

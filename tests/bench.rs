@@ -485,6 +485,53 @@ fn ab_writes_files_and_fails_as_apachebench_does() {
 }
 
 #[test]
+fn http_load_reports_as_it_did() {
+    let url = for_ab();
+    let file = std::env::temp_dir().join(format!("tidegate-http-load-{}", std::process::id()));
+    std::fs::write(&file, format!("{url}\n{url}other\n")).unwrap();
+    let file = file.to_str().unwrap();
+    for options in [
+        ["-parallel", "3", "-fetches", "40"],
+        ["-rate", "200", "-fetches", "40"],
+    ] {
+        let output = bench(&[&["http_load"], &options[..], &[file]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        assert!(
+            lines[0].starts_with("40 fetches, ")
+                && lines[0].contains(" max parallel, 120 bytes, in "),
+            "{text}"
+        );
+        assert_eq!(lines[1], "3 mean bytes/connection");
+        assert!(
+            lines[2].contains(" fetches/sec, ") && lines[2].ends_with(" bytes/sec"),
+            "{text}"
+        );
+        for (line, start) in [
+            (lines[3], "msecs/connect: "),
+            (lines[4], "msecs/first-response: "),
+        ] {
+            assert!(line.starts_with(start) && line.ends_with(" min"), "{text}");
+        }
+        assert_eq!(lines[5..], ["HTTP response codes:", "  code 200 -- 40"]);
+    }
+    for options in [
+        &["-parallel", "3", file][..],
+        &["-checksum", "-parallel", "3", "-fetches", "1", file],
+        &["-rate", "1"],
+    ] {
+        let output = bench(&[&["http_load"], options].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && errors.contains("usage:"),
+            "{options:?}: {errors}"
+        );
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn an_interrupt_prints_the_report_so_far() {
     let url = answering(GOOD);
     let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))

@@ -1,8 +1,11 @@
 //! `tidegate bench URL…`: the load tester's command line; the work is done by the crate `load`. Described in docs/bench.md.
 
 pub(crate) mod ab;
+pub(crate) mod http_load;
 mod native;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -13,7 +16,7 @@ use clap::Args;
     disable_version_flag = true,
     args_override_self = true,
     after_help = "tidegate bench ab ... takes the flags of ApacheBench and prints its report; so does the program when it is \
-                  called ab."
+                  called ab. tidegate bench http_load ... does the same for http_load."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -25,5 +28,24 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match native::run(&arguments.native) {
         Ok(code) => code,
         Err(text) => crate::fail(&text),
+    }
+}
+
+/// The arguments for another tool's mode: all where the program is called by its name, and those behind `bench NAME`.
+fn called<'a>(
+    name: &str,
+    program: Option<OsString>,
+    arguments: &'a [OsString],
+) -> Option<&'a [OsString]> {
+    let program = program.unwrap_or_default();
+    if Path::new(&program)
+        .file_name()
+        .is_some_and(|known| known == name)
+    {
+        return Some(arguments);
+    }
+    match arguments {
+        [bench, mode, rest @ ..] if bench == "bench" && mode == name => Some(rest),
+        _ => None,
     }
 }

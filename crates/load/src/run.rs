@@ -57,6 +57,8 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// The first of them.
     pub first: Option<First>,
+    /// Requests that were under way at the same time at most, the sum of the threads.
+    pub parallel: u64,
     /// How many of them left their connection open.
     pub kept_alive: u64,
 }
@@ -114,6 +116,7 @@ struct Part {
     busy: Busy,
     intervals: Vec<Histogram<u64>>,
     kept: Kept,
+    parallel: u64,
 }
 
 /// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
@@ -186,6 +189,7 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
         samples: Vec::new(),
         first: None,
         kept_alive: 0,
+        parallel: 0,
     };
     for part in parts {
         outcome.tally.add(&part.tally);
@@ -194,6 +198,7 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
         outcome.not_started += part.not_started;
         outcome.busy.push(part.busy);
         outcome.samples.extend(part.kept.samples);
+        outcome.parallel += part.parallel;
         outcome.kept_alive += part.kept.alive;
         outcome.first = outcome.first.take().or(part.kept.first);
         for (second, interval) in part.intervals.into_iter().enumerate() {
@@ -296,6 +301,7 @@ async fn drive(
         busy,
         intervals: thread.intervals.take().finish(),
         kept: thread.kept.take(),
+        parallel: thread.parallel.get(),
         tally,
     })
 }
@@ -319,6 +325,8 @@ pub(crate) struct Thread {
     /// Requests started and ended since the warm-up.
     started: Cell<u64>,
     counted: Cell<u64>,
+    /// The most that were between the two.
+    parallel: Cell<u64>,
     over: Cell<bool>,
     main: RefCell<Option<Waker>>,
 }
@@ -394,6 +402,7 @@ impl Thread {
             left: Cell::new(requests),
             started: Cell::new(0),
             counted: Cell::new(0),
+            parallel: Cell::new(0),
             over: Cell::new(false),
             main: RefCell::default(),
         }
@@ -431,6 +440,8 @@ impl Thread {
             let left = self.budget.get().checked_sub(1)?;
             self.budget.set(left);
             self.started.set(self.started.get() + 1);
+            let parallel = self.started.get().saturating_sub(self.counted.get());
+            self.parallel.set(self.parallel.get().max(parallel));
         }
         Some(start)
     }

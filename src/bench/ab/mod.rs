@@ -9,7 +9,6 @@ mod report;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,17 +31,7 @@ Licensed to The Apache Software Foundation, http://www.apache.org/
 
 /// What is for this mode: all arguments where the program is called `ab`, and those behind `bench ab`.
 pub(crate) fn arguments(program: Option<OsString>, arguments: &[OsString]) -> Option<&[OsString]> {
-    let program = program.unwrap_or_default();
-    if Path::new(&program)
-        .file_name()
-        .is_some_and(|name| name == "ab")
-    {
-        return Some(arguments);
-    }
-    match arguments {
-        [bench, ab, rest @ ..] if bench == "bench" && ab == "ab" => Some(rest),
-        _ => None,
-    }
+    super::called("ab", program, arguments)
 }
 
 /// Runs the arguments after the name.

@@ -1,0 +1,244 @@
+//! `tidegate bench http_load`: the options and the report of http_load, which is packaged nowhere any more.
+//!
+//! `-parallel N` or `-rate N`, `-fetches N` or `-seconds N`, `-timeout N`, and a file of URLs, which are fetched in random
+//! order over a connection each. Bytes are those of bodies. What http_load has beside (`-checksum`, `-throttle`, `-jitter`,
+//! `-proxy`, `-sip`, `-verbose`) is refused.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::EngineKind;
+use load::plan::{Arrivals, Expect, Length, Request, Server, Spacing};
+use load::tally::Failure;
+use load::{Outcome, Plan, Sample, Target, machine};
+use process::Interrupt;
+
+const USAGE: &str = "usage:  tidegate bench http_load [-timeout secs] -parallel N | -rate N  -fetches N | -seconds N  url_file";
+
+/// Connections at the same time at most where a rate is given, as in http_load.
+const PARALLEL_BY_RATE: usize = 1000;
+
+/// What is for this mode: the arguments behind `bench http_load`, or all where the program is called `http_load`.
+pub(crate) fn arguments(program: Option<OsString>, arguments: &[OsString]) -> Option<&[OsString]> {
+    super::called("http_load", program, arguments)
+}
+
+/// Runs the arguments after the name.
+pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
+    match bench(arguments) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            eprintln!("http_load: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(arguments: &[OsString]) -> Result<String, String> {
+    let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
+    let plan = Arc::new(plan(arguments)?);
+    for warning in machine::prepare(&plan) {
+        eprintln!("warning: {warning}");
+    }
+    let outcome = load::run(&plan, |_| !interrupt.has_come()).map_err(|error| error.to_string())?;
+    for limit in machine::limits(&outcome) {
+        eprintln!("warning: the tool was the limit: {limit}");
+    }
+    Ok(report(&outcome))
+}
+
+fn plan(arguments: &[OsString]) -> Result<Plan, String> {
+    let (mut parallel, mut rate, mut length, mut file) = (None, None, None, None);
+    let mut timeout = Duration::from_secs(60);
+    let mut arguments = arguments.iter().map(|argument| argument.to_string_lossy());
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let value = arguments.next().and_then(|value| value.parse::<u32>().ok());
+            value.filter(|value| *value > 0).ok_or(USAGE)
+        };
+        match &*argument {
+            "-parallel" | "-p" => parallel = Some(number()?),
+            "-rate" | "-r" => rate = Some(number()?),
+            "-fetches" | "-f" => length = Some(Length::Requests(number()?.into())),
+            "-seconds" | "-s" => length = Some(Length::Time(Duration::from_secs(number()?.into()))),
+            "-timeout" | "-t" => timeout = Duration::from_secs(number()?.into()),
+            option if option.starts_with('-') || file.is_some() => return Err(USAGE.to_owned()),
+            path => file = Some(path.to_owned()),
+        }
+    }
+    let (Some(length), Some(file), true) = (length, file, parallel.is_some() != rate.is_some())
+    else {
+        return Err(USAGE.to_owned());
+    };
+    let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+    let mut servers: Vec<Server> = Vec::new();
+    for url in text.split_whitespace() {
+        let target = Target::parse(url, &[]).map_err(|error| error.to_string())?;
+        let (path, host) = (&target.path, &target.authority);
+        let head = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: http_load\r\n\r\n");
+        let request = Request {
+            bytes: head.into_bytes().into(),
+            is_head: false,
+            weight: 1,
+        };
+        let known = servers
+            .iter_mut()
+            .find(|server| server.address == target.address);
+        match known {
+            Some(server) => server.requests.push(request),
+            None => servers.push(Server {
+                address: target.address,
+                requests: vec![request],
+            }),
+        }
+    }
+    if servers.is_empty() {
+        return Err(format!("{file}: there is no URL"));
+    }
+    Ok(Plan {
+        servers,
+        connections: parallel.map_or(PARALLEL_BY_RATE, |parallel| parallel as usize),
+        threads: 1,
+        length,
+        warmup: Duration::ZERO,
+        pipeline: 1,
+        new_connections: true,
+        ramp: Duration::ZERO,
+        think_time: Duration::ZERO,
+        arrivals: rate.map(|rate| Arrivals {
+            rate: rate.into(),
+            spacing: Spacing::Constant,
+        }),
+        timeout,
+        expect: Expect {
+            any_status: true,
+            ..Expect::default()
+        },
+        sources: Vec::new(),
+        engine: EngineKind::Epoll,
+        seed: 1,
+        samples: true,
+    })
+}
+
+fn report(outcome: &Outcome) -> String {
+    let tally = &outcome.tally;
+    let (fetches, bytes) = (tally.completed, tally.body_bytes as f64);
+    let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
+    let mut text = String::new();
+    let mut line = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    line(format!(
+        "{fetches} fetches, {} max parallel, {} bytes, in {} seconds",
+        outcome.parallel,
+        general(bytes),
+        general(seconds)
+    ));
+    line(format!(
+        "{} mean bytes/connection",
+        general(bytes / (fetches.max(1) as f64))
+    ));
+    line(format!(
+        "{} fetches/sec, {} bytes/sec",
+        general(fetches as f64 / seconds),
+        general(bytes / seconds)
+    ));
+    line(format!(
+        "msecs/connect: {}",
+        times(&outcome.samples, |sample| sample.connect)
+    ));
+    line(format!(
+        "msecs/first-response: {}",
+        times(&outcome.samples, |sample| sample.wait)
+    ));
+    let timeouts = tally.failures(Failure::Timeout) + tally.failures(Failure::ConnectTimeout);
+    for (count, what) in [
+        (timeouts, "timeouts"),
+        (
+            tally.failures(Failure::ClosedInBody) + tally.failures(Failure::WrongLength),
+            "bad byte counts",
+        ),
+        (tally.broken() - timeouts, "connections failed"),
+    ] {
+        if count > 0 {
+            line(format!("{count} {what}"));
+        }
+    }
+    text.push_str("HTTP response codes:\n");
+    for (status, count) in tally.statuses() {
+        let _ = writeln!(text, "  code {status:3} -- {count}");
+    }
+    text
+}
+
+/// Mean, longest and shortest in milliseconds.
+fn times(samples: &[Sample], time: fn(&Sample) -> Duration) -> String {
+    let times = || {
+        samples
+            .iter()
+            .map(|sample| time(sample).as_secs_f64() * 1000.0)
+    };
+    let mean = times().sum::<f64>() / (samples.len().max(1) as f64);
+    let max = times().fold(0.0, f64::max);
+    let min = times().reduce(f64::min).unwrap_or_default();
+    format!(
+        "{} mean, {} max, {} min",
+        general(mean),
+        general(max),
+        general(min)
+    )
+}
+
+/// A number as C's `%g` prints it: six significant digits, an exponent only where it is shorter.
+fn general(value: f64) -> String {
+    let scientific = format!("{value:.5e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    let trim = |digits: &str| match digits.contains('.') {
+        true => digits
+            .trim_end_matches('0')
+            .trim_end_matches('.')
+            .to_owned(),
+        false => digits.to_owned(),
+    };
+    if (-4..6).contains(&exponent) {
+        return trim(&format!(
+            "{value:.*}",
+            (5 - exponent).unsigned_abs() as usize
+        ));
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trim(digits), exponent.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_printf() {
+        // The report in http_load's own manual page has these.
+        for (value, text) in [
+            (95_249_400.0, "9.52494e+07"),
+            (10.0, "10"),
+            (100_580.0, "100580"),
+            (94.7, "94.7"),
+            (0.811_796, "0.811796"),
+            (142.79, "142.79"),
+            (22.0, "22"),
+            (0.0, "0"),
+            (0.000_012_345_67, "1.23457e-05"),
+            (999_999.9, "1e+06"),
+        ] {
+            assert_eq!(general(value), text);
+        }
+    }
+}
