@@ -1,10 +1,12 @@
 """What the benches share: a server in a folder of its own, its CPU time, its memory, and the machine's limits."""
 import os
+import random
 import re
 import resource
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TIDEGATE = os.environ.get("TIDEGATE_BINARY", f"{ROOT}/target/release/tidegate")
 XTASK = f"{ROOT}/target/release/xtask"
 NGINX = os.environ.get("NGINX_BINARY", "/usr/sbin/nginx")
+BOOTSTRAP_SAMPLES = 5000
 
 
 def say(text):
@@ -25,6 +28,13 @@ def version(binary):
 
 def is_nginx(binary):
     return "tidegate" not in version(binary)
+
+
+def interval(values):
+    """Median and bootstrap 95 % interval of the median."""
+    values = list(values)
+    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(BOOTSTRAP_SAMPLES))
+    return [medians[int(0.025 * len(medians))], statistics.median(values), medians[int(0.975 * len(medians)) - 1]]
 
 
 def free_port():

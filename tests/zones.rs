@@ -1,12 +1,14 @@
 //! Zones over reloads: what they hold goes on, unless their size changes; a key that changes is refused.
+//! And zones under more keys than they hold: they forget as nginx does, and take no more memory.
 
 // Other tests use the rest of it.
 #[allow(dead_code)]
 mod support;
 
+use std::fs;
 use std::time::{Duration, Instant};
 
-use support::{PATIENCE, Server};
+use support::{Connection, PATIENCE, Server};
 
 /// A server that lets one request a minute through for each key, and says which generation answers.
 fn lines(generation: u32, zone: &str) -> String {
@@ -90,4 +92,82 @@ fn who_is_served_counts_over_a_reload() {
         assert!(start.elapsed() < PATIENCE, "the place is given back");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Different keys of the flood; a zone of 100 KB holds some hundred.
+const KEYS: usize = 100_000;
+/// Requests that are sent together. With each batch a key that is kept awake is asked for too.
+const BATCH: usize = 100;
+/// How many keys of this length nginx 1.31 and 1.22 keep in a zone of 100 KB.
+const HELD: usize = 735;
+
+#[test]
+fn a_flood_of_keys_stays_within_its_zone() {
+    let server = Server::start(
+        "",
+        "location /limited { limit_req zone=one; empty_gif; }\n\
+         [http]\nlimit_req_zone $arg_k zone=one:100k rate=1r/m;\n",
+    );
+    let mut connection = server.connect();
+    let mut memory = 0;
+    for first in (0..KEYS).step_by(BATCH) {
+        let keys = (first..first + BATCH).map(flood_key);
+        let statuses = statuses(
+            &mut connection,
+            ["steady".to_string()].into_iter().chain(keys),
+        );
+        // Every key of the flood is new; the steady one never leaves the zone.
+        assert_eq!(statuses[0], if first == 0 { 200 } else { 503 });
+        assert!(
+            statuses[1..].iter().all(|status| *status == 200),
+            "{first}: {statuses:?}"
+        );
+        if first == KEYS / 5 {
+            memory = proportional_set_size(&server);
+        }
+    }
+    let grown = proportional_set_size(&server).saturating_sub(memory);
+    assert!(grown < 256 * 1024, "{grown} bytes more after {KEYS} keys");
+    let log = server.error_log();
+    assert!(!log.contains("could not allocate node"), "{log}");
+
+    // From the newest backwards all are limited that the zone still holds; what is older is new again.
+    let newest_first = (0..KEYS).rev().take(HELD + BATCH).map(flood_key);
+    let statuses = statuses(&mut connection, newest_first);
+    let held = statuses.iter().take_while(|status| **status == 503).count();
+    // The steady key has the last place.
+    assert_eq!(held + 1, HELD);
+    assert!(
+        statuses[held..].iter().all(|status| *status == 200),
+        "{statuses:?}"
+    );
+}
+
+/// A key of eight bytes.
+fn flood_key(number: usize) -> String {
+    format!("key{number:05}")
+}
+
+/// Asks for these keys, all requests sent at once.
+fn statuses(connection: &mut Connection, keys: impl Iterator<Item = String>) -> Vec<u16> {
+    let keys: Vec<String> = keys.collect();
+    for key in &keys {
+        connection.send(&format!("/limited?k={key}"), "").unwrap();
+    }
+    let receive = |_| connection.receive(Duration::ZERO).unwrap().status;
+    keys.iter().map(receive).collect()
+}
+
+/// Memory of the server's processes, what they share counted by parts, in bytes.
+fn proportional_set_size(server: &Server) -> u64 {
+    let master = fs::read_to_string(server.prefix.join("logs/nginx.pid")).unwrap();
+    let master = master.trim();
+    let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap();
+    let size = |pid: &str| {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB"));
+        kilobytes.unwrap().trim().parse::<u64>().unwrap() * 1024
+    };
+    children.split_whitespace().chain([master]).map(size).sum()
 }

@@ -393,8 +393,8 @@ struct Engine {
     stream: Compress,
 }
 
-/// The library's level 1 keeps to fixed codes and makes texts a third larger than zlib's level 1
-/// does; its level 2 comes closest to what level 1 means.
+/// The library's level 1 keeps to fixed codes and makes texts over a quarter larger than zlib's level 1
+/// does. Its level 2 makes them a little smaller, in less time (docs/decisions/dependencies.md).
 const LEVEL_MIN: u32 = 2;
 
 impl Engine {
