@@ -359,6 +359,19 @@ fn a_password_is_asked_for_and_not_shown() {
     assert!(running.ask("GET", "/", code).0.starts_with("HTTP/1.1 200 "));
 }
 
+/// A colon ends a password in a file of users; one that is longer was cut there.
+#[test]
+fn a_password_may_hold_a_colon() {
+    let site = Site::new();
+    let running = site.serve(&["--password", "ann:se:cret"]);
+    let ask = |code: &str| {
+        let field = format!("Authorization: Basic {code}\r\n");
+        running.ask("GET", "/", &field).0
+    };
+    assert!(ask("YW5uOnNlOmNyZXQ=").starts_with("HTTP/1.1 200 "));
+    assert!(ask("YW5uOnNl").starts_with("HTTP/1.1 401 ")); // ann:se
+}
+
 #[test]
 fn mistakes_are_told_in_a_line() {
     let site = Site::new();

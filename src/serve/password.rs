@@ -2,8 +2,8 @@
 //!
 //! Every user of a machine can see the arguments of every process. So a password among them is
 //! moved to the environment, which only its owner can see, by starting this program again in the
-//! place of itself. Hashing is not done here: the file is as private as the process, and gone with
-//! it.
+//! place of itself. In the file it is written as a digest, since a colon would end it there; that
+//! needs no costly hash, because the file is as private as the process, and gone with it.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -12,6 +12,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use proto::base64;
+use sha1::{Digest, Sha1};
 
 /// The environment variable that holds a password.
 const VARIABLE: &str = "TIDEGATE_PASSWORD";
@@ -34,6 +37,10 @@ pub(super) fn credentials(argument: &str) -> Result<Credentials, String> {
     })?;
     if user.is_empty() || password.is_empty() {
         return Err("--password wants a name and a password".to_owned());
+    }
+    if user.starts_with('#') {
+        // It would begin a comment in the file.
+        return Err("--password takes no name that begins with #".to_owned());
     }
     if [&user, &password]
         .iter()
@@ -84,6 +91,14 @@ fn without_password(argument: OsString, secret: &str, user: &str) -> OsString {
 }
 
 impl Credentials {
+    /// The line of the file.
+    fn line(&self) -> Vec<u8> {
+        let mut line = format!("{}:{{SHA}}", self.user).into_bytes();
+        base64::encode(&Sha1::digest(&self.password), &mut line);
+        line.push(b'\n');
+        line
+    }
+
     /// Writes the file, into a folder of our own, for a reader of this number (else for
     /// ourselves). Its path.
     pub(super) fn write(&self, folder: &Path, reader: Option<u32>) -> Result<PathBuf, String> {
@@ -93,7 +108,7 @@ impl Credentials {
             .create_new(true)
             .mode(0o600)
             .open(&path)
-            .and_then(|mut file| writeln!(file, "{}:{{PLAIN}}{}", self.user, self.password))
+            .and_then(|mut file| file.write_all(&self.line()))
             .and_then(|()| match reader {
                 Some(user) => std::os::unix::fs::chown(&path, Some(user), None),
                 None => Ok(()),
