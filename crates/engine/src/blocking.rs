@@ -122,6 +122,13 @@ pub fn blocking<T: Send + 'static>(
     weighed(Weight::Small, f)
 }
 
+/// [`blocking`] for what may take long: it counts as large.
+pub fn blocking_long<T: Send + 'static>(
+    f: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    weighed(Weight::Large, f)
+}
+
 /// [`blocking`] with a weight.
 pub(crate) fn weighed<T: Send + 'static>(
     weight: Weight,

@@ -33,7 +33,7 @@ mod uring;
 mod worker;
 
 pub use alarm::Alarm;
-pub use blocking::blocking;
+pub use blocking::{blocking, blocking_long};
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
 pub use clock::{now, uptime, wall};

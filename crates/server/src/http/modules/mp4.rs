@@ -267,7 +267,7 @@ async fn stretch(
         mdat_end,
         file_size: size,
     };
-    let cut = engine::blocking(move || mp4::cut(&moov, &wanted)).await?;
+    let cut = engine::blocking_long(move || mp4::cut(&moov, &wanted)).await?;
     let Cut {
         moov,
         mdat_header,

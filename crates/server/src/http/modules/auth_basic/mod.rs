@@ -166,7 +166,7 @@ async fn verify(stored: &Bytes, credentials: &Credentials) -> Check {
         return Check::Right;
     }
     let (stored, password) = (stored.clone(), credentials.password().to_vec());
-    let check = engine::blocking(move || scheme.verify(&stored, &password)).await;
+    let check = engine::blocking_long(move || scheme.verify(&stored, &password)).await;
     if check == Check::Right {
         recent::remember(proof);
     }

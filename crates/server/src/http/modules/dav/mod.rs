@@ -213,7 +213,7 @@ pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Result<Ste
 
 /// Runs a job on files and logs what it has to say.
 async fn run(request: &Request, job: impl FnOnce() -> Done + Send + 'static) -> u16 {
-    let done = engine::blocking(job).await;
+    let done = engine::blocking_long(job).await;
     for (level, line) in &done.lines {
         log::request_error(request, *level, format_args!("{line}"));
     }

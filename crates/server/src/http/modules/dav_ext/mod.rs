@@ -367,7 +367,7 @@ async fn answer_propfind(
         locks: ext.locks.clone(),
         now: engine::now(),
     };
-    let answer = engine::blocking(move || properties::answer(&asked)).await;
+    let answer = engine::blocking_long(move || properties::answer(&asked)).await;
     Ok(match answer {
         Ok(answer) => page(request, 207, CONTENT_TYPE, answer.into()),
         Err(failure) => {
