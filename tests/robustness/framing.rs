@@ -215,3 +215,39 @@ fn pipelined_requests_are_answered_in_order_up_to_the_fault() {
         assert_eq!(client.rest().1, End::Closed);
     });
 }
+
+/// A line break that a client has escaped ends neither a field of the response nor one of the
+/// request to the upstream.
+#[test]
+fn a_line_break_in_a_variable_ends_no_field() {
+    on_each_engine(|engine| {
+        let site = "
+            server {
+                listen 127.0.0.1:@PORT@;
+                location /field { add_header X-Uri $uri; return 200 x; }
+                location /location { return 302 http://other$uri; }
+                location ~ ^/own/(.*) { return 302 /$1; }
+                location /realm { auth_basic $uri; auth_basic_user_file users; }
+                location /set { proxy_set_header X-Uri $uri; proxy_pass http://127.0.0.1:@PORT2@; }
+                location /uri { proxy_pass http://127.0.0.1:@PORT2@$uri; }
+            }
+            server {
+                listen 127.0.0.1:@PORT2@;
+                add_header Heard evil:$http_evil;
+                location / { return 200 upstream; }
+            }";
+        let server = Setup::new(engine, site).start();
+        for path in ["/field", "/location", "/own", "/realm", "/set", "/uri"] {
+            let target = format!("{path}/%20HTTP/1.1%0d%0aEvil:%201%0d%0aX:%20");
+            let mut client = server.connect();
+            client.send(format!(
+                "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            ));
+            let (answer, _) = client.rest();
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+            assert!(!answer.contains("\nEvil"), "{path}: {answer}");
+            assert!(!answer.contains("evil:1"), "{path}: {answer}");
+        }
+    });
+}

@@ -307,9 +307,33 @@ fn trim_spaces(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
+/// Appends a field's value as it is sent. Line breaks, which would end the field (RFC 9110, section
+/// 5.5), become spaces: decoded parts of a request get into values by variables.
+pub fn append_value(value: &[u8], out: &mut Vec<u8>) {
+    let mut rest = value;
+    while let Some(at) = memchr::memchr2(b'\r', b'\n', rest) {
+        let (line, behind) = rest.split_at(at);
+        out.extend_from_slice(line);
+        out.push(b' ');
+        rest = behind.get(1..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_one_line() {
+        let sent = |value: &[u8]| {
+            let mut out = Vec::new();
+            append_value(value, &mut out);
+            out
+        };
+        assert_eq!(sent(b"a b"), b"a b");
+        assert_eq!(sent(b"\ra\r\nb: c\n"), b" a  b: c ");
+    }
 
     #[test]
     fn every_name_is_found_in_any_case() {

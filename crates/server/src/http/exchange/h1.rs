@@ -631,7 +631,7 @@ pub fn write_head(request: &Request, framing: Framing, out: &mut Vec<u8>) {
     }
     if !response.content_type.is_empty() {
         out.extend_from_slice(b"Content-Type: ");
-        out.extend_from_slice(&response.content_type);
+        proto::header::append_value(&response.content_type, out);
         if !response.content_type_parameters.is_empty() {
             out.extend_from_slice(&response.content_type_parameters);
         } else if !response.charset.is_empty() {
@@ -690,7 +690,7 @@ fn write_fields(response: &Response, out: &mut Vec<u8>) {
 fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
+    proto::header::append_value(value, out);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -715,7 +715,7 @@ fn write_location(request: &Request, path: &[u8], out: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = write!(out, ":{port}");
     }
-    out.extend_from_slice(path);
+    proto::header::append_value(path, out);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -97,7 +97,7 @@ fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u
     let mut rest = request.uri.as_slice();
     if let Some(uri) = &target.uri {
         if proxy.is_dynamic() {
-            head.extend_from_slice(uri);
+            append_line(uri, head);
             return;
         }
         if request.valid_location {
@@ -115,6 +115,18 @@ fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u
     if !request.args.is_empty() {
         head.push(b'?');
         head.extend_from_slice(&request.args);
+    }
+}
+
+/// Appends a URI that variables have made. A line break of a decoded value is escaped again: else
+/// the client would write fields, or a request of its own, to the upstream.
+fn append_line(uri: &[u8], head: &mut Vec<u8>) {
+    for byte in uri {
+        match byte {
+            b'\r' => head.extend_from_slice(b"%0D"),
+            b'\n' => head.extend_from_slice(b"%0A"),
+            _ => head.push(*byte),
+        }
     }
 }
 
@@ -156,6 +168,6 @@ fn sets(settings: &Settings, name: &[u8]) -> bool {
 fn write_field(name: &[u8], value: &[u8], head: &mut Vec<u8>) {
     head.extend_from_slice(name);
     head.extend_from_slice(b": ");
-    head.extend_from_slice(value);
+    proto::header::append_value(value, head);
     head.extend_from_slice(b"\r\n");
 }
