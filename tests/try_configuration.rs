@@ -252,6 +252,29 @@ fn everything_that_is_written_goes_elsewhere() {
     drop(live);
 }
 
+/// LOCK makes an empty file where there is none.
+#[test]
+fn nothing_is_locked() {
+    let ports = Ports::free();
+    let conf = "events {} http { dav_ext_lock_zone zone=l:1m; server { listen 127.0.0.1:PORT; root FOLDER; \
+                dav_ext_methods PROPFIND LOCK UNLOCK; dav_ext_lock zone=l; } }";
+    let folder = Folder::new(conf, ports.old);
+    let trial = folder.run(&["--port-offset", &ports.offset()]);
+    let body = "<lockinfo xmlns=\"DAV:\"><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>";
+    let length = body.len();
+    let mut stream = TcpStream::connect(("127.0.0.1", ports.new)).unwrap();
+    let request = format!(
+        "LOCK /new HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert!(!folder.0.join("new").exists());
+    let expected = "dav_ext_methods is without LOCK";
+    assert!(trial.printed.contains(expected), "{}", trial.printed);
+}
+
 #[test]
 fn the_folder_may_be_named_and_stays() {
     let ports = Ports::free();

@@ -168,6 +168,18 @@ impl Rewriter<'_> {
                 self.edits.replace_all(&line.args, "off");
                 self.not_done_at(line, "is off, because it changes files of the site");
             }
+            // LOCK makes a file where there is none.
+            "dav_ext_methods" if line.args.iter().any(|word| is_lock(word)) => {
+                let kept = line.args.iter().filter(|word| !is_lock(word));
+                let kept: Vec<_> = kept.map(Word::text).collect();
+                let kept = if kept.is_empty() {
+                    "off".to_owned()
+                } else {
+                    kept.join(" ")
+                };
+                self.edits.replace_all(&line.args, &kept);
+                self.not_done_at(line, "is without LOCK, because it makes files of the site");
+            }
             name if name.ends_with("_store") && &*first.bytes != b"off" => {
                 self.edits.replace(first, "off");
                 self.not_done_at(line, "is off, because it writes files of the site");
@@ -378,6 +390,10 @@ fn is_elsewhere(target: &[u8]) -> bool {
         || target.starts_with(b"syslog:")
         || target.starts_with(b"memory:")
         || target.starts_with(b"/dev/")
+}
+
+fn is_lock(word: &Word) -> bool {
+    word.bytes.eq_ignore_ascii_case(b"lock")
 }
 
 /// The directives that name folders for temporary files and have defaults.
