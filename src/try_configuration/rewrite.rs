@@ -169,7 +169,7 @@ impl Rewriter<'_> {
                 self.not_done_at(line, "is off, because it changes files of the site");
             }
             // LOCK makes a file where there is none.
-            "dav_ext_methods" if line.args.iter().any(|word| is_lock(word)) => {
+            "dav_ext_methods" if line.args.iter().any(is_lock) => {
                 let kept = line.args.iter().filter(|word| !is_lock(word));
                 let kept: Vec<_> = kept.map(Word::text).collect();
                 let kept = if kept.is_empty() {
