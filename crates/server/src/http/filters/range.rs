@@ -76,7 +76,9 @@ fn still_meant(request: &Request) -> bool {
     })
 }
 
-fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
+/// Makes a response of one part of this one, which is `size` bytes long, and says how to cut it out. The range
+/// lies within it.
+pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     response.status = 206;
     response.status_text = None;
     response.set(
@@ -90,7 +92,9 @@ fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     }
 }
 
-fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64) -> Cut {
+/// Makes a response of several parts of this one, which is `size` bytes long, and says how to cut them out.
+/// The ranges lie within it; the boundary is a number that the parts do not hold by chance.
+pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64) -> Cut {
     let mut delimiter = format!("\r\n--{boundary:020}").into_bytes();
     let closing = Bytes::from([&delimiter, &b"--\r\n"[..]].concat());
     delimiter.extend_from_slice(b"\r\n");
@@ -136,7 +140,7 @@ fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: u64)
 }
 
 /// Cuts the asked parts out of a body.
-pub(super) struct Cut {
+pub struct Cut {
     /// How much of the body has passed.
     offset: u64,
     parts: Parts,
@@ -167,7 +171,8 @@ impl Cut {
         }
     }
 
-    pub(super) fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+    /// Passes what is asked for of the next piece. Several parts need the whole body in one piece.
+    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         let length = match &piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
             Piece::File { length, .. } => *length,

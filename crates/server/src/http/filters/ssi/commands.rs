@@ -202,7 +202,10 @@ impl Processor {
             out.push(piece);
             return;
         };
-        while let Some(event) = self.reader.next(request, &mut input) {
+        while let Some(event) = self.reader.next(
+            &mut |mistake| log::error!(request, Error, "{mistake}"),
+            &mut input,
+        ) {
             match event {
                 Event::Text(text) if self.output => out.push(Piece::Bytes(text)),
                 Event::Text(text) if self.in_block => {

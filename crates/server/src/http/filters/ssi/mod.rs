@@ -6,7 +6,7 @@
 //! here until then.
 
 mod commands;
-mod reader;
+pub mod reader;
 mod value;
 
 use bytes::Bytes;

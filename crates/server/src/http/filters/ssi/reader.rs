@@ -1,10 +1,12 @@
 //! Finds commands in a body that comes in pieces: `<!--#name key="value" … -->`.
 //!
-//! What is accepted, and the words for what is not, are nginx's. It carries nothing out.
+//! What is accepted, and the words for what is not, are nginx's. It carries nothing out, and knows no
+//! request: its caller logs what it reports.
+
+use std::fmt;
 
 use bytes::Bytes;
 
-use crate::http::request::Request;
 use crate::log;
 
 /// What a command begins with, before its `#`.
@@ -18,21 +20,26 @@ const KEY_LENGTH_MAX: usize = 32;
 
 /// A command with its parameters as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Command {
+pub struct Command {
+    /// Its name, 1 to 32 bytes.
     pub name: Vec<u8>,
+    /// Names and values in the order in which they stand.
     pub parameters: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// What stands next in a body.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub enum Event {
     /// Text that is no command.
     Text(Bytes),
     /// A command.
     Command(Command),
-    /// What looked like a command and has a mistake, which has been logged.
+    /// What looked like a command and has a mistake, which has been reported.
     Mistake,
 }
+
+/// Takes the text of a mistake to the error log.
+pub type Report<'a> = dyn FnMut(fmt::Arguments<'_>) + 'a;
 
 /// Where in a command the reader is.
 ///
@@ -64,15 +71,15 @@ enum State {
 }
 
 /// Reads a body.
-pub(super) struct Reader {
+pub struct Reader {
     state: State,
     command: Command,
     value_length_max: usize,
 }
 
 impl Reader {
-    /// A reader whose commands' values are no longer than this.
-    pub(super) fn new(value_length_max: usize) -> Reader {
+    /// A reader whose commands' values are no longer than this, in bytes.
+    pub fn new(value_length_max: usize) -> Reader {
         Reader {
             state: State::Text(0),
             command: Command::default(),
@@ -82,7 +89,7 @@ impl Reader {
 
     /// The next of what stands in `input`, which is taken off it. `None` when all has been read; the
     /// beginning of what may be a command then stays in the reader.
-    pub(super) fn next(&mut self, request: &Request, input: &mut Bytes) -> Option<Event> {
+    pub fn next(&mut self, report: &mut Report<'_>, input: &mut Bytes) -> Option<Event> {
         if let State::Text(seen) = self.state
             && let Some(text) = self.text(seen, input)
         {
@@ -93,7 +100,7 @@ impl Reader {
                 State::End1 if byte == b'>' => Event::Command(std::mem::take(&mut self.command)),
                 State::WrongEnd1 if byte == b'>' => Event::Mistake,
                 state => {
-                    self.state = self.step(request, state, byte);
+                    self.state = self.step(report, state, byte);
                     continue;
                 }
             };
@@ -149,7 +156,7 @@ impl Reader {
     }
 
     /// One byte within a command.
-    fn step(&mut self, request: &Request, state: State, byte: u8) -> State {
+    fn step(&mut self, report: &mut Report<'_>, state: State, byte: u8) -> State {
         let space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
         match (state, byte) {
             (
@@ -165,7 +172,7 @@ impl Reader {
             }
             (State::Name | State::AfterValue, _) if space => State::BeforeKey,
             (State::Name | State::BeforeKey | State::AfterValue, b'-') => State::End0,
-            (State::Name, _) => self.name(request, byte),
+            (State::Name, _) => self.name(report, byte),
             (State::BeforeKey, _) => {
                 self.command.parameters.push((vec![byte], Vec::new()));
                 State::Key
@@ -173,23 +180,23 @@ impl Reader {
             (State::Key, _) if space => State::BeforeEquals,
             (State::Key | State::BeforeEquals, b'=') => State::BeforeValue,
             (State::Key, b'-') | (State::BeforeEquals, _) => {
-                self.wrong(request, byte, Place::AfterKey)
+                self.wrong(report, byte, Place::AfterKey)
             }
-            (State::Key, _) => self.key(request, byte),
+            (State::Key, _) => self.key(report, byte),
             (State::BeforeValue, b'"' | b'\'') => State::Value(byte),
-            (State::BeforeValue, _) => self.wrong(request, byte, Place::BeforeValue),
+            (State::BeforeValue, _) => self.wrong(report, byte, Place::BeforeValue),
             (State::Value(quote), _) if byte == quote => State::AfterValue,
-            (State::Value(quote), b'\\') => self.value(request, byte, State::Quoted(quote)),
+            (State::Value(quote), b'\\') => self.value(report, byte, State::Quoted(quote)),
             (State::Value(quote) | State::Quoted(quote), _) => {
-                self.value(request, byte, State::Value(quote))
+                self.value(report, byte, State::Value(quote))
             }
             (State::AfterValue, _) => {
-                self.wrong(request, byte, Place::AfterValue);
+                self.wrong(report, byte, Place::AfterValue);
                 State::Wrong
             }
             (State::End0, b'-') => State::End1,
             (State::End0 | State::End1, _) => {
-                self.wrong(request, byte, Place::End);
+                self.wrong(report, byte, Place::End);
                 State::Wrong
             }
             (State::Wrong, b'-') => State::WrongEnd0,
@@ -200,23 +207,21 @@ impl Reader {
         }
     }
 
-    fn name(&mut self, request: &Request, byte: u8) -> State {
+    fn name(&mut self, report: &mut Report<'_>, byte: u8) -> State {
         let name = &mut self.command.name;
         if name.len() < NAME_LENGTH_MAX {
             name.push(byte);
             return State::Name;
         }
-        log::error!(
-            request,
-            Error,
+        report(format_args!(
             "the \"{}{}...\" SSI command is too long while sending response to client",
             log::Printable(name),
             log::Printable(&[byte])
-        );
+        ));
         State::Wrong
     }
 
-    fn key(&mut self, request: &Request, byte: u8) -> State {
+    fn key(&mut self, report: &mut Report<'_>, byte: u8) -> State {
         let Some((key, _)) = self.command.parameters.last_mut() else {
             return State::Wrong; // a key has been begun
         };
@@ -224,18 +229,16 @@ impl Reader {
             key.push(byte);
             return State::Key;
         }
-        log::error!(
-            request,
-            Error,
+        report(format_args!(
             "too long \"{}{}...\" parameter in \"{}\" SSI command while sending response to client",
             log::Printable(key),
             log::Printable(&[byte]),
             log::Printable(&self.command.name)
-        );
+        ));
         State::Wrong
     }
 
-    fn value(&mut self, request: &Request, byte: u8, next: State) -> State {
+    fn value(&mut self, report: &mut Report<'_>, byte: u8, next: State) -> State {
         let Some((key, value)) = self.command.parameters.last_mut() else {
             return State::Wrong; // a parameter has been begun
         };
@@ -243,51 +246,41 @@ impl Reader {
             value.push(byte);
             return next;
         }
-        log::error!(
-            request,
-            Error,
+        report(format_args!(
             "too long \"{}{}...\" value of \"{}\" parameter in \"{}\" SSI command \
              while sending response to client",
             log::Printable(value),
             log::Printable(&[byte]),
             log::Printable(key),
             log::Printable(&self.command.name)
-        );
+        ));
         State::Wrong
     }
 
     /// A byte that does not belong where it stands.
-    fn wrong(&self, request: &Request, byte: u8, place: Place) -> State {
+    fn wrong(&self, report: &mut Report<'_>, byte: u8, place: Place) -> State {
         let (byte_text, name) = ([byte], &self.command.name);
         let (byte_text, name) = (log::Printable(&byte_text), log::Printable(name));
         let empty = (Vec::new(), Vec::new());
         let (key, value) = self.command.parameters.last().unwrap_or(&empty);
         let (key, value) = (log::Printable(key), log::Printable(value));
         match place {
-            Place::AfterKey => log::error!(
-                request,
-                Error,
+            Place::AfterKey => report(format_args!(
                 "unexpected \"{byte_text}\" symbol after \"{key}\" parameter in \"{name}\" SSI command \
                  while sending response to client"
-            ),
-            Place::BeforeValue => log::error!(
-                request,
-                Error,
+            )),
+            Place::BeforeValue => report(format_args!(
                 "unexpected \"{byte_text}\" symbol before value of \"{key}\" parameter in \"{name}\" \
                  SSI command while sending response to client"
-            ),
-            Place::AfterValue => log::error!(
-                request,
-                Error,
+            )),
+            Place::AfterValue => report(format_args!(
                 "unexpected \"{byte_text}\" symbol after \"{value}\" value of \"{key}\" parameter in \
                  \"{name}\" SSI command while sending response to client"
-            ),
-            Place::End => log::error!(
-                request,
-                Error,
+            )),
+            Place::End => report(format_args!(
                 "unexpected \"{byte_text}\" symbol in \"{name}\" SSI command \
                  while sending response to client"
-            ),
+            )),
         }
         if byte == b'-' {
             State::WrongEnd0

@@ -9,9 +9,9 @@
 mod credentials;
 mod des;
 mod md5;
-mod password;
+pub mod password;
 mod recent;
-mod users;
+pub mod users;
 
 pub use credentials::Credentials;
 pub use users::UserFiles;

@@ -32,7 +32,7 @@ pub(super) fn value_of(character: u8) -> Option<u32> {
 
 /// What comparing a password with a stored one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Check {
+pub enum Check {
     /// It fits.
     Right,
     /// It does not.
@@ -43,7 +43,7 @@ pub(super) enum Check {
 
 /// How a stored password was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
+pub enum Scheme {
     /// `{PLAIN}`: as it is.
     Plain,
     /// `{SHA}`: SHA-1.
@@ -68,7 +68,7 @@ pub(super) enum Scheme {
 
 impl Scheme {
     /// The scheme that a stored password names.
-    pub(super) fn of(stored: &[u8]) -> Scheme {
+    pub fn of(stored: &[u8]) -> Scheme {
         const NAMES: [(&[u8], Scheme); 13] = [
             (b"$apr1$", Scheme::Apache),
             (b"{PLAIN}", Scheme::Plain),
@@ -89,7 +89,7 @@ impl Scheme {
     }
 
     /// Whether hashing takes so long that other requests would notice.
-    pub(super) fn is_expensive(self) -> bool {
+    pub fn is_expensive(self) -> bool {
         !matches!(
             self,
             Scheme::Plain | Scheme::Sha | Scheme::SaltedSha | Scheme::Other
@@ -97,7 +97,7 @@ impl Scheme {
     }
 
     /// Whether the password is the stored one.
-    pub(super) fn verify(self, stored: &[u8], password: &[u8]) -> Check {
+    pub fn verify(self, stored: &[u8], password: &[u8]) -> Check {
         let right = match self {
             Scheme::Plain => equal(stored, &[b"{PLAIN}", password].concat()),
             Scheme::Sha => equal(stored, &labelled(b"{SHA}", &Sha1::digest(password))),

@@ -36,13 +36,13 @@ pub(super) enum ReadError {
 
 /// The users of one file.
 #[derive(Debug, Default)]
-pub(super) struct Users {
+pub struct Users {
     passwords: Map<Bytes, Bytes>,
 }
 
 impl Users {
     /// Reads lines of `name:password[:comment]`. Of several lines about one name the first counts.
-    fn parse(text: &Bytes) -> Users {
+    pub fn parse(text: &Bytes) -> Users {
         let mut users = Users::default();
         for line in text.split(|byte| *byte == b'\n') {
             if matches!(line.first(), None | Some(b'#' | b'\r')) {
@@ -64,7 +64,7 @@ impl Users {
     }
 
     /// The stored password of a user.
-    pub(super) fn password_of(&self, user: &[u8]) -> Option<&Bytes> {
+    pub fn password_of(&self, user: &[u8]) -> Option<&Bytes> {
         self.passwords.get(user)
     }
 }

@@ -1,9 +1,9 @@
 //! Replaces strings in responses: `sub_filter` and its family.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. Strings are found in any case and across the
-//! borders of pieces; of those that begin at one place, the one that is written first is taken. Nothing is
-//! kept of a body but the beginning of what may become a match. The search is Horspool's, over all strings
-//! at once.
+//! <https://nginx.org/en/docs/http/ngx_http_sub_module.html>. [`search`] finds the strings; here is what they
+//! come from and what stands for them.
+
+pub mod search;
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
 };
 
+use self::search::{Patterns, Search};
 use super::{MediaTypes, media_types};
 use crate::compile::{Compiler, Feature};
 use crate::http::output::Piece;
@@ -179,184 +180,64 @@ pub(super) fn begin(request: &mut Request) -> Option<Box<Substitute>> {
             response.remove(b"ETag");
         }
     }
-    Some(Box::new(Substitute {
-        used: vec![false; patterns.strings.len()],
-        replacements: vec![None; patterns.strings.len()],
-        patterns,
-        settings,
-        held: Vec::new(),
-    }))
-}
-
-/// Strings prepared for the search, in lower case.
-#[derive(Debug)]
-struct Patterns {
-    /// Each with the number of its directive.
-    strings: Vec<(usize, Bytes)>,
-    /// Length of the shortest, at least 1.
-    shortest: usize,
-    /// By a byte in lower case that stands where the shortest string would end: how far the next place is
-    /// at which one could end.
-    shifts: Box<[u8; 256]>,
-}
-
-impl Patterns {
-    /// `None` where there is nothing to look for.
-    fn new(strings: Vec<(usize, Bytes)>) -> Option<Patterns> {
-        let strings: Vec<(usize, Bytes)> = strings
-            .into_iter()
-            .filter(|(_, string)| !string.is_empty())
-            .map(|(at, string)| (at, string.to_ascii_lowercase().into()))
-            .collect();
-        let shortest = strings.iter().map(|(_, string)| string.len()).min()?;
-        let mut shifts = Box::new([u8::try_from(shortest).unwrap_or(u8::MAX); 256]);
-        for (_, string) in &strings {
-            let window = string.iter().take(shortest).rev();
-            for (distance, &byte) in (0..=u8::MAX).zip(window) {
-                let shift = &mut shifts[usize::from(byte)]; // any byte is an index of 256
-                *shift = distance.min(*shift);
-            }
-        }
-        Some(Patterns {
-            strings,
-            shortest,
-            shifts,
-        })
-    }
+    Some(Box::new(Substitute::new(settings, patterns)))
 }
 
 /// Replaces strings in one body.
 pub(super) struct Substitute {
     settings: Arc<Sub>,
-    patterns: Arc<Patterns>,
-    /// By string: whether it has been replaced.
-    used: Vec<bool>,
-    /// By string: its replacement, evaluated where it is first needed.
+    search: Search,
+    /// By directive: its replacement, evaluated where it is first needed.
     replacements: Vec<Option<Bytes>>,
-    /// The end of what came so far, where a string may begin. Shorter than the longest string.
-    held: Vec<u8>,
-}
-
-/// What the search comes to.
-#[derive(Debug, PartialEq, Eq)]
-enum Found {
-    /// A string stands here.
-    Match { start: usize, string: usize },
-    /// The text ends within what may be a string.
-    Partial { start: usize },
-    /// There is none.
-    Nothing,
 }
 
 impl Substitute {
+    fn new(settings: Arc<Sub>, patterns: Arc<Patterns>) -> Substitute {
+        Substitute {
+            search: Search::new(patterns, settings.once),
+            replacements: vec![None; settings.pairs.len()],
+            settings,
+        }
+    }
+
     /// Replaces what stands in one piece and in what was held back before it.
     pub(super) fn apply(&mut self, request: &mut Request, piece: Piece, out: &mut Vec<Piece>) {
-        let Piece::Bytes(mut text) = piece else {
-            if !matches!(piece, Piece::Flush) {
-                push(std::mem::take(&mut self.held).into(), out);
+        let (settings, replacements) = (&self.settings, &mut self.replacements);
+        let mut write = |bytes: Bytes| {
+            if !bytes.is_empty() {
+                out.push(Piece::Bytes(bytes));
             }
-            out.push(piece);
-            return;
         };
-        if !self.held.is_empty() {
-            let mut joined = std::mem::take(&mut self.held);
-            joined.extend_from_slice(&text);
-            text = joined.into();
-        }
-        let mut from = 0;
-        loop {
-            match self.search(&text, from) {
-                Found::Match { start, string } => {
-                    push(text.slice(from..start), out);
-                    push(self.replacement(request, string), out);
-                    from = start + self.length(string);
-                }
-                Found::Partial { start } => {
-                    push(text.slice(from..start), out);
-                    self.held.extend_from_slice(&text.slice(start..));
-                    return;
-                }
-                Found::Nothing => {
-                    push(text.slice(from..), out);
-                    return;
-                }
+        match piece {
+            Piece::Bytes(text) => {
+                let replacement = |at| replacement(settings, replacements, request, at);
+                self.search.apply(text, replacement, write);
+            }
+            Piece::Flush => out.push(piece),
+            Piece::File { .. } | Piece::Include(_) | Piece::Last => {
+                write(self.search.finish());
+                out.push(piece);
             }
         }
-    }
-
-    /// The leftmost place from `from` on where a string stands or may stand.
-    fn search(&self, text: &[u8], from: usize) -> Found {
-        let patterns = &self.patterns;
-        let mut end = from + patterns.shortest - 1;
-        while let Some(byte) = text.get(end) {
-            let shift = patterns.shifts[usize::from(byte.to_ascii_lowercase())]; // any byte is an index of 256
-            if shift > 0 {
-                end += usize::from(shift);
-                continue;
-            }
-            match self.at(text, end + 1 - patterns.shortest) {
-                Found::Nothing => end += 1,
-                found => return found,
-            }
-        }
-        // Here no string fits any more, but one may begin.
-        (end + 1 - patterns.shortest..text.len())
-            .map(|start| self.at(text, start))
-            .find(|found| *found != Found::Nothing)
-            .unwrap_or(Found::Nothing)
-    }
-
-    /// Which string begins at a place.
-    fn at(&self, text: &[u8], start: usize) -> Found {
-        let rest = text.get(start..).unwrap_or_default();
-        for (string, (_, pattern)) in self.patterns.strings.iter().enumerate() {
-            if self.settings.once && self.used.get(string) == Some(&true) {
-                continue;
-            }
-            let length = rest.len().min(pattern.len());
-            let (begun, wanted) = (rest.get(..length), pattern.get(..length));
-            if !begun
-                .zip(wanted)
-                .is_some_and(|(begun, wanted)| begun.eq_ignore_ascii_case(wanted))
-            {
-                continue;
-            }
-            return if length == pattern.len() {
-                Found::Match { start, string }
-            } else {
-                Found::Partial { start }
-            };
-        }
-        Found::Nothing
-    }
-
-    fn length(&self, string: usize) -> usize {
-        let strings = &self.patterns.strings;
-        strings.get(string).map_or(1, |(_, string)| string.len())
-    }
-
-    /// What stands for a string, which is used by that.
-    fn replacement(&mut self, request: &mut Request, string: usize) -> Bytes {
-        if let Some(used) = self.used.get_mut(string) {
-            *used = true;
-        }
-        if let Some(Some(known)) = self.replacements.get(string) {
-            return known.clone();
-        }
-        let directive = self.patterns.strings.get(string).map(|(at, _)| *at);
-        let pair = directive.and_then(|at| self.settings.pairs.get(at));
-        let value = pair.map_or_else(Bytes::new, |pair| pair.replacement.evaluate(request));
-        if let Some(slot) = self.replacements.get_mut(string) {
-            *slot = Some(value.clone());
-        }
-        value
     }
 }
 
-fn push(bytes: Bytes, out: &mut Vec<Piece>) {
-    if !bytes.is_empty() {
-        out.push(Piece::Bytes(bytes));
+/// What stands for the string of a directive.
+fn replacement(
+    settings: &Sub,
+    known: &mut [Option<Bytes>],
+    request: &mut Request,
+    directive: usize,
+) -> Bytes {
+    if let Some(Some(known)) = known.get(directive) {
+        return known.clone();
     }
+    let pair = settings.pairs.get(directive);
+    let value = pair.map_or_else(Bytes::new, |pair| pair.replacement.evaluate(request));
+    if let Some(slot) = known.get_mut(directive) {
+        *slot = Some(value.clone());
+    }
+    value
 }
 
 #[cfg(test)]
@@ -384,13 +265,7 @@ mod tests {
         };
         with_request(|request| {
             let patterns = settings.patterns(request).unwrap();
-            let mut substitute = Substitute {
-                used: vec![false; pairs.len()],
-                replacements: vec![None; pairs.len()],
-                patterns,
-                settings: Arc::new(settings),
-                held: Vec::new(),
-            };
+            let mut substitute = Substitute::new(Arc::new(settings), patterns);
             let mut out = Vec::new();
             for piece in text.as_bytes().chunks(step) {
                 let piece = Piece::Bytes(Bytes::copy_from_slice(piece));
