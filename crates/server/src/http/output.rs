@@ -268,13 +268,21 @@ async fn send_filtered(
 ) -> Result<(), Abort> {
     request.output_begun |= !matches!(piece, Piece::Flush | Piece::Last);
     let mut out = Vec::new();
-    filters.apply(request, piece, &mut out)?;
-    loop {
-        send_all(request, exchange, &mut out).await?;
-        if !filters.resume(request, &mut out) {
-            return Ok(());
+    let mut rest = Some(piece);
+    while let Some(mut piece) = rest.take() {
+        rest = filters.split(&mut piece);
+        filters.apply(request, piece, &mut out)?;
+        loop {
+            send_all(request, exchange, &mut out).await?;
+            if !filters.resume(request, &mut out) {
+                break;
+            }
+        }
+        if rest.is_some() {
+            engine::yield_now().await;
         }
     }
+    Ok(())
 }
 
 /// Sends what has passed the filters. Includes are started together and resolved in order.

@@ -33,6 +33,9 @@ use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Response;
 
+/// Bytes of gzip that are decompressed before what came of them is sent.
+const EXPANDED_AT_ONCE_MAX: usize = 1024;
+
 /// The filters that have something to do with a response's body.
 #[derive(Default)]
 pub struct Filters {
@@ -96,6 +99,17 @@ impl Filters {
                 out.push(piece);
                 Ok(())
             }
+        }
+    }
+
+    /// Splits a piece that would grow beyond measure at once: a few bytes of gzip can be a thousand times
+    /// as many of text. What is returned passes when the first part has been sent.
+    pub fn split(&self, piece: &mut Piece) -> Option<Piece> {
+        match piece {
+            Piece::Bytes(bytes) if self.gunzip.is_some() && bytes.len() > EXPANDED_AT_ONCE_MAX => {
+                Some(Piece::Bytes(bytes.split_off(EXPANDED_AT_ONCE_MAX)))
+            }
+            _ => None,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::uri::{Escape, escape};
 
-use super::reader::{Command, Event, Reader};
+use super::reader::{Command, Event, PARAMETERS_MAX, Reader};
 use super::value::{append, evaluate};
 use super::{Ssi, Stub};
 use crate::http::output::{Include, Piece, Purpose};
@@ -15,9 +15,6 @@ use crate::{log, regex};
 
 /// What stands where a command fails, until `config errmsg` says something else.
 const ERROR_MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
-
-/// Parameters of one command, as in nginx.
-const PARAMETERS_MAX: usize = 16;
 
 /// A command could not be carried out; why has been logged.
 #[derive(Debug)]

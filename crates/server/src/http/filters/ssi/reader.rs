@@ -18,6 +18,9 @@ const NAME_LENGTH_MAX: usize = 32;
 /// The longest name of a parameter, in bytes, as in nginx.
 const KEY_LENGTH_MAX: usize = 32;
 
+/// The most parameters of a command, as in nginx.
+pub(super) const PARAMETERS_MAX: usize = 16;
+
 /// A command with its parameters as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Command {
@@ -174,6 +177,8 @@ impl Reader {
             (State::Name | State::BeforeKey | State::AfterValue, b'-') => State::End0,
             (State::Name, _) => self.name(report, byte),
             (State::BeforeKey, _) => {
+                // One more than may be is enough to refuse them all.
+                self.command.parameters.truncate(PARAMETERS_MAX);
                 self.command.parameters.push((vec![byte], Vec::new()));
                 State::Key
             }
@@ -297,4 +302,23 @@ enum Place {
     BeforeValue,
     AfterValue,
     End,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_without_an_end_keeps_no_more_parameters_than_refuse_it() {
+        let mut reader = Reader::new(256);
+        let mut read = |text: &'static str| {
+            let mut input = Bytes::from_static(text.as_bytes());
+            assert_eq!(reader.next(&mut |_| {}, &mut input), None);
+        };
+        read("<!--#echo ");
+        for _ in 0..1000 {
+            read("a=\"x\" ");
+        }
+        assert_eq!(reader.command.parameters.len(), PARAMETERS_MAX + 1);
+    }
 }
