@@ -108,9 +108,11 @@ impl Server {
         Connection::open(self.port).expect("connect")
     }
 
+    /// Waits for the pid file, and not only for the socket: before it is there, a signal ends the program.
     fn wait_until_up(&mut self) {
         let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        let pid_file = self.prefix.join("logs/nginx.pid");
+        while !pid_file.exists() || TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let ended = self.child.try_wait().unwrap();
             let output = fs::read_to_string(self.prefix.join("output")).unwrap_or_default();
             assert!(
