@@ -22,11 +22,25 @@ const A: u16 = 1;
 const CNAME: u16 = 5;
 const AAAA: u16 = 28;
 
+/// A port that is free for UDP may be taken for TCP, so several are tried.
+fn bind() -> std::io::Result<(UdpSocket, TcpListener)> {
+    const ATTEMPTS: usize = 100;
+    let mut attempts = 0;
+    loop {
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        attempts += 1;
+        match TcpListener::bind(udp.local_addr()?) {
+            Ok(tcp) => return Ok((udp, tcp)),
+            Err(error) if attempts == ATTEMPTS => return Err(error),
+            Err(_) => {}
+        }
+    }
+}
+
 /// Starts it over UDP and TCP on the same port, which is returned. Its threads live as long as the test run.
 pub(crate) fn start() -> std::io::Result<u16> {
-    let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let (udp, tcp) = bind()?;
     let port = udp.local_addr()?.port();
-    let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     std::thread::spawn(move || {
         let mut asked = BTreeSet::new();
         let mut buffer = [0; 512];
