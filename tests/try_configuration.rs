@@ -18,16 +18,21 @@ struct Ports {
 }
 
 impl Ports {
+    /// Ports below those that the kernel gives to whoever asks for any, so that no other test gets them meanwhile.
     fn free() -> Ports {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        const BLOCKS: u32 = 500;
         loop {
-            let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-            let [one, other] = [one, other].map(|l| l.local_addr().unwrap().port());
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let block = (std::process::id() + number) % BLOCKS;
+            let old = 10_000 + 20 * block as u16;
+            let new = old + 20 * BLOCKS as u16;
             // The next two ports move as well in some tests.
-            if one.abs_diff(other) > 10 && one.max(other) < 65500 {
-                return Ports {
-                    old: one.min(other),
-                    new: one.max(other),
-                };
+            let is_free = |port: u16| {
+                (port..port + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+            };
+            if is_free(old) && is_free(new) {
+                return Ports { old, new };
             }
         }
     }
