@@ -145,7 +145,9 @@ fn a_worker_process_is_what_the_configuration_makes_of_it() {
         server.set_main("worker_priority 7;");
         server.configure(SITE);
         assert!(server.reload());
-        assert_ne!(server.worker(), Some(worker));
+        wait_until("the old one has ended", || {
+            server.worker().is_some_and(|now| now != worker)
+        });
         assert_eq!(server.connect().get("/a.txt").status, 200);
     });
 }
