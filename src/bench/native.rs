@@ -22,7 +22,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 pub(super) struct Options {
-    /// What to ask for: http://HOST[:PORT]/PATH or http://unix:/SOCKET:/PATH; several are asked for in turn
+    /// What to ask for: `http://HOST[:PORT]/PATH` or http://unix:/SOCKET:/PATH; several are asked for in turn
     #[arg(value_name = "URL", required_unless_present = "url_file")]
     urls: Vec<String>,
     /// A file of URLs, one a line, each with a weight behind it if it has another than 1

@@ -103,7 +103,7 @@ impl Conditions {
     }
 }
 
-/// Whether [`begin`] may change a response of the request's plan at all.
+/// Whether `begin` may change a response of the request's plan at all.
 pub fn may_apply(request: &Request) -> bool {
     BY_PREFERENCE.iter().any(|coding| {
         coding.conditions(request).enabled

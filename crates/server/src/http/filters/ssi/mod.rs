@@ -1,7 +1,7 @@
 //! Server side includes: `ssi` and its family.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssi_module.html>. [`reader`] finds commands in a body that comes
-//! in pieces, [`commands`] does what they say, [`value`] fills in variables. An `include` leaves the filter
+//! in pieces, `commands` does what they say, `value` fills in variables. An `include` leaves the filter
 //! as a piece that stands for a subrequest; where its end must be waited for, the rest of the body stays
 //! here until then.
 

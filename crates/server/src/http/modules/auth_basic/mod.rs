@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_auth_basic_module.html>. The file is followed without
 //! a reload ([`users`]). Passwords are checked in [`password`]; what takes long is done on a
 //! thread of the pool, and a password that was right a moment ago is not hashed again
-//! ([`recent`]). How the verdict combines with other checks (`satisfy`) is the access phase's
+//! (`recent`). How the verdict combines with other checks (`satisfy`) is the access phase's
 //! business.
 
 mod credentials;

@@ -3,7 +3,7 @@
 //! The directives are those of the well-known third-party module
 //! <https://github.com/leev/ngx_http_geoip2_module>; the file format is
 //! <https://maxmind.github.io/MaxMind-DB/>. Databases are read with the configuration and lie in
-//! memory; with `auto_reload` a changed file is read again beside the requests ([`database`]).
+//! memory; with `auto_reload` a changed file is read again beside the requests (`database`).
 
 mod database;
 

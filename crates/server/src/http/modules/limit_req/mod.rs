@@ -1,7 +1,7 @@
 //! `limit_req`: how many requests a second there may be for one key, as a leaky bucket.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_limit_req_module.html>. What a zone keeps stands in
-//! [`buckets`]. Requests are counted in thousandths, as in nginx, so that rates below one a second
+//! `buckets`. Requests are counted in thousandths, as in nginx, so that rates below one a second
 //! are exact and results are the same.
 
 mod buckets;
