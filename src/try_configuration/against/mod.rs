@@ -22,7 +22,7 @@ use compare::{Comparison, Side};
 #[derive(clap::Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// Send the requests of an access log to this server, too (`http://HOST[:PORT])`, print where
+    /// Send the requests of an access log to this server, too (`http://HOST[:PORT]`), print where
     /// the answers differ, and end: with 0 where none does, 1 where one does, 2 where it could not
     /// be found out
     #[arg(long, value_name = "URL")]
