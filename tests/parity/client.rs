@@ -136,6 +136,11 @@ pub(crate) fn converse(
 
 /// One request on a connection of its own, for which only the status matters.
 pub(crate) fn status_of(address: &str, path: &str) -> Result<u16, String> {
+    ask(address, path).map(|seen| seen.responses.last().map_or(0, Response::status))
+}
+
+/// One request on a connection of its own.
+pub(crate) fn ask(address: &str, path: &str) -> Result<Conversation, String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let case = Case {
         steps: vec![
@@ -148,7 +153,6 @@ pub(crate) fn status_of(address: &str, path: &str) -> Result<u16, String> {
         ..Case::default()
     };
     converse(address, &case, Path::new(""), || Ok(()))
-        .map(|seen| seen.responses.last().map_or(0, Response::status))
 }
 
 /// Puts a new file in the old one's place in one step. It is an hour younger than the fixture.

@@ -339,10 +339,11 @@ fn observe_all(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Tran
         if case.timed {
             wait_for_an_early_moment();
         }
+        let before = server.connection_number()?;
         let text = client::converse(&address, &case, &server.prefix.join("www"), || {
             server.pass_the_loop()
         })
-        .and_then(|seen| observe::observe(&mut server, &case, &seen));
+        .and_then(|seen| observe::observe(&mut server, &case, &seen, before));
         transcript.push(
             &case.name,
             text.map_err(|message| format!("{}: {message}", case.name))?,

@@ -14,11 +14,12 @@ use crate::server::Server;
 /// Bodies up to this length are shown whole.
 const BODY_SHOWN_MAX: usize = 4096;
 
-/// The observation of one case, line by line.
+/// The observation of one case, line by line. `before` is the number of the last connection before its.
 pub(crate) fn observe(
     server: &mut Server,
     case: &Case,
     seen: &Conversation,
+    before: u64,
 ) -> Result<String, String> {
     let names = Names::new(server, seen);
     let mut lines = Vec::new();
@@ -48,7 +49,7 @@ pub(crate) fn observe(
         .iter()
         .filter(|response| response.status() >= 200)
         .map(|response| response.wire_length);
-    for (log, line) in settled_log_lines(server, seen)? {
+    for (log, line) in settled_log_lines(server, seen, before)? {
         lines.extend(log_line(&log, &line, &names, &mut wire_lengths));
     }
     let text = lines
@@ -66,12 +67,13 @@ pub(crate) fn observe(
 fn settled_log_lines(
     server: &mut Server,
     seen: &Conversation,
+    before: u64,
 ) -> Result<Vec<(String, String)>, String> {
     server.pass_the_loop()?;
     server.pass_the_loop()?;
     let mut lines = server.new_log_lines();
     let start = Instant::now();
-    while let Some(patience) = missing(&lines, server, seen)
+    while let Some(patience) = missing(&lines, server, seen, before + 1)
         && start.elapsed() < patience
     {
         std::thread::sleep(Duration::from_millis(5));
@@ -81,19 +83,28 @@ fn settled_log_lines(
     let of_master = |line: &str| {
         line.contains("[notice]") && (line.contains("worker process") || line.contains(": signal "))
     };
-    lines.retain(|(_, line)| !of_master(line));
+    // A note on the end of a connection that an earlier case made has come too late for that one.
+    let of_earlier = |line: &str| closed_connection(line).is_some_and(|number| number <= before);
+    lines.retain(|(_, line)| !of_master(line) && !of_earlier(line));
     lines.sort_by(|a, b| a.0.cmp(&b.0)); // stable: the order within a log stays
     Ok(lines)
 }
 
 /// How long it is worth to wait for lines that may still come; nothing if all are there.
-fn missing(lines: &[(String, String)], server: &Server, seen: &Conversation) -> Option<Duration> {
+///
+/// `own` is the number of the case's first connection.
+fn missing(
+    lines: &[(String, String)],
+    server: &Server,
+    seen: &Conversation,
+    own: u64,
+) -> Option<Duration> {
     // Where notes are logged there is one about every connection that the client closes. On a busy
     // machine the server may learn of that later than of the next connection.
     let closed = || {
         lines
             .iter()
-            .any(|(log, line)| log == "error.log" && line.contains(" closed "))
+            .any(|(log, line)| log == "error.log" && closed_connection(line) == Some(own))
     };
     if server.logs_notes && seen.ending == Ending::Kept && !seen.responses.is_empty() && !closed() {
         return Some(Duration::from_millis(400));
@@ -105,6 +116,13 @@ fn missing(lines: &[(String, String)], server: &Server, seen: &Conversation) -> 
         .count();
     let logged = lines.iter().filter(|(log, _)| log == "access.log").count();
     (logged < answers).then(|| Duration::from_millis(20))
+}
+
+/// The connection that a line says the client has closed: `… [info] 12#13: *14 client 127.0.0.1 closed …`.
+fn closed_connection(line: &str) -> Option<u64> {
+    let (_, rest) = line.split_once("[info] ")?;
+    let (number, text) = rest.split_once(": *")?.1.split_once(' ')?;
+    text.contains(" closed ").then(|| number.parse().ok())?
 }
 
 fn render_response(response: &Response, names: &Names, lines: &mut Vec<String>) {

@@ -170,6 +170,16 @@ impl Server {
         }
     }
 
+    /// The number of the youngest connection. The next one gets the number after it.
+    pub(crate) fn connection_number(&self) -> Result<u64, String> {
+        let seen = client::ask(&self.address(Some("@SENTINEL@")), "/connection")?;
+        let body = seen.responses.last().map(|last| last.body.as_slice());
+        std::str::from_utf8(body.unwrap_or_default())
+            .ok()
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| format!("the server gives no number: {}", self.output()))
+    }
+
     /// What has been appended to each file of the log folder since the last call.
     pub(crate) fn new_log_lines(&mut self) -> Vec<(String, String)> {
         let mut logs: Vec<String> = fs::read_dir(self.prefix.join("logs"))
@@ -328,7 +338,8 @@ fn configuration(program: &Program, file: &CaseFile) -> String {
         conf.push_str("fastcgi_temp_path temp/fastcgi;\nuwsgi_temp_path temp/uwsgi;\nscgi_temp_path temp/scgi;\n");
     }
     conf.push_str(
-        "server { listen 127.0.0.1:@SENTINEL@; access_log off; location / { return 204; } }\n",
+        "server { listen 127.0.0.1:@SENTINEL@; access_log off;\n\
+         location / { return 204; } location = /connection { return 200 $connection; } }\n",
     );
     conf.push_str(&file.http);
     conf.push_str("}\n");
