@@ -291,6 +291,29 @@ fn sockets_sources_and_files_of_urls() {
     let mixed = report(&["--url-file", file.to_str().unwrap(), "-n", "200"]);
     let seldom = number(&mixed, "status");
     assert!((1.0..60.0).contains(&seldom), "{mixed}");
+
+    // A single connection at a time comes to every server where each request has one of its own.
+    let two = [
+        &*answering(GOOD),
+        &*answering(b"HTTP/1.1 201 Yes\r\nContent-Length: 0\r\n\r\n"),
+    ];
+    let options = [
+        "-c",
+        "1",
+        "-n",
+        "100",
+        "--new-connections",
+        "--think-time",
+        "1ms",
+    ];
+    let both = report(&[&two[..], &options].concat());
+    assert!(
+        number(&both, "200") > 10.0 && number(&both, "201") > 10.0,
+        "{both}"
+    );
+    let output = bench(&[&two[..], &["-c", "1", "-n", "4"]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("1 connections for 2 servers"), "{errors}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

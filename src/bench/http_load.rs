@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::EngineKind;
-use load::plan::{Arrivals, Expect, Length, Request, Server, Spacing};
+use load::plan::{Arrivals, Expect, Length, Order, Request, Server, Spacing};
 use load::tally::Failure;
 use load::{Outcome, Plan, Sample, Target, machine};
 use process::Interrupt;
@@ -103,6 +103,7 @@ fn plan(arguments: &[OsString]) -> Result<Plan, String> {
     }
     Ok(Plan {
         servers,
+        order: Order::Random,
         connections: parallel.map_or(PARALLEL_BY_RATE, |parallel| parallel as usize),
         threads: 1,
         length,
@@ -111,6 +112,7 @@ fn plan(arguments: &[OsString]) -> Result<Plan, String> {
         new_connections: true,
         ramp: Duration::ZERO,
         think_time: Duration::ZERO,
+        random_think_time: false,
         arrivals: rate.map(|rate| Arrivals {
             rate: rate.into(),
             spacing: Spacing::Constant,

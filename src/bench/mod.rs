@@ -3,6 +3,8 @@
 pub(crate) mod ab;
 pub(crate) mod http_load;
 mod native;
+mod options;
+mod progress;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use engine::net::{self, Stream};
 use engine::select::{Either, either};
 
-use crate::plan::{Plan, Request, Server};
+use crate::plan::{Order, Plan, Request, Server};
 use crate::response::{Answer, Reader};
 use crate::run::{Sample, Thread};
 use crate::schedule::Random;
@@ -47,7 +47,8 @@ pub(crate) struct Client {
     server: usize,
     source: Option<IpAddr>,
     random: Random,
-    weights: u64,
+    /// The place of the next request in the list of [`Order::InTurn`].
+    place: usize,
     reader: Reader,
     pending: VecDeque<Pending>,
     /// How long connecting took, until the first request is sent.
@@ -67,19 +68,14 @@ impl Client {
     pub(crate) fn new(thread: Rc<Thread>, number: usize) -> Client {
         let plan = thread.plan();
         let server = number % plan.servers.len();
-        let requests = &plan.servers[server].requests;
-        let weights = requests
-            .iter()
-            .map(|request| u64::from(request.weight))
-            .sum();
         Client {
             server,
+            place: first_place(&plan, server, number),
             source: plan
                 .sources
                 .get(number % plan.sources.len().max(1))
                 .copied(),
             random: Random::new(plan.seed ^ (number as u64 + 1)),
-            weights,
             reader: Reader::new(plan.expect, plan.samples),
             pending: VecDeque::with_capacity(plan.pipeline),
             connect: Duration::ZERO,
@@ -93,6 +89,9 @@ impl Client {
         while let Some(start) = self.thread.start().await {
             self.pending.clear();
             self.reader = Reader::new(plan.expect, plan.samples);
+            if plan.new_connections && plan.servers.len() > 1 {
+                self.server = self.next_server(&plan);
+            }
             match self.connect(&plan).await {
                 Ok(stream) => {
                     if let End::Finished = self.converse(&plan, &stream, start).await {
@@ -103,6 +102,9 @@ impl Client {
                     self.thread.fail(start, failure);
                     engine::sleep(RETRY_PAUSE).await;
                 }
+            }
+            if !plan.think_time.is_zero() {
+                engine::sleep(self.pause(&plan)).await;
             }
         }
     }
@@ -119,6 +121,18 @@ impl Client {
                 Ok(stream)
             }
             Err(error) => Err(connect_failure(&error)),
+        }
+    }
+
+    /// Whom the next connection is for, where it is for one request.
+    fn next_server(&mut self, plan: &Plan) -> usize {
+        match plan.order {
+            Order::InTurn => {
+                let server = self.place % plan.servers.len();
+                self.place = self.place.wrapping_add(1);
+                server
+            }
+            Order::Random => self.thread.weights().servers.pick(&mut self.random),
         }
     }
 
@@ -260,10 +274,11 @@ impl Client {
         if plan.think_time.is_zero() && plan.arrivals.is_none() {
             return self.thread.start().await;
         }
+        let pause = self.pause(&plan);
         let thread = Rc::clone(&self.thread);
         let start = async {
             if !plan.think_time.is_zero() {
-                engine::sleep(plan.think_time).await;
+                engine::sleep(pause).await;
             }
             thread.start().await
         };
@@ -290,11 +305,34 @@ impl Client {
         }
     }
 
+    /// How long to think before the next request.
+    fn pause(&mut self, plan: &Plan) -> Duration {
+        match plan.random_think_time {
+            true => plan.think_time.mul_f64(self.random.fraction()),
+            false => plan.think_time,
+        }
+    }
+
+    /// Which of the server's requests comes next.
+    fn next_request(&mut self, order: Order, requests: &[Request]) -> usize {
+        match order {
+            Order::InTurn => {
+                let place = self.place % requests.len();
+                self.place = self.place.wrapping_add(1);
+                place
+            }
+            Order::Random => {
+                let weights = self.thread.weights().requests.get(self.server);
+                weights.map_or(0, |weights| weights.pick(&mut self.random))
+            }
+        }
+    }
+
     fn send(&mut self, plan: &Plan, stream: &Stream, start: Instant) {
         let requests = &self.server(plan).requests;
         let request = match &requests[..] {
             [only] => only,
-            _ => weighted(requests, self.random.below(self.weights)),
+            _ => &requests[self.next_request(plan.order, requests)],
         };
         // In the open loop the start may be long ago, because no connection was free.
         let sent = if plan.arrivals.is_some() {
@@ -315,18 +353,13 @@ impl Client {
     }
 }
 
-/// The request at `place` of the sum of all weights.
-fn weighted(requests: &[Request], mut place: u64) -> &Request {
-    let mut found = &requests[0];
-    for request in requests {
-        found = request;
-        let weight = u64::from(request.weight);
-        if place < weight {
-            break;
-        }
-        place -= weight;
-    }
-    found
+/// Where connection `number` begins in the list, so that all of it is asked for from the beginning.
+fn first_place(plan: &Plan, server: usize, number: usize) -> usize {
+    let list = match plan.new_connections && plan.servers.len() > 1 {
+        true => plan.servers.len(),
+        false => plan.servers[server].requests.len(),
+    };
+    (number + 1) * (list / plan.connections.max(1))
 }
 
 fn wrong_length(answer: Answer) -> Answer {

@@ -131,6 +131,13 @@ fn warnings(plan: &Plan, facts: &Facts) -> Vec<String> {
             "{connections} connections need more descriptors than the {descriptors} that this process may have (ulimit -n)"
         ));
     }
+    if connections < plan.servers.len() as u64 && !plan.new_connections {
+        warnings.push(format!(
+            "{connections} connections for {} servers: those behind get no load; give more connections, or \
+             --new-connections",
+            plan.servers.len()
+        ));
+    }
     let inet = plan
         .servers
         .iter()
@@ -187,7 +194,7 @@ pub fn limits(outcome: &Outcome) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Expect, Length, Server};
+    use crate::plan::{Expect, Length, Order, Server};
     use engine::EngineKind;
     use engine::net::Address;
 
@@ -198,6 +205,7 @@ mod tests {
                 address: Address::Inet(address),
                 requests: Vec::new(),
             }],
+            order: Order::Random,
             connections,
             threads: 1,
             length: Length::Requests(1),
@@ -206,6 +214,7 @@ mod tests {
             new_connections: false,
             ramp: Duration::ZERO,
             think_time: Duration::ZERO,
+            random_think_time: false,
             arrivals: None,
             timeout: Duration::from_secs(1),
             expect: Expect::default(),

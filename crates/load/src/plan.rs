@@ -15,8 +15,11 @@ pub const PIPELINE_MAX: usize = 1024;
 /// Everything about a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask. Connections are dealt to them in turn; there is at least one.
+    /// Whom to ask; there is at least one. Connections are dealt to them in turn, and where every request has one of its
+    /// own, by the weight of what each is asked for.
     pub servers: Vec<Server>,
+    /// Which request comes next.
+    pub order: Order,
     /// How many connections are open at the same time; at least one.
     pub connections: usize,
     /// How many threads drive them; at least one, at most one a connection.
@@ -33,6 +36,8 @@ pub struct Plan {
     pub ramp: Duration,
     /// How long a connection waits between a response and its next request; of the closed loop only.
     pub think_time: Duration,
+    /// It waits a random part of that time instead, each as likely as any other.
+    pub random_think_time: bool,
     /// Requests start at moments of their own, whatever the server does: the open loop. `None` is the closed one.
     pub arrivals: Option<Arrivals>,
     /// How long a connection attempt may take, and a request from its sending to the end of its response.
@@ -47,6 +52,16 @@ pub struct Plan {
     pub seed: u64,
     /// Keep a [`Sample`](crate::Sample) of every request, 48 bytes each.
     pub samples: bool,
+}
+
+/// Which request a connection sends next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// A random one, by weight.
+    Random,
+    /// The one behind the last in the list, whatever it weighs. Connections begin at places of their own. Where every
+    /// request has a connection of its own, the list is that of the servers.
+    InTurn,
 }
 
 /// When a run ends.
@@ -104,7 +119,7 @@ impl Expect {
 pub struct Server {
     /// Where to connect to.
     pub address: Address,
-    /// What to ask for, in turn by weight; at least one.
+    /// What to ask for; at least one.
     pub requests: Vec<Request>,
 }
 

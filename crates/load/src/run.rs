@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::machine::Busy;
 use crate::plan::{Length, Plan};
 use crate::response::Answer;
-use crate::schedule::Pace;
+use crate::schedule::{Pace, Weights};
 use crate::tally::{Failure, Tally, record};
 
 /// How often a thread looks up whether it is to stop, and tells how far it is.
@@ -309,6 +309,7 @@ async fn drive(
 /// What all connections of one thread share.
 pub(crate) struct Thread {
     plan: Arc<Plan>,
+    weights: PlanWeights,
     tally: RefCell<Tally>,
     intervals: RefCell<Intervals>,
     kept: RefCell<Kept>,
@@ -329,6 +330,27 @@ pub(crate) struct Thread {
     parallel: Cell<u64>,
     over: Cell<bool>,
     main: RefCell<Option<Waker>>,
+}
+
+/// How likely each server and each of its requests is.
+pub(crate) struct PlanWeights {
+    pub(crate) servers: Weights,
+    /// By server.
+    pub(crate) requests: Vec<Weights>,
+}
+
+impl PlanWeights {
+    fn new(plan: &Plan) -> PlanWeights {
+        let requests: Vec<Weights> = plan
+            .servers
+            .iter()
+            .map(|server| Weights::new(server.requests.iter().map(|r| u64::from(r.weight))))
+            .collect();
+        PlanWeights {
+            servers: Weights::new(requests.iter().map(Weights::total)),
+            requests,
+        }
+    }
 }
 
 /// What is kept of single requests.
@@ -387,6 +409,7 @@ impl Thread {
         };
         Thread {
             plan: Arc::clone(plan),
+            weights: PlanWeights::new(plan),
             tally: RefCell::default(),
             intervals: RefCell::default(),
             kept: RefCell::default(),
@@ -406,6 +429,10 @@ impl Thread {
             over: Cell::new(false),
             main: RefCell::default(),
         }
+    }
+
+    pub(crate) fn weights(&self) -> &PlanWeights {
+        &self.weights
     }
 
     pub(crate) fn plan(&self) -> Arc<Plan> {

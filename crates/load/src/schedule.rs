@@ -40,6 +40,31 @@ impl Random {
     }
 }
 
+/// Weights of things in a list, added up, so that one is found in few steps however many there are.
+#[derive(Debug)]
+pub(crate) struct Weights(Vec<u64>);
+
+impl Weights {
+    pub(crate) fn new(weights: impl Iterator<Item = u64>) -> Weights {
+        let sum = |sum: &mut u64, weight: u64| {
+            *sum = sum.saturating_add(weight);
+            Some(*sum)
+        };
+        Weights(weights.scan(0, sum).collect())
+    }
+
+    /// The sum of all.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.last().copied().unwrap_or_default()
+    }
+
+    /// The place of one of them, each as likely as its weight says; 0 where there is none.
+    pub(crate) fn pick(&self, random: &mut Random) -> usize {
+        let drawn = random.below(self.total());
+        self.0.partition_point(|sum| *sum <= drawn)
+    }
+}
+
 /// The moments at which requests are to start, counted from the beginning.
 #[derive(Debug)]
 struct Moments {
@@ -173,6 +198,20 @@ mod tests {
         let expected = [6_457_827_717_110_365_317_u64, 3_203_168_211_198_807_973];
         assert_eq!([random.next(), random.next()], expected);
         assert!((0..1000).all(|_| random.below(7) < 7 && random.fraction() < 1.0));
+    }
+
+    #[test]
+    fn what_weighs_more_comes_more_often() {
+        let weights = Weights::new([1, 0, 9].into_iter());
+        let mut random = Random::new(7);
+        let mut counts = [0; 3];
+        for _ in 0..10_000 {
+            counts[weights.pick(&mut random)] += 1;
+        }
+        assert_eq!((weights.total(), counts[1]), (10, 0));
+        // 1,000 are expected, with a standard deviation of 30.
+        assert!((850..1150).contains(&counts[0]), "{counts:?}");
+        assert_eq!(Weights::new([].into_iter()).pick(&mut random), 0);
     }
 
     #[test]

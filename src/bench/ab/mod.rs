@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::EngineKind;
-use load::plan::{Expect, Length, Request, Server};
+use load::plan::{Expect, Length, Order, Request, Server};
 use load::tally::Failure;
 use load::{Outcome, Plan, Target, machine};
 use process::Interrupt;
@@ -161,6 +161,7 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
                 weight: 1,
             }],
         }],
+        order: Order::Random,
         connections: usize::try_from(flags.concurrency).unwrap_or(usize::MAX),
         threads: 1,
         length: Length::Requests(flags.requests),
@@ -169,6 +170,7 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
         new_connections: !flags.keep_alive,
         ramp: Duration::ZERO,
         think_time: Duration::ZERO,
+        random_think_time: false,
         arrivals: None,
         timeout: flags.timeout,
         expect: Expect {
