@@ -2,23 +2,32 @@
 //!
 //! A [`Buffer`] is plain memory from the allocator. Giving it back puts it in the store of the thread that drops it,
 //! whichever thread that is, as long as the store has room and the sizes agree. An idle connection holds none.
+//!
+//! Memory is not cleared before the kernel writes to it: to clear it would touch all pages of a buffer that mostly holds
+//! a request of a few hundred bytes.
+#![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use base::limits::{RECEIVE_BUFFER_SIZE_DEFAULT, SPARE_BUFFERS_MAX};
 use bytes::Bytes;
 
+/// What a buffer is made of: bytes that nobody may have written yet.
+pub(crate) type Memory = Box<[MaybeUninit<u8>]>;
+
 thread_local! {
     static SIZE: Cell<usize> = const { Cell::new(RECEIVE_BUFFER_SIZE_DEFAULT) };
-    static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one means end of input.
 #[derive(Default)]
 pub struct Buffer {
-    memory: Box<[u8]>,
+    memory: Memory,
     start: u32,
+    /// All bytes before this one have been written; never beyond the memory, never raised.
     end: u32,
 }
 
@@ -32,11 +41,40 @@ impl Buffer {
     /// A buffer that holds a copy of `bytes`.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Buffer {
-        Buffer::filled(bytes.into(), bytes.len())
+        let mut memory = Box::new_uninit_slice(bytes.len());
+        memory.write_copy_of_slice(bytes);
+        // SAFETY: all of it has just been written.
+        unsafe { Buffer::filled(memory, bytes.len()) }
+    }
+
+    /// Takes memory and lets `receive` write to it, which returns what it has written, from the start on. Where that
+    /// is nothing, or an error, the memory goes back at once.
+    pub(crate) fn receive<E>(
+        receive: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<&mut [u8], E>,
+    ) -> Result<Buffer, E> {
+        let mut memory = take();
+        let start = memory.as_ptr().cast::<u8>();
+        let count = match receive(&mut memory) {
+            Ok(written) if std::ptr::eq(written.as_ptr(), start) => written.len(),
+            Ok(_) => 0,
+            Err(error) => {
+                give(memory);
+                return Err(error);
+            }
+        };
+        if count == 0 {
+            give(memory);
+            return Ok(Buffer::empty());
+        }
+        // SAFETY: there are so many bytes that can be read as such at the start of the memory.
+        Ok(unsafe { Buffer::filled(memory, count) })
     }
 
     /// Wraps `memory`, whose first `length` bytes a peer has filled.
-    pub(crate) fn filled(memory: Box<[u8]>, length: usize) -> Buffer {
+    ///
+    /// # Safety
+    /// As many bytes at its start as `length` says have been written.
+    pub(crate) unsafe fn filled(memory: Memory, length: usize) -> Buffer {
         let end = length.min(memory.len());
         Buffer {
             memory,
@@ -86,9 +124,12 @@ impl Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.memory
+        let bytes = self
+            .memory
             .get(self.start as usize..self.end as usize)
-            .unwrap_or_default()
+            .unwrap_or_default();
+        // SAFETY: the bytes before `end` have been written, as `filled` demands.
+        unsafe { bytes.assume_init_ref() }
     }
 }
 
@@ -123,15 +164,15 @@ pub(crate) fn size() -> usize {
 }
 
 /// Memory for one receive: a spare piece, or a new one.
-pub(crate) fn take() -> Box<[u8]> {
+pub(crate) fn take() -> Memory {
     match SPARE.with_borrow_mut(Vec::pop) {
         Some(memory) => memory,
-        None => vec![0; SIZE.get()].into_boxed_slice(),
+        None => Box::new_uninit_slice(SIZE.get()),
     }
 }
 
 /// Gives memory back to the thread's store, or to the allocator when the store is full or the size is another.
-pub(crate) fn give(memory: Box<[u8]>) {
+pub(crate) fn give(memory: Memory) {
     if memory.is_empty() {
         return;
     }
@@ -157,7 +198,8 @@ mod tests {
         set_size(1024);
         let memory = take();
         let address = memory.as_ptr();
-        let buffer = Buffer::filled(memory, 10);
+        // SAFETY: nobody reads it.
+        let buffer = unsafe { Buffer::filled(memory, 10) };
         assert_eq!((buffer.len(), spares()), (10, 0));
         drop(buffer);
         assert_eq!(spares(), 1);
@@ -169,8 +211,9 @@ mod tests {
     fn shared_bytes_keep_the_memory_until_the_last_slice_is_gone() {
         set_size(1024);
         let mut memory = take();
-        memory[..5].copy_from_slice(b"hello");
-        let mut buffer = Buffer::filled(memory, 5);
+        memory[..5].write_copy_of_slice(b"hello");
+        // SAFETY: five bytes have been written.
+        let mut buffer = unsafe { Buffer::filled(memory, 5) };
         buffer.advance(1);
         let bytes = buffer.into_bytes();
         let slice = bytes.slice(1..3);
@@ -199,7 +242,7 @@ mod tests {
         let taken: Vec<_> = (0..SPARE_BUFFERS_MAX * 2).map(|_| take()).collect();
         taken.into_iter().for_each(give);
         assert_eq!(spares(), SPARE_BUFFERS_MAX);
-        give(vec![0; 999].into_boxed_slice());
+        give(Box::new_uninit_slice(999));
         assert_eq!(spares(), SPARE_BUFFERS_MAX);
     }
 }

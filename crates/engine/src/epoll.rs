@@ -531,30 +531,19 @@ fn cancelled() -> io::Error {
 
 /// One receive; `None` when nothing is there.
 fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
-    let mut memory = buffer::take();
     loop {
-        let result = rustix::net::recv(
-            sys::borrow(source.socket),
-            &mut *memory,
-            RecvFlags::DONTWAIT,
-        );
+        let result = Buffer::receive(|memory| {
+            rustix::net::recv(sys::borrow(source.socket), memory, RecvFlags::DONTWAIT)
+                .map(|((written, _), _)| written)
+        });
         match result {
-            Ok((count, _)) => {
+            Ok(buffer) => {
                 // Less than was asked for: the socket is empty now, and the next bytes will be an edge.
-                source.readable = source.ended || count == memory.len();
-                return Some(Ok(match count {
-                    0 => {
-                        buffer::give(memory);
-                        Buffer::empty()
-                    }
-                    _ => Buffer::filled(memory, count),
-                }));
+                source.readable = source.ended || buffer.len() == buffer::size();
+                return Some(Ok(buffer));
             }
             Err(Errno::INTR) => {}
-            Err(error) => {
-                buffer::give(memory);
-                return (error != Errno::AGAIN).then(|| Err(error.into()));
-            }
+            Err(error) => return (error != Errno::AGAIN).then(|| Err(error.into())),
         }
     }
 }

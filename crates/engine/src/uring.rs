@@ -14,6 +14,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -884,7 +885,7 @@ struct BufferRing {
     /// Bytes of each buffer.
     size: u32,
     /// By buffer number: memory that the kernel may write to. Raw, because ours it is only after it came back.
-    memory: Vec<*mut u8>,
+    memory: Vec<*mut MaybeUninit<u8>>,
 }
 
 impl BufferRing {
@@ -928,7 +929,7 @@ impl BufferRing {
 
     /// Puts fresh memory into the ring as number `id`; the kernel sees it after [`publish`](Self::publish).
     fn provide(&mut self, id: u16) {
-        let memory = Box::into_raw(buffer::take()).cast::<u8>();
+        let memory = Box::into_raw(buffer::take()).cast::<MaybeUninit<u8>>();
         self.memory[usize::from(id)] = memory;
         let index = usize::from(self.tail & (self.count - 1));
         // SAFETY: the index is below `count`, and the kernel does not read the entry before the tail moves past it.
@@ -957,7 +958,8 @@ impl BufferRing {
         // replaces it, so it is made into a box once.
         let filled = unsafe { Box::from_raw(whole) };
         self.provide(id);
-        Buffer::filled(filled, length)
+        // SAFETY: the kernel says that it has written that many bytes; `filled` keeps to the memory's end.
+        unsafe { Buffer::filled(filled, length) }
     }
 
     /// Gives all memory up, because the kernel may still write to it.

@@ -239,11 +239,11 @@ impl Sim {
     }
 
     fn receive(&mut self, socket: RawFd) -> Option<Outcome> {
-        let mut memory = buffer::take();
+        let mut memory = vec![0; buffer::size()];
         let result = self.network.borrow_mut().receive(socket, &mut memory);
         Some(Outcome::Received(match result.transpose()? {
             Ok(0) => Ok(Buffer::empty()),
-            Ok(count) => Ok(Buffer::filled(memory, count)),
+            Ok(count) => Ok(Buffer::copy_of(&memory[..count])),
             Err(error) => Err(error),
         }))
     }
