@@ -3,16 +3,19 @@
 //! The expected texts were printed by nginx 1.31 for the same arguments and files; only the name
 //! in front differs.
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take that is not being timed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A prefix folder of its own.
 struct Prefix(PathBuf);
@@ -251,11 +254,7 @@ fn the_manual_knows_near_names() {
 
 #[test]
 fn one_life() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = port::free_port();
     let conf = |answer: &str| {
         format!(
             "pid PREFIX/nginx.pid;\nerror_log PREFIX/error.log notice;\nevents {{}}\nhttp {{\n\
@@ -290,7 +289,6 @@ fn one_life() {
         .unwrap()
         .1;
     std::thread::sleep(Duration::from_millis(1_100));
-    let start = Instant::now();
     assert!(
         Command::new("kill")
             .args(["-SEGV", worker])
@@ -304,11 +302,8 @@ fn one_life() {
     wait_for("another worker", || {
         get(port).is_some_and(|answer| answer == "two")
     });
-    assert!(
-        start.elapsed() < Duration::from_millis(200),
-        "{:?}",
-        start.elapsed()
-    );
+    let log = prefix.file("error.log");
+    assert!(!log.contains("next worker process starts in"), "{log}");
 
     prefix.configure(&conf("two"));
     assert_eq!(prefix.printed(&["-s", "quit"]), (Some(0), String::new()));
@@ -333,11 +328,7 @@ fn a_relative_prefix_stands_before_a_path_once() {
 
 #[test]
 fn a_pid_file_of_a_live_process_stops_a_start() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = port::free_port();
     let prefix = Prefix::new(&format!(
         "pid PREFIX/nginx.pid;\nevents {{}}\nhttp {{\naccess_log off;\n\
          server {{ listen 127.0.0.1:{port}; return 200 one; }}\n}}\n"

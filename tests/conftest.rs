@@ -24,9 +24,12 @@
 //! to that nginx. It stops at its first error, so the line of each error is emptied before the next
 //! is asked for; it prints no notices and no hints.
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -37,7 +40,7 @@ use std::time::{Duration, Instant};
 const PARALLEL: usize = 4;
 
 /// How long a start or an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn every_case_holds() {
@@ -258,10 +261,9 @@ impl Prefix {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tidegate-conf-{}-{number}", std::process::id());
-        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let prefix = Prefix {
             folder: std::env::temp_dir().join(name),
-            ports: listeners.map(|listener| listener.local_addr().unwrap().port()),
+            ports: [(); 2].map(|()| port::free_port()),
         };
         fs::create_dir_all(prefix.folder.join("logs")).unwrap();
         for (name, text) in &case.files {

@@ -1,15 +1,18 @@
 //! Debian's own `/etc/nginx`, untouched but for the ports, paths and user that would collide: Tidegate
 //! starts with it and answers as Debian's nginx does.
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a start or an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Each is sent on a connection of its own, with `Connection: close`.
 const REQUESTS: [&str; 8] = [
@@ -40,14 +43,6 @@ impl Drop for Running {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 /// Copies `/etc/nginx` and puts a port and paths of our own into the copy.
 fn start(program: &Path, name: &str) -> Running {
     let prefix =
@@ -62,7 +57,7 @@ fn start(program: &Path, name: &str) -> Running {
         copied.unwrap().success(),
         "/etc/nginx is there: Debian's nginx-light is installed"
     );
-    let port = free_port();
+    let port = port::free_port();
     let at = prefix.display().to_string();
     let replace = |file: PathBuf, changes: &[(&str, String)]| {
         let mut text = fs::read_to_string(&file).unwrap();
@@ -89,7 +84,7 @@ fn start(program: &Path, name: &str) -> Running {
             ),
             (
                 "listen [::]:80 default_server",
-                format!("listen 127.0.0.1:{} default_server", free_port()),
+                format!("listen 127.0.0.1:{} default_server", port::free_port()),
             ),
         ],
     );

@@ -5,8 +5,10 @@
 //! PATH and must end with code 0. Links within the repository must lead somewhere. The pages of
 //! docs/directives are generated and left out.
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,7 +40,7 @@ fn configurations_are_accepted() {
         fs::create_dir(folder.0.join("logs")).unwrap();
         fs::write(
             folder.0.join("nginx.conf"),
-            text.replace(PORT, &free_port()),
+            text.replace(PORT, &port::free_port().to_string()),
         )
         .unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
@@ -77,7 +79,11 @@ fn commands_run() {
         }
         let folder = Folder::new();
         let output = Command::new("sh")
-            .args(["-eu", "-c", &block.text.replace(PORT, &free_port())])
+            .args([
+                "-eu",
+                "-c",
+                &block.text.replace(PORT, &port::free_port().to_string()),
+            ])
             .current_dir(&folder.0)
             .env("PATH", &path)
             .output()
@@ -160,11 +166,6 @@ fn blocks(wanted: impl Fn(&str) -> bool) -> Vec<Block> {
     }
     blocks.retain(|block| wanted(&block.kind));
     blocks
-}
-
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
 }
 
 /// An empty folder.

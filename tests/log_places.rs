@@ -87,7 +87,6 @@ fn lines_stay_in_memory_and_can_be_read() {
     let lines = "location /memory { error_log memory:4k; }";
     let server = Server::start("", lines);
     assert_eq!(server.connect().get("/memory").unwrap().status, 404);
-    std::thread::sleep(std::time::Duration::from_millis(50)); // its line may come a moment later
     let worker = server.workers()[0];
     let descriptors = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap();
     let is_log = |path: &PathBuf| {
@@ -95,9 +94,9 @@ fn lines_stay_in_memory_and_can_be_read() {
     };
     let mut paths = descriptors.flatten().map(|entry| entry.path());
     let path = paths.find(is_log).expect("a descriptor of the log");
-    let content = std::fs::read(path).unwrap();
+    let read = || String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+    let content = when_it_has(&read, "/memory\" failed (2: No such file or directory)");
     assert_eq!(content.len(), 4096);
-    let content = String::from_utf8_lossy(&content);
     assert!(content.starts_with("MEMLOG 4096 "), "{content}");
     assert!(content.contains("/memory\" failed (2: No such file or directory)"));
 }

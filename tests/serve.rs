@@ -1,5 +1,8 @@
 //! `tidegate serve`: a site without any configuration, from outside. A terminal is made by script(1).
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take that is not being timed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with a few pages.
 struct Site(PathBuf);
@@ -433,11 +436,7 @@ fn the_configuration_can_be_had() {
 fn a_socket_as_output_is_no_obstacle() {
     let site = Site::new();
     let (_, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = port::free_port();
     let log = site.0.join("sub/log");
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("serve")
@@ -467,11 +466,7 @@ fn on_terminal(site: &Site, environment: &[(&str, &str)]) -> Option<String> {
         eprintln!("skipped, there is no script(1)");
         return None;
     }
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = port::free_port();
     let program = env!("CARGO_BIN_EXE_tidegate");
     let line = format!("exec '{program}' serve . --listen {port}");
     let mut child = Command::new("script")

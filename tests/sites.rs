@@ -5,15 +5,18 @@
 //! lines (a `…_pass` answers 502 instead) it loads, and is answered as nginx answers it, where there is
 //! one. The differences between the file and what is served are those of [`Site::served`].
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a server may take to start, and to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What all sites have below /srv/site.
 const FILES: &[(&str, &str)] = &[
@@ -222,14 +225,6 @@ fn ask(port: u16, site: &Site, request: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 fn nginx() -> Option<PathBuf> {
     let named = std::env::var_os("NGINX_BINARY").map(PathBuf::from);
     let binary = named.unwrap_or_else(|| "/usr/sbin/nginx".into());
@@ -271,7 +266,8 @@ fn what_a_site_lacks_is_all_that_is_said() {
                 "{name} lacks {lacking} no more: {said}"
             );
         }
-        let (accepted, said) = folder.examine(&whole(&site.served(&folder.0, free_port()), "off"));
+        let (accepted, said) =
+            folder.examine(&whole(&site.served(&folder.0, port::free_port()), "off"));
         assert!(accepted, "{name}: {said}");
     }
 }
@@ -294,7 +290,7 @@ fn sites_are_answered_as_nginx_answers_them() {
             Folder::new(&format!("{}-ours", site.name)),
             Folder::new(&format!("{}-theirs", site.name)),
         );
-        let (port, other) = (free_port(), free_port());
+        let (port, other) = (port::free_port(), port::free_port());
         let tidegate = Path::new(env!("CARGO_BIN_EXE_tidegate"));
         // A `server_tokens off` of the site's own would let the length of our pages differ.
         let text = whole(&site.served(&root.0, port), "nginx_off");

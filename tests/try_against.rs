@@ -1,15 +1,18 @@
 //! `tidegate try --against`: the log of a real nginx, Debian's with its default site, sent to it and to
 //! a trial of the same configuration.
 
+#[path = "support/port.rs"]
+mod port;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anything may take that is not being timed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many requests the log holds.
 const REQUESTS: usize = 1000;
@@ -50,7 +53,7 @@ impl Nginx {
             copied.unwrap().success(),
             "Debian's nginx-light is installed"
         );
-        let (port, other) = (free_port(), free_port());
+        let (port, other) = (port::free_port(), port::free_port());
         let (port, free) = (port.min(other), port.max(other));
         let at = prefix.display().to_string();
         change(
@@ -130,11 +133,6 @@ impl Nginx {
             .output()
             .unwrap()
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn change(file: &Path, changes: &[(&str, &str)]) {
@@ -261,7 +259,7 @@ fn what_cannot_be_compared_is_said() {
         .arg("-c")
         .arg(nginx.prefix.join("etc/nginx.conf"));
     command.args(["--port-offset", &nginx.offset.to_string(), "--log", log]);
-    let against = format!("http://127.0.0.1:{}", free_port());
+    let against = format!("http://127.0.0.1:{}", port::free_port());
     let output = command.args(["--against", &against]).output().unwrap();
     assert_eq!(
         text(&output.stdout),

@@ -75,13 +75,16 @@ fn what_is_counted_outlives_a_reload() {
 fn who_is_served_counts_over_a_reload() {
     let zone = "limit_req_zone $arg_k zone=one:32k rate=1r/m;";
     let server = Server::start("", &lines(1, zone));
-    server.write("held", &[b'x'; 1000]);
+    server.write("held", &[b'x'; 10_000]);
     server.write("quick", b"x");
     let mut holder = server.connect();
     holder.send("/held?k=a", "").unwrap();
-    // The response's head comes at once, its end after ten seconds.
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(status(&server, "/quick?k=a"), 503);
+    // Its response takes a hundred seconds.
+    let start = Instant::now();
+    while status(&server, "/quick?k=a") != 503 {
+        assert!(start.elapsed() < PATIENCE, "the place is taken");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(status(&server, "/quick?k=b"), 200);
     server.reload(&lines(2, zone));
     wait_for(&server, 2);
@@ -110,23 +113,26 @@ fn a_flood_of_keys_stays_within_its_zone() {
     );
     let mut connection = server.connect();
     let mut memory = 0;
+    let (begin, mut allowed) = (Instant::now(), 0);
     for first in (0..KEYS).step_by(BATCH) {
         let keys = (first..first + BATCH).map(flood_key);
         let statuses = statuses(
             &mut connection,
             ["steady".to_string()].into_iter().chain(keys),
         );
-        // Every key of the flood is new; the steady one never leaves the zone.
-        assert_eq!(statuses[0], if first == 0 { 200 } else { 503 });
+        // Every key of the flood is new; the steady one never leaves the zone, and passes once a minute.
+        allowed += u64::from(statuses[0] == 200);
+        assert!(matches!(statuses[0], 200 | 503));
+        assert!(allowed <= 1 + begin.elapsed().as_secs() / 60, "{first}");
         assert!(
             statuses[1..].iter().all(|status| *status == 200),
             "{first}: {statuses:?}"
         );
         if first == KEYS / 5 {
-            memory = proportional_set_size(&server);
+            memory = own_memory(&server);
         }
     }
-    let grown = proportional_set_size(&server).saturating_sub(memory);
+    let grown = own_memory(&server).saturating_sub(memory);
     assert!(grown < 256 * 1024, "{grown} bytes more after {KEYS} keys");
     let log = server.error_log();
     assert!(!log.contains("could not allocate node"), "{log}");
@@ -158,16 +164,20 @@ fn statuses(connection: &mut Connection, keys: impl Iterator<Item = String>) -> 
     keys.iter().map(receive).collect()
 }
 
-/// Memory of the server's processes, what they share counted by parts, in bytes.
-fn proportional_set_size(server: &Server) -> u64 {
+/// Memory of the server's processes that is no file's, what they share counted by parts, in bytes. Pages of the program
+/// would count for more when another test's server ends.
+fn own_memory(server: &Server) -> u64 {
     let master = fs::read_to_string(server.prefix.join("logs/nginx.pid")).unwrap();
     let master = master.trim();
     let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap();
     let size = |pid: &str| {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB"));
-        kilobytes.unwrap().trim().parse::<u64>().unwrap() * 1024
+        let kilobytes = |name: &str| {
+            let line = rollup.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.trim().strip_suffix("kB"));
+            number.unwrap().trim().parse::<u64>().unwrap()
+        };
+        (kilobytes("Pss_Anon:") + kilobytes("Pss_Shmem:")) * 1024
     };
     children.split_whitespace().chain([master]).map(size).sum()
 }

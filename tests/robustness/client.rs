@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take, on a machine that is busy with other tests.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,16 @@ impl Client {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
+    /// Waits until the server has read what was sent, and a moment longer, in which it acts on it.
+    pub(crate) fn wait_until_read(&self) {
+        let (own, peer) = (self.stream.local_addr(), self.stream.peer_addr());
+        let (own, peer) = (own.unwrap().port(), peer.unwrap().port());
+        wait_until("the server reads", || {
+            unread_by_server(own, peer) == Some(0)
+        });
+        std::thread::sleep(Duration::from_millis(50));
+    }
+
     /// Sends a GET request and gives its response.
     pub(crate) fn get(&mut self, path: &str) -> Response {
         self.send(get(path)).response()
@@ -127,6 +137,11 @@ impl Client {
         Ok(self.unread.drain(..length).collect())
     }
 
+    /// Has bytes that were taken be read again.
+    pub(crate) fn put_back(&mut self, bytes: &[u8]) {
+        self.unread.splice(..0, bytes.iter().copied());
+    }
+
     fn more(&mut self) -> Result<(), End> {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer) {
@@ -169,6 +184,19 @@ fn length(head: &str) -> Option<usize> {
 
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|w| w == needle)
+}
+
+/// How many bytes wait to be read at the other end of a connection, once that has been accepted. The kernel shows a
+/// connection that waits to be accepted without an inode.
+fn unread_by_server(client: u16, server: u16) -> Option<usize> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("is there");
+    let (local, remote) = (format!(":{server:04X}"), format!(":{client:04X}"));
+    table.lines().find_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_it = columns.get(1)?.ends_with(&local) && columns.get(2)?.ends_with(&remote);
+        let (_, unread) = columns.get(4)?.split_once(':')?;
+        (is_it && *columns.get(9)? != "0").then(|| usize::from_str_radix(unread, 16).ok())?
+    })
 }
 
 /// Waits until something holds; panics if it does not in time.

@@ -1,6 +1,6 @@
 //! Limits: too many open files, too many connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::{Client, wait_until};
 use crate::server::{Setup, on_each_engine};
@@ -58,11 +58,8 @@ fn silent_and_idle_connections_make_room_for_others() {
             assert_eq!(client.get("/a.txt").status, 200);
             kept.push(client);
         }
-        assert!(
-            server
-                .error_log()
-                .contains("32 worker_connections are not enough")
-        );
+        let text = "32 worker_connections are not enough";
+        wait_until("it is told", || server.error_log().contains(text));
     });
 }
 
@@ -120,6 +117,7 @@ fn without_descriptors_for_long_waiting_clients_are_told() {
             .main("worker_processes 1;")
             .open_files(64)
             .start();
+        let begin = Instant::now();
         // Connections in the middle of a head are busy: nobody can take their descriptors away.
         let mut busy: Vec<Client> = (0..80).map(|_| server.connect()).collect();
         for client in &mut busy {
@@ -135,7 +133,8 @@ fn without_descriptors_for_long_waiting_clients_are_told() {
             server.error_log().contains("clients turned away")
         });
         let lines = server.error_log().matches(begun).count();
-        assert!(lines <= 9, "{lines} lines in seven seconds");
+        let seconds = begin.elapsed().as_secs();
+        assert!(lines as u64 <= seconds + 2, "{lines} lines in {seconds} s");
         busy[0].send("alhost\r\n\r\n");
         assert_eq!(busy[0].response().status, 200);
         drop(busy);

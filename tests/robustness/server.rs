@@ -263,11 +263,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         if self.process.is_some() {
             self.signal("TERM");
-            if self.wait(Duration::from_secs(5)).is_none() {
+            if self.wait(Duration::from_secs(60)).is_none() {
                 let worker = self.worker();
                 self.signal("KILL");
                 worker.into_iter().for_each(|worker| signal(worker, "KILL"));
-                self.wait(Duration::from_secs(5));
+                self.wait(Duration::from_secs(60));
                 if !std::thread::panicking() {
                     panic!("the server did not end when it was told to");
                 }

@@ -3,16 +3,18 @@
 //!
 //! TIDEGATE_BINARY puts another program in Tidegate's place, nginx for instance, to check the test itself.
 
+mod port;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take that is not being timed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server in a folder that ends with it.
 pub(crate) struct Server {
@@ -36,11 +38,7 @@ impl Server {
         for folder in ["www", "logs", "temp"] {
             fs::create_dir_all(prefix.join(folder)).unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = port::free_port();
         let configuration = Box::new(configuration(&prefix, port, events));
         fs::write(prefix.join("nginx.conf"), configuration(lines)).unwrap();
         let output = fs::File::create(prefix.join("output")).unwrap();

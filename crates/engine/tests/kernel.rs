@@ -392,7 +392,7 @@ fn a_connect_without_an_answer_times_out(kind: EngineKind) {
             }
         }
         assert!(timed_out > 0);
-        assert!(now() - begin < Duration::from_secs(5));
+        assert!(now() - begin < Duration::from_secs(30));
     });
 }
 
@@ -431,7 +431,7 @@ fn a_runtime_ends_with_everything_in_flight(kind: EngineKind) {
             sleep(Duration::from_millis(10)).await;
         });
     }
-    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.elapsed() < Duration::from_secs(30));
     for mut client in clients {
         // Every connection was closed with the runtime; what was sent before may still be read.
         client

@@ -80,7 +80,7 @@ fn run<F: Future<Output = ()>>(kind: EngineKind, test: Test<F>) {
 
 fn drive(mut runtime: Runtime, test: impl Future<Output = ()>) {
     runtime.block_on(async {
-        match either(test, sleep(Duration::from_secs(60))).await {
+        match either(test, sleep(Duration::from_secs(300))).await {
             Either::First(()) => {}
             Either::Second(()) => panic!("the test takes too long"),
         }
@@ -134,7 +134,7 @@ async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Outpu
 }
 
 fn soon() -> Option<Instant> {
-    Some(now() + Duration::from_secs(20))
+    Some(now() + Duration::from_secs(120))
 }
 
 async fn read_exactly(stream: &Stream, count: usize) -> Vec<u8> {
@@ -179,7 +179,9 @@ fn pattern(length: usize) -> Vec<u8> {
 
 /// An unnamed file with this content.
 fn file_of(bytes: &[u8]) -> File {
-    let path = std::env::temp_dir().join(format!("engine-suite-{:?}", std::thread::current().id()));
+    let thread = std::thread::current().id();
+    let name = format!("engine-suite-{}-{thread:?}", std::process::id());
+    let path = std::env::temp_dir().join(name);
     let mut file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -281,7 +283,7 @@ async fn deadlines(kind: EngineKind) {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(now() >= deadline);
     }
-    assert!(now() - begin < Duration::from_secs(5));
+    assert!(now() - begin < Duration::from_secs(30));
     // A deadline that has passed still delivers what is there.
     client.push(Bytes::from_static(b"late"));
     client.start_send();
@@ -485,9 +487,8 @@ async fn connect_is_refused(kind: EngineKind) {
 async fn connect_times_out_or_waits(kind: EngineKind) {
     // A listener whose queue is full answers nothing: the simulation has one of length zero, real ones are in `kernel.rs`.
     let (listener, address) = listener(kind);
-    let deadline = now() + Duration::from_millis(50);
     // Accepted by the kernel although nobody accepts here.
-    let stream = connect(&address, None, Some(deadline)).await.unwrap();
+    let stream = connect(&address, None, soon()).await.unwrap();
     drop(stream);
     drop(listener);
 }
@@ -726,8 +727,9 @@ async fn panics_stay_in_their_task(kind: EngineKind) {
     let alive = Rc::new(Cell::new(false));
     let flag = alive.clone();
     spawn(async move { flag.set(true) });
-    sleep(Duration::from_millis(1)).await;
-    assert!(alive.get());
+    while !alive.get() {
+        sleep(Duration::from_millis(1)).await;
+    }
 }
 
 async fn sleeping_in_order(_: EngineKind) {
@@ -741,7 +743,9 @@ async fn sleeping_in_order(_: EngineKind) {
     }
     // A cancelled sleep wakes nobody.
     let _ = either(sleep(Duration::from_millis(5)), async {}).await;
-    sleep(Duration::from_millis(60)).await;
+    while order.borrow().len() < 4 {
+        sleep(Duration::from_millis(5)).await;
+    }
     assert_eq!(*order.borrow(), [0, 10, 20, 30]);
     assert!(matches!(
         either(sleep(Duration::MAX), sleep(Duration::ZERO)).await,
@@ -807,7 +811,7 @@ async fn posting_from_other_threads(kind: EngineKind) {
         Poll::Pending
     })
     .await;
-    assert!(posted.elapsed() < Duration::from_secs(5));
+    assert!(posted.elapsed() < Duration::from_secs(30));
 }
 
 async fn waking_from_other_threads(kind: EngineKind) {
