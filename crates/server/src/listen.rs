@@ -31,7 +31,8 @@ pub(crate) static LISTEN: Setting<Vec<Listen>> = Setting::new(
 .manual(
     "An address that the server is reached at. Options: default_server, bind, backlog=, \
      rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
-     so_keepalive=on|off|idle:interval:count.",
+     so_keepalive=on|off|idle:interval:count; proxy_protocol: connections begin with a header of \
+     the PROXY protocol, version 1 or 2.",
 );
 
 /// One `listen` line.
@@ -45,6 +46,8 @@ pub struct Listen {
     pub set: bool,
     /// `bind`, or an option that implies it.
     pub bind: bool,
+    /// What clients speak before HTTP.
+    pub protocols: Protocols,
     /// The line's address as a word, for errors; `None` where it is the default.
     pub word: Option<Word>,
 }
@@ -56,6 +59,55 @@ impl Listen {
             Some(word) => Fault::at(word, text),
             None => Fault::new(text),
         }
+    }
+}
+
+/// What clients of an address speak before HTTP. What several lines for one address say adds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protocols {
+    /// A header of the PROXY protocol.
+    pub proxy_protocol: bool,
+}
+
+impl Protocols {
+    /// What any of both names.
+    #[must_use]
+    pub fn or(self, other: Protocols) -> Protocols {
+        Protocols {
+            proxy_protocol: self.proxy_protocol || other.proxy_protocol,
+        }
+    }
+
+    fn includes(self, other: Protocols) -> bool {
+        self.or(other) == self
+    }
+}
+
+/// Whether the lines for one address agree about its protocols, as nginx judges it: lines without socket options may leave
+/// protocols out, or all name the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Agreement {
+    /// What the second and later lines name.
+    later: Option<Protocols>,
+    changed: bool,
+}
+
+impl Agreement {
+    /// Takes one more line; `known` is what those before it come to. False where nginx warns.
+    pub fn take(&mut self, known: &Listen, line: &Listen) -> bool {
+        let (before, now) = (known.protocols, line.protocols);
+        let differs_from_later = self.later.is_some_and(|later| later != now);
+        let (agrees, later) = if !before.includes(now) {
+            let agrees = (line.set || !known.set) && !self.changed && now.includes(before);
+            (agrees, before)
+        } else if !now.includes(before) {
+            (!line.set && !differs_from_later, now)
+        } else {
+            (!(line.set && self.changed) && !differs_from_later, now)
+        };
+        self.changed |= before != now;
+        self.later = Some(later);
+        agrees
     }
 }
 
@@ -71,6 +123,8 @@ pub struct AddressServers {
     pub names: ServerNames,
     /// No name leads anywhere but to the default server, so none need be looked up.
     pub is_single: bool,
+    /// What clients speak before HTTP.
+    pub protocols: Protocols,
 }
 
 impl AddressServers {
@@ -112,6 +166,8 @@ pub struct Gathered {
     pub default: Arc<Server>,
     /// Servers by name.
     pub names: ServerNames,
+    /// Whether its lines agree about protocols.
+    pub agreement: Agreement,
 }
 
 /// Which addresses share a socket: turns gathered addresses into bindings.
@@ -130,6 +186,7 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
             is_single: one.names.lead_only_to(&one.default),
             default: one.default,
             names: one.names,
+            protocols: one.listen.protocols,
         });
         let shared = match &one.listen.options.address {
             Address::Inet(at) => {
@@ -180,6 +237,7 @@ pub fn default_listen(privileged: bool) -> Listen {
         default_server: false,
         set: false,
         bind: false,
+        protocols: Protocols::default(),
         word: None,
     }
 }
@@ -218,6 +276,7 @@ fn listen(args: &[Word]) -> Result<Vec<Listen>, Fault> {
         default_server: false,
         set: false,
         bind: false,
+        protocols: Protocols::default(),
         word: Some(first.clone()),
     };
     for word in rest {
@@ -255,6 +314,10 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
     match (name, value) {
         ("default_server" | "default", None) => {
             listen.default_server = true;
+            return Ok(());
+        }
+        ("proxy_protocol", None) => {
+            listen.protocols.proxy_protocol = true;
             return Ok(());
         }
         ("bind", None) => {}
@@ -297,7 +360,7 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
                 "the \"ssl\" parameter requires TLS, which this version does not have yet",
             ));
         }
-        ("http2", None) | ("quic", None) | ("proxy_protocol", None) => {
+        ("http2", None) | ("quic", None) => {
             let text = format!("the \"{name}\" parameter is not supported by this version yet");
             return Err(Fault::at(word, text));
         }

@@ -29,7 +29,7 @@ use crate::http::modules::{
 use crate::http::modules::{limit_conn, limit_req};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
-use crate::listen::{self, Binding, Gathered, LISTEN, ListenerId};
+use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
 use crate::log;
 use crate::regex::Regex;
 
@@ -353,11 +353,19 @@ impl Builder<'_, '_> {
                     self.compiler.report(listen.fault(text));
                     return None;
                 }
+                if !known.agreement.take(&known.listen, listen) {
+                    let text = format!("protocol options redefined for {address}");
+                    let position = listen.word.as_ref().map(|word| word.position);
+                    self.compiler
+                        .diagnose(conf::Diagnostic::warn(text, position));
+                }
+                let protocols = known.listen.protocols.or(listen.protocols);
                 if listen.set {
                     let default_server = known.listen.default_server;
                     known.listen = listen.clone();
                     known.listen.default_server = default_server;
                 }
+                known.listen.protocols = protocols;
                 if listen.default_server {
                     known.default = Arc::clone(server);
                     known.listen.default_server = true;
@@ -369,6 +377,7 @@ impl Builder<'_, '_> {
                     listen: listen.clone(),
                     default: Arc::clone(server),
                     names: ServerNames::default(),
+                    agreement: Agreement::default(),
                 });
                 gathered.len() - 1
             }

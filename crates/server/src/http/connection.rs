@@ -20,6 +20,7 @@ use crate::http::exchange::{Abort, Exchange, h1::H1};
 use crate::http::head::Refusal;
 use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
+use crate::http::proxy_protocol::{self, Told};
 use crate::http::request::{self, Request};
 use crate::http::{error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
@@ -56,6 +57,8 @@ pub struct Connection {
     pub keepalive_min_timeout: Cell<Duration>,
     peer: OnceCell<Address>,
     local: OnceCell<Address>,
+    /// What a proxy has told of the client.
+    told: OnceCell<Box<Told>>,
     /// The generation it stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<Local>>,
     /// Whether `debug_connection` names its client.
@@ -88,6 +91,7 @@ impl Connection {
             keepalive_min_timeout: Cell::new(Duration::ZERO),
             peer: OnceCell::new(),
             local: OnceCell::new(),
+            told: OnceCell::new(),
             kept: OnceCell::new(),
             debugged: OnceCell::new(),
             servers: RefCell::new(None),
@@ -135,6 +139,18 @@ impl Connection {
     /// Our end's address.
     pub fn local(&self) -> &Address {
         self.local.get_or_init(|| self.stream.local())
+    }
+
+    /// What a proxy has told of the client by the PROXY protocol.
+    pub fn told(&self) -> Option<&Told> {
+        self.told.get().map(|told| &**told)
+    }
+
+    /// Keeps what a proxy tells before the first request.
+    pub fn tell(&self, told: Option<Told>) {
+        if let Some(told) = told {
+            let _ = self.told.set(Box::new(told)); // a connection has one header
+        }
     }
 
     /// The address that is listened on, as nginx's log names it before there is a request.
@@ -264,9 +280,11 @@ pub enum After {
 
 /// Serves a connection from accept to close.
 pub async fn serve(connection: Rc<Connection>) {
-    let mut input = Buffer::default();
-    let mut pipelined = false;
     log::accepted(&connection);
+    let Some(mut input) = preamble(&connection).await else {
+        return finish(connection);
+    };
+    let mut pipelined = false;
     loop {
         if input.is_empty() {
             // What was read to its end goes back to the pool before the wait.
@@ -355,6 +373,19 @@ pub async fn serve(connection: Rc<Connection>) {
     }
 }
 
+/// What comes before the first request, where the address asks for it; then the bytes that have come behind it. `None`:
+/// the connection cannot go on.
+async fn preamble(connection: &Connection) -> Option<Buffer> {
+    let asked = connection.with_servers(&connection.generation(), |servers| {
+        let room = servers.default.core.head_limits().buffer_size;
+        servers.protocols.proxy_protocol.then_some(room)
+    });
+    match asked.flatten() {
+        Some(length_max) => Box::pin(proxy_protocol::receive(connection, length_max)).await,
+        None => Some(Buffer::default()),
+    }
+}
+
 /// The end of a request that has met a bug of ours. It may be in any state, so it is not kept.
 fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     let panics::Panicked { place, message } = panicked;
@@ -386,7 +417,8 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
     let (protected, wait) = match first {
         true => {
             let wait = connection.worker.first_byte_timeout(connection);
-            (Duration::ZERO, wait)
+            let spent = engine::now().saturating_duration_since(connection.started);
+            (Duration::ZERO, wait.saturating_sub(spent))
         }
         false => (
             connection.keepalive_min_timeout.get(),

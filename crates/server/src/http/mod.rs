@@ -23,6 +23,7 @@ pub mod output;
 pub mod plan;
 pub mod pool;
 pub mod preaccess_phase;
+pub mod proxy_protocol;
 pub mod redirect;
 pub mod request;
 pub mod response;

@@ -35,6 +35,37 @@ pub fn connection_closed(connection: &Connection, first: bool) {
     );
 }
 
+/// The header of the PROXY protocol has not come: the client closed, or receiving failed.
+pub fn proxy_protocol_missing(connection: &Connection, cause: Option<&io::Error>) {
+    const ACTION: &str = "reading PROXY protocol";
+    let subject = Subject::Connection(connection);
+    match cause {
+        None => {
+            let text = format_args!("client closed connection while {ACTION}");
+            write_connection(connection, Level::Info, subject, text);
+        }
+        Some(cause) if cause.kind() == io::ErrorKind::TimedOut => {
+            let text = format_args!("client timed out {TIMED_OUT} while {ACTION}");
+            write_connection(connection, Level::Info, subject, text);
+        }
+        Some(cause) => {
+            let text = format_args!("recv() failed {} while {ACTION}", Errno(cause));
+            write_connection(connection, failure_level(cause), subject, text);
+        }
+    }
+}
+
+/// What came is no header of the PROXY protocol.
+pub fn proxy_protocol_broken(connection: &Connection, text: &[u8]) {
+    let text = format_args!("{} while reading PROXY protocol", Printable(text));
+    write_connection(
+        connection,
+        Level::Error,
+        Subject::Connection(connection),
+        text,
+    );
+}
+
 /// Waiting for a request failed. A kept-alive connection may time out or be reset; that is no
 /// news.
 pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first: bool) {

@@ -26,7 +26,10 @@ pub use base::level::Level;
 
 pub use access::{ACCESS_LOG, AccessLogs, write_access};
 pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
-pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
+pub use client::{
+    abort, connection_closed, connection_closed_early, incomplete_head, proxy_protocol_broken,
+    proxy_protocol_missing,
+};
 pub use debug::{accepted, head, response};
 pub use display::{Errno, Printable};
 pub use error::{

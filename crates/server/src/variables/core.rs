@@ -8,6 +8,7 @@
 
 mod client;
 mod connection;
+mod proxy_protocol;
 mod response;
 mod upstream;
 
@@ -45,7 +46,7 @@ const FAMILIES: [(&str, EvaluateFamily); 9] = [
     ("arg_", client::argument),
     ("cookie_", client::cookie),
     ("http_", client::header),
-    ("proxy_protocol_tlv_", |_, _, _| false),
+    ("proxy_protocol_tlv_", proxy_protocol::tlv),
     ("sent_http_", response::header),
     ("sent_trailer_", response::trailer),
     ("upstream_cookie_", upstream::cookie),
@@ -171,11 +172,18 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "pid" => |_, out| decimal(std::process::id().into(), out),
         "slice_range" => |request, out| crate::http::filters::slice::range(request, out),
         "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
-        // The PROXY protocol is not spoken yet: there is none, as on a listener without it.
-        "proxy_protocol_addr"
-        | "proxy_protocol_port"
-        | "proxy_protocol_server_addr"
-        | "proxy_protocol_server_port" => |_, _| false,
+        "proxy_protocol_addr" => {
+            |request, out| proxy_protocol::address(request, |told| &told.source, out)
+        }
+        "proxy_protocol_port" => {
+            |request, out| proxy_protocol::port(request, |told| &told.source, out)
+        }
+        "proxy_protocol_server_addr" => {
+            |request, out| proxy_protocol::address(request, |told| &told.destination, out)
+        }
+        "proxy_protocol_server_port" => {
+            |request, out| proxy_protocol::port(request, |told| &told.destination, out)
+        }
         "proxy_add_x_forwarded_for" => upstream::proxy_add_x_forwarded_for,
         "query_string" => client::arguments,
         "realpath_root" => realpath_root,

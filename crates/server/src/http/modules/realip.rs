@@ -4,9 +4,6 @@
 //! afterwards (access rules, limits, `geo`, variables, logs) sees the new one; the connection's own stays in
 //! `$realip_remote_addr`. As in nginx it is looked at when the head has been read, by the settings of the server, and, if
 //! nothing came of that, once the location is known.
-//!
-//! `real_ip_header proxy_protocol` finds nothing, as on a listener of nginx without `proxy_protocol`: no listener here
-//! speaks the PROXY protocol yet.
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
 use engine::net::Address;
@@ -46,7 +43,8 @@ static REAL_IP_HEADER: Setting<Header> = Setting::new(
 .default("X-Real-IP")
 .manual(
     "The field of the request in which a trusted proxy tells the client's address, perhaps with a port. In \
-     `X-Forwarded-For` the last address counts.",
+     `X-Forwarded-For` the last address counts. `proxy_protocol` takes address and port of the PROXY protocol \
+     instead, where `listen` has it.",
 );
 
 static REAL_IP_RECURSIVE: Setting<bool> =
@@ -106,7 +104,12 @@ pub fn apply(request: &mut Request) {
     }
     let lines = match &real_ip.header {
         Header::ForwardedFor => forwarded::chain(request),
-        Header::ProxyProtocol => return,
+        Header::ProxyProtocol => request
+            .connection
+            .told()
+            .map(|told| &*told.source.address)
+            .into_iter()
+            .collect(),
         Header::Field(name) => {
             let mut lines = request.headers();
             let line = lines.find(|(field, _)| field.eq_ignore_ascii_case(name));
@@ -115,8 +118,14 @@ pub fn apply(request: &mut Request) {
     };
     let own = request.connection.peer().clone();
     let trusted = |address: &Address| real_ip.trusted.contains(address);
-    let told = forwarded::client(own.clone(), &lines, trusted, real_ip.recursive);
-    if told != own {
-        request.told_peer = Some(Box::new(told));
+    let mut told = forwarded::client(own.clone(), &lines, trusted, real_ip.recursive);
+    if told == own {
+        return;
     }
+    if let (Header::ProxyProtocol, Address::Inet(address), Some(by_proxy)) =
+        (&real_ip.header, &mut told, request.connection.told())
+    {
+        address.set_port(by_proxy.source.port);
+    }
+    request.told_peer = Some(Box::new(told));
 }

@@ -1,0 +1,111 @@
+//! `listen … proxy_protocol`: connections that begin with what a proxy tells of its client.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. The header is read before anything else, be it TLS
+//! or HTTP; the bytes are understood in `proto::proxy_protocol`. What was told stays with the connection, for variables
+//! and `realip`; it changes nothing by itself.
+//!
+//! A header may arrive in pieces, for which nginx closes the connection.
+
+use bytes::Bytes;
+use engine::Buffer;
+use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Value};
+
+use crate::http::connection::Connection;
+use crate::log;
+use crate::variables::core::append_address;
+
+/// What a proxy has told of the client of one connection.
+#[derive(Debug)]
+pub struct Told {
+    /// The client's end.
+    pub source: End,
+    /// The end that the client connected to.
+    pub destination: End,
+    tlvs: Box<[u8]>,
+}
+
+/// One end of the connection between client and proxy.
+#[derive(Debug)]
+pub struct End {
+    /// The address as variables show it. It may be anything that is made of the characters of addresses.
+    pub address: Bytes,
+    /// The port.
+    pub port: u16,
+}
+
+impl End {
+    fn new(endpoint: Endpoint<'_>) -> End {
+        let address = match endpoint.address {
+            Address::Text(text) => Bytes::copy_from_slice(text),
+            Address::Ip(ip) => {
+                let mut text = Vec::new();
+                append_address(&engine::net::Address::Inet((ip, 0).into()), &mut text);
+                text.into()
+            }
+        };
+        End {
+            address,
+            port: endpoint.port,
+        }
+    }
+}
+
+impl Told {
+    fn new(told: proxy_protocol::Told<'_>) -> Told {
+        Told {
+            source: End::new(told.source),
+            destination: End::new(told.destination),
+            tlvs: told.tlvs.0.into(),
+        }
+    }
+
+    /// What `$proxy_protocol_tlv_NAME` stands for.
+    pub fn tlv(&self, name: &[u8]) -> Result<Option<Value<'_>>, TlvError> {
+        Tlvs(&self.tlvs).named(name)
+    }
+}
+
+/// Reads the header, keeps what it tells and gives back what has come behind it. `None`: there was none, which has been
+/// logged; the connection is to be closed.
+pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffer> {
+    let deadline = connection.started + connection.worker.first_byte_timeout(connection);
+    let counts = connection.worker.counts();
+    // Pieces of a header that has not come at once.
+    let mut pieces: Vec<u8> = Vec::new();
+    connection.idle_since.set(Some(engine::now()));
+    loop {
+        counts.waiting.add(1);
+        let received = connection.stream.recv(Some(deadline)).await;
+        counts.waiting.subtract(1);
+        let mut input = match received {
+            Ok(input) if !input.is_empty() => input,
+            Ok(_) => {
+                log::proxy_protocol_missing(connection, None);
+                return None;
+            }
+            Err(error) => {
+                log::proxy_protocol_missing(connection, Some(&error));
+                return None;
+            }
+        };
+        let before = pieces.len();
+        if before > 0 {
+            pieces.extend_from_slice(&input);
+        }
+        let bytes = if before > 0 { &pieces[..] } else { &input[..] };
+        match proxy_protocol::parse(bytes, length_max) {
+            Ok(Some(Header { length, told })) => {
+                connection.tell(told.map(Told::new));
+                input.advance(length.saturating_sub(before));
+                connection.idle_since.set(None);
+                return Some(input);
+            }
+            Ok(None) if before > 0 => {}
+            Ok(None) => pieces.extend_from_slice(&input),
+            Err(error) => {
+                log::proxy_protocol_broken(connection, &error.log_text());
+                return None;
+            }
+        }
+    }
+}
