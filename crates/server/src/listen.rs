@@ -103,7 +103,7 @@ impl Agreement {
         } else if !now.includes(before) {
             (!line.set && !differs_from_later, now)
         } else {
-            (!(line.set && self.changed) && !differs_from_later, now)
+            (!(differs_from_later || line.set && self.changed), now)
         };
         self.changed |= before != now;
         self.later = Some(later);
