@@ -1,7 +1,8 @@
 //! The engine over epoll: readiness from the kernel, remembered per socket, turned into completions.
 //!
-//! A connection is registered once, edge-triggered, for everything; after that a request costs its share of one
-//! `epoll_wait`, one `recv` and one `send`. A short receive says that the socket is empty, so no second one is made
+//! A connection is registered once, edge-triggered; after that a request costs its share of one `epoll_wait`, one `recv`
+//! and one `send`. Room to send is watched only once a send has found none: a new socket has room, and to be told so would
+//! be a turn of the loop for nothing. A short receive says that the socket is empty, so no second one is made
 //! before the next edge. Receives complete as [`Outcome::Ready`] and are made when the task asks again, so that one
 //! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and exclusive: one
 //! connection is accepted per event unless `many` is asked for, and a listener that nobody waits on is unregistered.
@@ -48,6 +49,8 @@ struct Source {
     generation: u32,
     socket: RawFd,
     registered: bool,
+    /// Registered for room to send, too.
+    watches_room: bool,
     readable: bool,
     writable: bool,
     /// The peer has ended or reset: a receive tells at once which, so `readable` stays.
@@ -210,7 +213,7 @@ impl Epoll {
         let source = self.source(key, socket);
         source.readable = false;
         source.writable = false;
-        if let Err(error) = self.register(key) {
+        if let Err(error) = self.watch_room(key) {
             return Some(Outcome::Connected(Err(error)));
         }
         self.source(key, socket).connecting = true;
@@ -237,15 +240,16 @@ impl Epoll {
     fn send(&mut self, socket: RawFd, mut sending: Sending, key: Key) -> Option<Outcome> {
         let source = self.source(key, socket);
         if source.writable {
-            let (taken, stop) = sys::transmit(socket, &mut sending.outgoing, sending.chunk);
+            let (taken, stop) =
+                sys::transmit(socket, &mut sending.outgoing, sending.chunk, sending.close);
             if taken > 0 || !matches!(stop, Stop::Blocked) {
                 return Some(self.sent(key, sending, taken, stop));
             }
             source.writable = false;
         }
         source.sending = Some(Box::new(sending));
-        if !self.source(key, socket).registered
-            && let Err(error) = self.register(key)
+        if !self.source(key, socket).watches_room
+            && let Err(error) = self.watch_room(key)
             && let Some(sending) = self.source(key, socket).sending.take()
         {
             return Some(self.sent(key, *sending, 0, Stop::Failed(error)));
@@ -268,7 +272,7 @@ impl Epoll {
                 Stop::Blocked
             }
             Stop::Empty if sending.close => {
-                sys::close(source.socket);
+                sys::finish(source.socket);
                 *source = Source::default();
                 Stop::Closed
             }
@@ -281,15 +285,32 @@ impl Epoll {
         }
     }
 
-    /// Registers a connection once for all that can happen to it.
+    /// Registers a connection for what its peer does.
     fn register(&mut self, key: Key) -> io::Result<()> {
+        let Some(source) = self.sources.get_mut(key.index as usize) else {
+            return Ok(());
+        };
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let data = EventData::new_u64(data_of(key));
+        epoll::add(&self.epoll, sys::borrow(source.socket), data, flags)?;
+        source.registered = true;
+        Ok(())
+    }
+
+    /// Registers a connection for all that can happen to it. Room that is there by now is reported, too.
+    fn watch_room(&mut self, key: Key) -> io::Result<()> {
         let Some(source) = self.sources.get_mut(key.index as usize) else {
             return Ok(());
         };
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let data = EventData::new_u64(data_of(key));
-        epoll::add(&self.epoll, sys::borrow(source.socket), data, flags)?;
+        if source.registered {
+            epoll::modify(&self.epoll, sys::borrow(source.socket), data, flags)?;
+        } else {
+            epoll::add(&self.epoll, sys::borrow(source.socket), data, flags)?;
+        }
         source.registered = true;
+        source.watches_room = true;
         Ok(())
     }
 

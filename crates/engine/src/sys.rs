@@ -37,6 +37,13 @@ pub(crate) fn close(fd: RawFd) {
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
 }
 
+/// Ends and closes a connection to which everything was sent. The end goes out together with what the kernel still
+/// holds back, before the close finds unread bytes and resets the connection.
+pub(crate) fn finish(socket: RawFd) {
+    let _ = rustix::net::shutdown(borrow(socket), rustix::net::Shutdown::Write);
+    close(socket);
+}
+
 /// Sets a socket option of type `int`.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the option value is an `int` that lives until the call returns, and its size is given.
@@ -213,15 +220,21 @@ pub(crate) fn accept(socket: RawFd) -> Result<(RawFd, Option<SocketAddr>), Errno
 
 /// Sends as much of `outgoing` as the kernel takes now, with as few calls as possible. Never waits.
 ///
-/// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are sent.
-pub(crate) fn transmit(socket: RawFd, outgoing: &mut Outgoing, chunk: u64) -> (u64, Stop) {
+/// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are sent. `last` says that
+/// the connection's end follows at once: the kernel keeps the last packet back for it ([`finish`]), which spares one.
+pub(crate) fn transmit(
+    socket: RawFd,
+    outgoing: &mut Outgoing,
+    chunk: u64,
+    last: bool,
+) -> (u64, Stop) {
     let socket = borrow(socket);
     let mut taken = 0;
     let mut of_files = 0;
     loop {
         let (wanted, result) = match outgoing.front() {
             None => return (taken, Stop::Empty),
-            Some(Segment::Bytes(_)) => send_bytes(socket, outgoing),
+            Some(Segment::Bytes(_)) => send_bytes(socket, outgoing, last),
             Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
             Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
             Some(Segment::File {
@@ -255,8 +268,19 @@ pub(crate) fn transmit(socket: RawFd, outgoing: &mut Outgoing, chunk: u64) -> (u
 }
 
 /// Sends the byte strings at the front in one call; also returns how many bytes it offered.
-fn send_bytes(socket: BorrowedFd<'_>, outgoing: &Outgoing) -> (usize, Result<usize, Errno>) {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+fn send_bytes(
+    socket: BorrowedFd<'_>,
+    outgoing: &Outgoing,
+    last: bool,
+) -> (usize, Result<usize, Errno>) {
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    // The head of a file that is still to be read shall go out.
+    let only_bytes = || {
+        outgoing
+            .segments()
+            .all(|segment| matches!(segment, Segment::Bytes(_)))
+    };
+    flags.set(SendFlags::MORE, last && only_bytes());
     let mut segments = outgoing.segments();
     match (segments.next(), segments.next()) {
         (Some(Segment::Bytes(bytes)), None) => {

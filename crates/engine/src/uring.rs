@@ -327,7 +327,7 @@ impl Uring {
     ) -> Option<Outcome> {
         let with_file = outgoing.first_file().is_some();
         if with_file {
-            let (taken, stop) = sys::transmit(socket, &mut outgoing, chunk);
+            let (taken, stop) = sys::transmit(socket, &mut outgoing, chunk, false);
             if taken > 0 || !matches!(stop, Stop::Blocked) {
                 return Some(self.sent_directly(key, outgoing, taken, stop, close));
             }
