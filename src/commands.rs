@@ -29,7 +29,7 @@ enum Command {
     Serve(serve::Arguments),
     Try(try_configuration::Arguments),
     Explain(explain::Arguments),
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
     Docs(docs::Arguments),
 }
 

@@ -126,6 +126,7 @@ fn plan(arguments: &[OsString]) -> Result<Plan, String> {
         engine: EngineKind::Epoll,
         seed: 1,
         samples: true,
+        intervals: false,
     })
 }
 

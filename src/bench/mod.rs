@@ -2,6 +2,7 @@
 
 pub(crate) mod ab;
 pub(crate) mod http_load;
+mod merge;
 mod native;
 mod options;
 mod progress;
@@ -10,24 +11,38 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 /// Send load to a server and report how it bore it
 #[derive(Args)]
 #[command(
     disable_version_flag = true,
     args_override_self = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "tidegate bench ab ... takes the flags of ApacheBench and prints its report; so does the program when it is \
                   called ab. tidegate bench http_load ... does the same for http_load."
 )]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    mode: Option<Mode>,
     #[command(flatten)]
     native: native::Options,
 }
 
-/// Runs one load test.
+/// What there is beside a plain run.
+#[derive(Subcommand)]
+enum Mode {
+    Merge(merge::Options),
+}
+
+/// Runs a load test.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    match native::run(&arguments.native) {
+    let result = match &arguments.mode {
+        None => native::run(&arguments.native),
+        Some(Mode::Merge(options)) => merge::run(options),
+    };
+    match result {
         Ok(code) => code,
         Err(text) => crate::fail(&text),
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use load::machine;
 use load::plan::Length;
 use load::report::Report;
+use load::{Conditions, machine, saved};
 use process::Interrupt;
 
 use super::options::{self, Amount, Common, Urls, rate, time};
@@ -36,15 +36,39 @@ pub(super) struct Options {
     rate: Option<f64>,
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    form: ReportForm,
+    /// Also write the total times to FILE, in the log format of HdrHistogram
+    #[arg(long, value_name = "FILE")]
+    histogram_log: Option<PathBuf>,
+    /// Also write the run to FILE, for `tidegate bench merge`
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+/// How a report is printed; text where nothing is said.
+#[derive(Args)]
+pub(super) struct ReportForm {
     /// The report as one JSON object
     #[arg(long, conflicts_with = "csv")]
     json: bool,
     /// The report as CSV: names, then values
     #[arg(long)]
     csv: bool,
-    /// Also write the total times to FILE, in the log format of HdrHistogram
-    #[arg(long, value_name = "FILE")]
-    histogram_log: Option<PathBuf>,
+}
+
+impl ReportForm {
+    /// Prints `report`.
+    pub(super) fn print(&self, report: &Report<'_>) -> Result<(), String> {
+        let text = match (self.json, self.csv) {
+            (true, _) => report.json(),
+            (_, true) => report.csv(),
+            _ => report.text(),
+        };
+        std::io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| error.to_string())
+    }
 }
 
 /// Runs a plan made of `options` and prints its report. The code is 0 where at least one response came as expected.
@@ -56,7 +80,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         Some(requests) => Length::Requests(requests),
         None => Length::Time(options.duration.unwrap_or(DURATION_DEFAULT)),
     };
-    let plan = options.common.plan(
+    let mut plan = options.common.plan(
         &urls,
         &Amount {
             connections: options.connections,
@@ -64,6 +88,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             length,
         },
     )?;
+    plan.intervals = options.histogram_log.is_some();
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
@@ -75,23 +100,20 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     });
     line.clear();
     let outcome = outcome.map_err(|error| error.to_string())?;
+    let conditions = Conditions::new(&plan, options::shown(&urls));
     let report = Report {
-        plan: &plan,
+        conditions: &conditions,
         outcome: &outcome,
-        urls: &options::shown(&urls),
     };
+    if let Some(path) = &options.save {
+        std::fs::write(path, saved::write(&conditions, &outcome)?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     if let Some(path) = &options.histogram_log {
         std::fs::write(path, report.histogram_log()?)
             .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let text = match (options.json, options.csv) {
-        (true, _) => report.json(),
-        (_, true) => report.csv(),
-        _ => report.text(),
-    };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| error.to_string())?;
+    options.form.print(&report)?;
     Ok(match outcome.tally.succeeded {
         0 => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::EngineKind;
 use load::plan::{Arrivals, Expect, Form, Length, Order, PIPELINE_MAX, Spacing, servers};
-use load::{Plan, Target};
+use load::{Plan, Target, machine};
 
 /// What is asked for.
 #[derive(Args)]
@@ -129,6 +129,12 @@ impl Common {
         if targets.is_empty() {
             return Err("there is no URL".to_owned());
         }
+        let sources: Vec<IpAddr> = self
+            .sources
+            .iter()
+            .flat_map(|range| range.0.clone())
+            .collect();
+        machine::check_sources(&sources)?;
         let spacing = match self.arrivals {
             SpacingName::Constant => Spacing::Constant,
             SpacingName::Poisson => Spacing::Poisson,
@@ -152,14 +158,11 @@ impl Common {
                 sha256: self.expect_sha256,
                 ..Expect::default()
             },
-            sources: self
-                .sources
-                .iter()
-                .flat_map(|range| range.0.clone())
-                .collect(),
+            sources,
             engine: self.engine()?,
             seed: self.seed,
             samples: false,
+            intervals: false,
         })
     }
 

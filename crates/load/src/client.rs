@@ -5,6 +5,9 @@
 //!        ▲                │                       │
 //!        └────────────────┴── failure: counted ◀──┘
 //! ```
+//!
+//! What all connections of a turn have to send leaves at its end (`Thread::send_all`): first everything is received that is
+//! there, which keeps its times exact, and a server that sleeps is woken once rather than for every request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 use engine::net::{self, Stream};
 use engine::select::{Either, either};
 
-use crate::plan::{Order, Plan, Request, Server};
+use crate::plan::{Order, Plan};
 use crate::response::{Answer, Reader};
 use crate::run::{Sample, Thread};
 use crate::schedule::Random;
@@ -53,6 +56,8 @@ pub(crate) struct Client {
     pending: VecDeque<Pending>,
     /// How long connecting took, until the first request is sent.
     connect: Duration,
+    /// Whether a response has come on this connection since the warm-up.
+    used: bool,
 }
 
 /// What became of a connection.
@@ -79,6 +84,7 @@ impl Client {
             reader: Reader::new(plan.expect, plan.samples),
             pending: VecDeque::with_capacity(plan.pipeline),
             connect: Duration::ZERO,
+            used: false,
             thread,
         }
     }
@@ -88,13 +94,16 @@ impl Client {
         let plan = self.thread.plan();
         while let Some(start) = self.thread.start().await {
             self.pending.clear();
-            self.reader = Reader::new(plan.expect, plan.samples);
+            self.reader.restart();
+            self.used = false;
             if plan.new_connections && plan.servers.len() > 1 {
                 self.server = self.next_server(&plan);
             }
             match self.connect(&plan).await {
                 Ok(stream) => {
-                    if let End::Finished = self.converse(&plan, &stream, start).await {
+                    let end = self.converse(&plan, &Rc::new(stream), start).await;
+                    self.thread.closed();
+                    if let End::Finished = end {
                         return;
                     }
                 }
@@ -111,7 +120,7 @@ impl Client {
 
     async fn connect(&mut self, plan: &Plan) -> Result<Stream, Failure> {
         let begin = Instant::now();
-        let address = &self.server(plan).address;
+        let address = &plan.servers[self.server].address;
         match net::connect(address, self.source, Some(begin + plan.timeout)).await {
             Ok(stream) => {
                 stream.set_nodelay(true);
@@ -136,20 +145,19 @@ impl Client {
         }
     }
 
-    fn server<'a>(&self, plan: &'a Plan) -> &'a Server {
-        &plan.servers[self.server]
-    }
-
     /// Everything that happens on one connection, whose first request starts now.
-    async fn converse(&mut self, plan: &Plan, stream: &Stream, start: Instant) -> End {
-        self.send(plan, stream, start);
+    async fn converse(&mut self, plan: &Plan, stream: &Rc<Stream>, start: Instant) -> End {
+        let mut now = Instant::now();
+        self.send(plan, stream, start, now);
         let mut buffers = 0;
         loop {
-            self.fill(plan, stream);
-            stream.start_send();
+            self.fill(plan, stream, now);
             let Some(front) = self.pending.front() else {
-                match self.idle(stream).await {
-                    Some(start) => self.send(plan, stream, start),
+                match self.idle(plan, stream).await {
+                    Some(start) => {
+                        now = Instant::now();
+                        self.send(plan, stream, start, now);
+                    }
                     None if self.thread.has_ended() => return End::Finished,
                     None => return End::Closed,
                 }
@@ -157,12 +165,12 @@ impl Client {
             };
             let deadline = front.deadline;
             let received = stream.recv_idle(Some(deadline)).await;
-            let now = Instant::now();
+            now = Instant::now();
             match received {
                 Ok(buffer) if buffer.is_empty() => {
                     let ended = self.reader.end();
                     match ended {
-                        Ok(answer) => self.complete(answer, now),
+                        Ok(answer) => self.complete(plan, answer, now),
                         Err(failure) => self.fail_pending(failure),
                     }
                     self.give_back(plan);
@@ -209,6 +217,7 @@ impl Client {
                     // Counted with the response it belongs to, where it is plain that it does.
                     let surplus = !bytes.is_empty() && self.pending.len() == 1;
                     self.complete(
+                        plan,
                         if surplus {
                             wrong_length(answer)
                         } else {
@@ -234,15 +243,18 @@ impl Client {
         None
     }
 
-    fn complete(&mut self, answer: Answer, now: Instant) {
+    fn complete(&mut self, plan: &Plan, answer: Answer, now: Instant) {
         if let Some(pending) = self.pending.pop_front() {
-            let kept = self.thread.complete(pending.start, now, &answer);
-            if kept && self.thread.plan().samples {
+            let counts = self.thread.complete(pending.start, now, &answer);
+            if counts && !std::mem::replace(&mut self.used, true) {
+                self.thread.used();
+            }
+            if counts && plan.samples {
                 let begun = pending.begun.unwrap_or(now);
                 let sample = Sample {
                     wall: engine::wall(),
                     connect: pending.connect,
-                    wait: begun.saturating_duration_since(pending.sent + pending.connect),
+                    wait: begun.saturating_duration_since(pending.sent),
                     total: now.saturating_duration_since(pending.start),
                 };
                 self.thread.keep(sample, self.reader.server(), &answer);
@@ -269,12 +281,11 @@ impl Client {
     }
 
     /// Waits for the next start while the connection has nothing to do. `None` when the run ends or the server closes.
-    async fn idle(&mut self, stream: &Stream) -> Option<Instant> {
-        let plan = self.thread.plan();
+    async fn idle(&mut self, plan: &Plan, stream: &Stream) -> Option<Instant> {
         if plan.think_time.is_zero() && plan.arrivals.is_none() {
             return self.thread.start().await;
         }
-        let pause = self.pause(&plan);
+        let pause = self.pause(plan);
         let thread = Rc::clone(&self.thread);
         let start = async {
             if !plan.think_time.is_zero() {
@@ -293,15 +304,15 @@ impl Client {
     }
 
     /// Sends as many more requests as may be under way.
-    fn fill(&mut self, plan: &Plan, stream: &Stream) {
+    fn fill(&mut self, plan: &Plan, stream: &Rc<Stream>, now: Instant) {
         if plan.new_connections || !plan.think_time.is_zero() {
             return;
         }
         while self.pending.len() < plan.pipeline {
-            let Some(start) = self.thread.try_start() else {
+            let Some(start) = self.thread.try_start(now) else {
                 return;
             };
-            self.send(plan, stream, start);
+            self.send(plan, stream, start, now);
         }
     }
 
@@ -314,10 +325,12 @@ impl Client {
     }
 
     /// Which of the server's requests comes next.
-    fn next_request(&mut self, order: Order, requests: &[Request]) -> usize {
+    fn next_request(&mut self, order: Order) -> usize {
+        let count = self.thread.requests(self.server).len();
         match order {
+            _ if count < 2 => 0,
             Order::InTurn => {
-                let place = self.place % requests.len();
+                let place = self.place % count;
                 self.place = self.place.wrapping_add(1);
                 place
             }
@@ -328,28 +341,23 @@ impl Client {
         }
     }
 
-    fn send(&mut self, plan: &Plan, stream: &Stream, start: Instant) {
-        let requests = &self.server(plan).requests;
-        let request = match &requests[..] {
-            [only] => only,
-            _ => &requests[self.next_request(plan.order, requests)],
-        };
-        // In the open loop the start may be long ago, because no connection was free.
-        let sent = if plan.arrivals.is_some() {
-            Instant::now()
-        } else {
-            start
+    /// Sends one request at the end of this turn. In the open loop its start may be long ago, because no connection was
+    /// free.
+    fn send(&mut self, plan: &Plan, stream: &Rc<Stream>, start: Instant, now: Instant) {
+        let place = self.next_request(plan.order);
+        let Some(request) = self.thread.requests(self.server).get(place) else {
+            return;
         };
         stream.push(request.bytes.clone());
-        self.thread.sent(request.bytes.len());
         self.pending.push_back(Pending {
             start,
-            deadline: sent + plan.timeout,
-            sent,
+            deadline: now + plan.timeout,
+            sent: now,
             connect: std::mem::take(&mut self.connect),
             is_head: request.is_head,
             begun: None,
         });
+        self.thread.sends(stream, request.bytes.len());
     }
 }
 
@@ -398,6 +406,8 @@ fn is_local(error: &io::Error) -> bool {
         Errno::ADDRNOTAVAIL,
         Errno::NOBUFS,
         Errno::NOMEM,
+        // fs.epoll.max_user_watches
+        Errno::NOSPC,
     ];
     known
         .iter()

@@ -2,20 +2,24 @@
 //!
 //! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client.rs` is one connection,
 //! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start,
-//! `machine.rs` what the machine allows and whether the tool itself was the limit.
+//! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`] heads a report, [`saved`]
+//! keeps a run in a file, so that several can be merged.
 //!
 //! Not here: command lines (src/bench), TLS, HTTP/2, proxies.
 
 mod client;
+pub mod conditions;
 pub mod machine;
 pub mod plan;
 pub mod report;
 mod response;
 mod run;
+pub mod saved;
 mod schedule;
 pub mod tally;
 mod target;
 
+pub use conditions::Conditions;
 pub use plan::Plan;
-pub use run::{First, Outcome, Progress, Sample, run};
+pub use run::{Connections, First, Outcome, Progress, Sample, run};
 pub use target::{Target, TargetError};

@@ -4,6 +4,7 @@
 //! /proc/thread-self/schedstat.
 
 use std::fs;
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,34 +20,60 @@ const DESCRIPTORS_BESIDE: u64 = 32;
 /// The share of a processor above which a client thread is the limit rather than the server.
 const BUSY_MAX: f64 = 0.9;
 
+/// The share of the time in which several processes must have measured at the same time for a sum to mean something.
+const TOGETHER_MIN: f64 = 0.9;
+
 /// Below this a run is all beginning, and says nothing of who was the limit.
 const JUDGED_MIN: Duration = Duration::from_millis(100);
 
-/// How a thread spent its time.
-#[derive(Clone, Copy, Debug)]
-pub struct Busy {
+/// A look at the calling thread's clock, to be compared with a later one.
+pub(crate) struct Watch {
     begin: Instant,
+    cpu: Duration,
+    waited: Duration,
+}
+
+impl Watch {
+    /// Begins to watch the calling thread.
+    pub(crate) fn begin() -> Watch {
+        Watch {
+            begin: Instant::now(),
+            cpu: thread_cpu(),
+            waited: thread_waited(),
+        }
+    }
+
+    /// How the thread, which must be the same, has spent its time since.
+    pub(crate) fn end(&self) -> Busy {
+        Busy {
+            cpu: thread_cpu().saturating_sub(self.cpu),
+            waited: thread_waited().saturating_sub(self.waited),
+            elapsed: self.begin.elapsed(),
+        }
+    }
+}
+
+/// How a thread spent its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy {
     cpu: Duration,
     waited: Duration,
     elapsed: Duration,
 }
 
 impl Busy {
-    /// Begins to watch the calling thread.
-    pub(crate) fn begin() -> Busy {
+    /// One that computed, waited for a processor, and lived for so long.
+    pub(crate) fn of([cpu, waited, elapsed]: [Duration; 3]) -> Busy {
         Busy {
-            begin: Instant::now(),
-            cpu: thread_cpu(),
-            waited: thread_waited(),
-            elapsed: Duration::ZERO,
+            cpu,
+            waited,
+            elapsed,
         }
     }
 
-    /// Ends watching; must be called by the same thread.
-    pub(crate) fn end(&mut self) {
-        self.cpu = thread_cpu().saturating_sub(self.cpu);
-        self.waited = thread_waited().saturating_sub(self.waited);
-        self.elapsed = self.begin.elapsed();
+    /// What [`Busy::of`] takes.
+    pub(crate) fn times(&self) -> [Duration; 3] {
+        [self.cpu, self.waited, self.elapsed]
     }
 
     /// The share of the time in which the thread computed.
@@ -83,6 +110,17 @@ fn thread_waited() -> Duration {
             .and_then(|number| number.parse().ok())
             .unwrap_or_default(),
     )
+}
+
+/// Sees whether connections can be made from each of these addresses.
+///
+/// # Errors
+/// The first one that is none of this machine's, with the kernel's reason.
+pub fn check_sources(sources: &[IpAddr]) -> Result<(), String> {
+    for source in sources {
+        UdpSocket::bind((*source, 0)).map_err(|error| format!("--source {source}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Raises the soft limit of descriptors to the hard one and says what will bite in a run like `plan`.
@@ -188,17 +226,26 @@ pub fn limits(outcome: &Outcome) -> Vec<String> {
             "{short} connections could not be made for lack of descriptors, ports or memory here"
         ));
     }
+    let (together, elapsed) = (outcome.together, outcome.elapsed);
+    if together < elapsed.mul_f64(TOGETHER_MIN) {
+        limits.push(format!(
+            "its processes measured at the same time for only {:.1} of {:.1} s",
+            together.as_secs_f64(),
+            elapsed.as_secs_f64()
+        ));
+    }
     limits
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::plan::{Expect, Length, Order, Server};
     use engine::EngineKind;
     use engine::net::Address;
 
-    fn plan(connections: usize) -> Plan {
+    /// A plan that says nothing in particular.
+    pub(crate) fn plan(connections: usize) -> Plan {
         let address: std::net::SocketAddr = "127.0.0.1:80".parse().unwrap();
         Plan {
             servers: vec![Server {
@@ -222,6 +269,7 @@ mod tests {
             engine: EngineKind::Epoll,
             seed: 1,
             samples: false,
+            intervals: false,
         }
     }
 
@@ -245,10 +293,53 @@ mod tests {
     }
 
     #[test]
+    fn the_tool_says_when_it_was_the_limit() {
+        let outcome = |busy: [u64; 3], short: u64, together: u64| {
+            let mut outcome = Outcome {
+                elapsed: Duration::from_secs(10),
+                together: Duration::from_secs(together),
+                busy: vec![
+                    Busy::of([10, 0, 1000].map(Duration::from_millis)),
+                    Busy::of(busy.map(Duration::from_millis)),
+                ],
+                ..Outcome::default()
+            };
+            outcome.tally.add_failures(Failure::Local, short);
+            limits(&outcome)
+        };
+        for (busy, short, together, words) in [
+            ([890, 0, 1000], 0, 10, None),
+            ([910, 0, 1000], 0, 10, Some("computed 91 %")),
+            ([500, 450, 1000], 0, 10, Some("waited 45 %")),
+            // The beginning of a run says nothing.
+            ([99, 0, 99], 0, 10, None),
+            ([0, 0, 1000], 3, 10, Some("3 connections could not be made")),
+            ([0, 0, 1000], 0, 8, Some("for only 8.0 of 10.0 s")),
+        ] {
+            let said = outcome(busy, short, together);
+            assert_eq!(said.len(), usize::from(words.is_some()), "{said:?}");
+            assert!(
+                said.iter()
+                    .all(|text| text.contains(words.unwrap_or_default())),
+                "{said:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn sources_are_addresses_of_this_machine() {
+        let sources = ["127.0.0.1", "127.9.8.7"].map(|address| address.parse().unwrap());
+        assert_eq!(check_sources(&sources), Ok(()));
+        // RFC 5737: for documentation, so nobody has it.
+        let error = check_sources(&["192.0.2.1".parse().unwrap()]).unwrap_err();
+        assert!(error.contains("--source 192.0.2.1: "), "{error}");
+    }
+
+    #[test]
     fn a_thread_that_computes_is_busy() {
-        let mut busy = Busy::begin();
-        while busy.begin.elapsed() < Duration::from_millis(20) {}
-        busy.end();
+        let watch = Watch::begin();
+        while watch.begin.elapsed() < Duration::from_millis(20) {}
+        let busy = watch.end();
         assert!(busy.computing() + busy.waiting() > 0.5, "{busy:?}");
     }
 }

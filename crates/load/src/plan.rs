@@ -52,6 +52,8 @@ pub struct Plan {
     pub seed: u64,
     /// Keep a [`Sample`](crate::Sample) of every request, 48 bytes each.
     pub samples: bool,
+    /// Keep the total times of every second apart, about 300 KiB each.
+    pub intervals: bool,
 }
 
 /// Which request a connection sends next.

@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
+use crate::conditions::{Conditions, spacing_name};
 use crate::machine;
-use crate::plan::{Length, Plan, Spacing};
-use crate::run::Outcome;
+use crate::run::{Connections, Outcome};
 use crate::tally::Failure;
 
 /// The percentiles of a report.
@@ -21,11 +21,9 @@ pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// What was to be done.
-    pub plan: &'a Plan,
+    pub conditions: &'a Conditions,
     /// What came of it.
     pub outcome: &'a Outcome,
-    /// The URLs as they were written.
-    pub urls: &'a [String],
 }
 
 impl Report<'_> {
@@ -44,7 +42,7 @@ impl Report<'_> {
         for limit in machine::limits(self.outcome) {
             let _ = writeln!(text, "THE TOOL WAS THE LIMIT: {limit}");
         }
-        let _ = writeln!(text, "{}", self.conditions());
+        let _ = writeln!(text, "{}", self.conditions);
         if self.outcome.interrupted {
             text.push_str("interrupted: this is what there was until then\n");
         }
@@ -58,7 +56,23 @@ impl Report<'_> {
             tally.failed(),
             self.outcome.unfinished,
         );
-        if self.plan.arrivals.is_some() {
+        let Connections {
+            open_max,
+            open_at_end,
+            used,
+        } = self.outcome.connections;
+        let _ = writeln!(
+            text,
+            "  connections: {open_max} open at most, {open_at_end} at the end, {used} with a response"
+        );
+        if self.conditions.processes > 1 {
+            let _ = writeln!(
+                text,
+                "  all processes measured at the same time for {:.3} s",
+                self.outcome.together.as_secs_f64()
+            );
+        }
+        if self.conditions.arrivals.is_some() {
             let _ = writeln!(
                 text,
                 "  {} not started: no connection was free",
@@ -106,53 +120,6 @@ impl Report<'_> {
         row("max", &|times| times.max() as f64);
     }
 
-    /// One line with all that decides what the figures mean.
-    fn conditions(&self) -> String {
-        let plan = self.plan;
-        let mut text = format!(
-            "{}: {} connections, {} threads on {}",
-            self.urls.join(" "),
-            plan.connections,
-            plan.threads,
-            plan.engine
-        );
-        match plan.arrivals {
-            None => text.push_str(", closed loop"),
-            Some(arrivals) => {
-                let spacing = spacing(arrivals.spacing);
-                let _ = write!(
-                    text,
-                    ", open loop of {} requests/s ({spacing}), times from the intended start",
-                    arrivals.rate
-                );
-            }
-        }
-        match plan.length {
-            Length::Time(length) => {
-                let _ = write!(text, ", {} s", length.as_secs_f64());
-            }
-            Length::Requests(requests) => {
-                let _ = write!(text, ", {requests} requests");
-            }
-        }
-        for (name, duration) in [
-            ("warm-up", plan.warmup),
-            ("ramp", plan.ramp),
-            ("think time", plan.think_time),
-        ] {
-            if !duration.is_zero() {
-                let _ = write!(text, ", {name} {} s", duration.as_secs_f64());
-            }
-        }
-        if plan.pipeline > 1 {
-            let _ = write!(text, ", pipelined by {}", plan.pipeline);
-        }
-        if plan.new_connections {
-            text.push_str(", a connection for each request");
-        }
-        text
-    }
-
     /// One JSON object. Times are in microseconds, rates in one second.
     #[must_use]
     pub fn json(&self) -> String {
@@ -160,27 +127,30 @@ impl Report<'_> {
         let tally = &outcome.tally;
         let mut fields = vec![
             ("tool_was_the_limit", strings(&machine::limits(outcome))),
-            ("urls", strings(self.urls)),
-            ("connections", self.plan.connections.to_string()),
-            ("threads", self.plan.threads.to_string()),
-            ("engine", quoted(&self.plan.engine.to_string())),
+            ("urls", strings(&self.conditions.urls)),
+            ("connections", self.conditions.connections.to_string()),
+            ("threads", self.conditions.threads.to_string()),
+            ("engine", quoted(&self.conditions.engine)),
             (
                 "loop",
-                quoted(if self.plan.arrivals.is_some() {
+                quoted(if self.conditions.arrivals.is_some() {
                     "open"
                 } else {
                     "closed"
                 }),
             ),
         ];
-        if let Some(arrivals) = self.plan.arrivals {
+        if let Some(arrivals) = self.conditions.arrivals {
             fields.push(("rate", number(arrivals.rate)));
-            fields.push(("arrivals", quoted(spacing(arrivals.spacing))));
+            fields.push(("arrivals", quoted(spacing_name(arrivals.spacing))));
             fields.push(("not_started", outcome.not_started.to_string()));
         }
         fields.extend([
-            ("pipeline", self.plan.pipeline.to_string()),
-            ("new_connections", self.plan.new_connections.to_string()),
+            ("pipeline", self.conditions.pipeline.to_string()),
+            (
+                "new_connections",
+                self.conditions.new_connections.to_string(),
+            ),
             ("interrupted", outcome.interrupted.to_string()),
             ("seconds", number(outcome.elapsed.as_secs_f64())),
             ("requests_per_second", number(self.rate())),
@@ -195,6 +165,17 @@ impl Report<'_> {
             ("body_bytes", tally.body_bytes.to_string()),
             ("bytes_sent", tally.sent.to_string()),
             ("connections_made", tally.connected.to_string()),
+            (
+                "connections_open_max",
+                outcome.connections.open_max.to_string(),
+            ),
+            (
+                "connections_open_at_end",
+                outcome.connections.open_at_end.to_string(),
+            ),
+            ("connections_used", outcome.connections.used.to_string()),
+            ("processes", self.conditions.processes.to_string()),
+            ("seconds_together", number(outcome.together.as_secs_f64())),
         ]);
         let statuses = tally
             .statuses()
@@ -241,7 +222,10 @@ impl Report<'_> {
                 "tool_was_the_limit".to_owned(),
                 (!machine::limits(outcome).is_empty()).to_string(),
             ),
-            ("connections".to_owned(), self.plan.connections.to_string()),
+            (
+                "connections".to_owned(),
+                self.conditions.connections.to_string(),
+            ),
             ("seconds".to_owned(), number(outcome.elapsed.as_secs_f64())),
             ("requests_per_second".to_owned(), number(self.rate())),
             (
@@ -294,13 +278,6 @@ impl Report<'_> {
                 .map_err(|error| format!("{error:?}"))?;
         }
         Ok(log)
-    }
-}
-
-fn spacing(spacing: Spacing) -> &'static str {
-    match spacing {
-        Spacing::Constant => "constant",
-        Spacing::Poisson => "poisson",
     }
 }
 

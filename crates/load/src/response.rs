@@ -7,7 +7,8 @@
 //!  └────┴─▶ UntilClose ─▶ complete at the end of input
 //! ```
 //!
-//! No body is kept, and nothing is allocated for a head that comes in one piece.
+//! No body is kept, and nothing is allocated for a head that comes in one piece. A head that repeats the last one byte for
+//! byte, as those of one page do until the clock changes `Date`, says the same and is not read again.
 
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
@@ -25,6 +26,8 @@ pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub(crate) struct Reader {
     expect: Expect,
     head: ResponseHead,
+    /// The bytes that `head` was read from, if they came in one piece; empty where it says nothing.
+    last: Vec<u8>,
     /// A head that did not come in one piece.
     pieces: Vec<u8>,
     state: State,
@@ -59,12 +62,23 @@ impl Reader {
         Reader {
             expect,
             head: ResponseHead::default(),
+            last: Vec::new(),
             pieces: Vec::new(),
             state: State::Head,
             body: 0,
             digest: None,
             server: keeps_server.then(Vec::new),
         }
+    }
+
+    /// Begins with the first response of another connection to the same server.
+    pub(crate) fn restart(&mut self) {
+        if self.last.is_empty() {
+            self.head.clear();
+        }
+        self.pieces.clear();
+        self.state = State::Head;
+        self.body = 0;
     }
 
     /// Goes on with what came, and answers with how many bytes of it were used. The rest belongs to the next response; where
@@ -126,30 +140,13 @@ impl Reader {
     /// How many bytes were used, and whether the response is complete with its head.
     fn read_head(&mut self, input: &[u8], is_head: bool) -> Result<(usize, bool), Failure> {
         let before = self.pieces.len();
-        let length = if before == 0 {
-            parse(input, &mut self.head)
-        } else {
-            self.pieces.extend_from_slice(input);
-            parse(&self.pieces, &mut self.head)
+        let length = match before {
+            0 if self.repeats(input) => self.last.len(),
+            _ => match self.parse_head(input)? {
+                Some(length) => length,
+                None => return Ok((input.len(), false)),
+            },
         };
-        let Some(length) = length.map_err(|_| Failure::GarbageHead)? else {
-            if before == 0 {
-                self.pieces.extend_from_slice(input);
-            }
-            if self.pieces.len() > HEAD_BYTES_MAX {
-                return Err(Failure::HeadTooLarge);
-            }
-            return Ok((input.len(), false));
-        };
-        if let Some(server) = &mut self.server {
-            let bytes = if before == 0 { input } else { &self.pieces };
-            server.clear();
-            server.extend_from_slice(self.head.value(Known::Server, bytes).unwrap_or_default());
-        }
-        self.pieces.clear();
-        if self.head.version() == Version::Http09 {
-            return Err(Failure::GarbageHead);
-        }
         let used = length.saturating_sub(before);
         match self.head.status() {
             // An interim response; another head follows.
@@ -166,6 +163,46 @@ impl Reader {
             ResponseBody::UntilClose => State::UntilClose,
         };
         Ok((used, false))
+    }
+
+    /// Whether `input` begins with the last head, byte for byte.
+    fn repeats(&self, input: &[u8]) -> bool {
+        !self.last.is_empty() && input.starts_with(&self.last)
+    }
+
+    /// The length of the head that `input` completes; `None` where more is needed, which is kept then.
+    fn parse_head(&mut self, input: &[u8]) -> Result<Option<usize>, Failure> {
+        self.last.clear();
+        let in_one_piece = self.pieces.is_empty();
+        let parsed = if in_one_piece {
+            parse(input, &mut self.head)
+        } else {
+            self.pieces.extend_from_slice(input);
+            parse(&self.pieces, &mut self.head)
+        };
+        let Some(length) = parsed.map_err(|_| Failure::GarbageHead)? else {
+            if in_one_piece {
+                self.pieces.extend_from_slice(input);
+            }
+            if self.pieces.len() > HEAD_BYTES_MAX {
+                return Err(Failure::HeadTooLarge);
+            }
+            return Ok(None);
+        };
+        if self.head.version() == Version::Http09 {
+            return Err(Failure::GarbageHead);
+        }
+        if let Some(server) = &mut self.server {
+            let bytes = if in_one_piece { input } else { &self.pieces };
+            server.clear();
+            server.extend_from_slice(self.head.value(Known::Server, bytes).unwrap_or_default());
+        }
+        if in_one_piece {
+            self.last
+                .extend_from_slice(input.get(..length).unwrap_or_default());
+        }
+        self.pieces.clear();
+        Ok(Some(length))
     }
 
     fn count(&mut self, bytes: &[u8]) {
@@ -288,6 +325,50 @@ mod tests {
                 assert_eq!(got, (answers.clone(), failure), "{input:?} by {piece}");
             }
         }
+    }
+
+    #[test]
+    fn a_head_that_repeats_says_the_same_and_one_that_does_not_is_read() {
+        let mut reader = Reader::new(Expect::default(), true);
+        let head = |status, length| {
+            format!("HTTP/1.1 {status} OK\r\nServer: s{length}\r\nContent-Length: {length}\r\n\r\n")
+        };
+        let ok = head(200, 2);
+        for (head, cut, status, length) in [
+            (&ok, ok.len(), 200, 2),
+            (&ok, ok.len(), 200, 2),
+            (&ok, 20, 200, 2),
+            (&ok, ok.len(), 200, 2),
+            (&head(404, 3), 40, 404, 3),
+            (&head(200, 3), 40, 200, 3),
+        ] {
+            let body = &"xyz"[..length as usize];
+            let (first, second) = head.split_at(cut.min(head.len()));
+            let mut answer = None;
+            for part in [first, second, body] {
+                if !part.is_empty() {
+                    answer = reader.advance(part.as_bytes(), false).unwrap().1;
+                }
+            }
+            let answer = answer.unwrap();
+            assert_eq!((answer.status, answer.body), (status, length), "{head}");
+            assert_eq!(reader.server(), format!("s{length}").as_bytes());
+        }
+        // After half a head on one connection, the next begins anew.
+        assert_eq!(
+            reader.advance(b"HTTP/1.1 200 OK\r\nA", false),
+            Ok((18, None))
+        );
+        reader.restart();
+        let whole = ok.clone() + "ab";
+        for _ in 0..2 {
+            let (used, answer) = reader.advance(whole.as_bytes(), false).unwrap();
+            assert_eq!((used, answer.unwrap().body), (whole.len(), 2));
+            reader.restart();
+        }
+        // What repeats the last head is the answer to HEAD all the same.
+        let (used, answer) = reader.advance(ok.as_bytes(), true).unwrap();
+        assert_eq!((used, answer.unwrap().body), (ok.len(), 0));
     }
 
     #[test]

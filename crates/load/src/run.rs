@@ -13,13 +13,15 @@ use std::sync::{Arc, Barrier};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use engine::net::Stream;
 use engine::select::either;
 use engine::{Alarm, EngineKind, Runtime, Settings};
 use hdrhistogram::Histogram;
 
 use crate::client::Client;
-use crate::machine::Busy;
-use crate::plan::{Length, Plan};
+use crate::machine::{Busy, Watch};
+use crate::plan::{Length, Plan, Request};
 use crate::response::Answer;
 use crate::schedule::{Pace, Weights};
 use crate::tally::{Failure, Tally, record};
@@ -37,12 +39,16 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 const BUFFER_SIZE: usize = 64 * 1024;
 
 /// What a run came to.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// All counts.
     pub tally: Tally,
-    /// How long it was measured: the longest of the threads.
+    /// When measuring began, since 1970.
+    pub began: Duration,
+    /// How long it was measured: the longest of the threads, or from the first beginning to the last end of several processes.
     pub elapsed: Duration,
+    /// How long all processes measured at the same time; `elapsed` where there is one.
+    pub together: Duration,
     /// Requests that were under way when the time was over.
     pub unfinished: u64,
     /// Requests of the open loop whose moment came while no connection was free, until the end.
@@ -51,7 +57,7 @@ pub struct Outcome {
     pub interrupted: bool,
     /// How busy each thread was.
     pub busy: Vec<Busy>,
-    /// Total times by seconds of the run, for the histogram log.
+    /// Total times by seconds of the run, where the plan wants them.
     pub intervals: Vec<Histogram<u64>>,
     /// Every complete response, where the plan wants it.
     pub samples: Vec<Sample>,
@@ -61,6 +67,19 @@ pub struct Outcome {
     pub parallel: u64,
     /// How many of them left their connection open.
     pub kept_alive: u64,
+    /// What became of connections.
+    pub connections: Connections,
+}
+
+/// What became of connections. Where there are several threads, these are sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// The most that were open at the same time.
+    pub open_max: u64,
+    /// How many were open at the end.
+    pub open_at_end: u64,
+    /// On how many at least one response came in full.
+    pub used: u64,
 }
 
 /// One request whose response came in full; kept where the plan wants it.
@@ -107,6 +126,19 @@ struct Shared {
     begin: Barrier,
 }
 
+impl Shared {
+    fn new(threads: usize) -> Shared {
+        let counters = || (0..threads).map(|_| AtomicU64::new(0)).collect();
+        Shared {
+            stop: AtomicBool::new(false),
+            ended: counters(),
+            failed: counters(),
+            broken: counters(),
+            begin: Barrier::new(threads),
+        }
+    }
+}
+
 /// What one thread came to.
 struct Part {
     tally: Tally,
@@ -117,6 +149,7 @@ struct Part {
     intervals: Vec<Histogram<u64>>,
     kept: Kept,
     parallel: u64,
+    connections: Connections,
 }
 
 /// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
@@ -125,14 +158,7 @@ struct Part {
 /// When threads or their engines cannot be had.
 pub fn run(plan: &Arc<Plan>, mut watch: impl FnMut(Progress) -> bool) -> io::Result<Outcome> {
     let threads = plan.threads.clamp(1, plan.connections.max(1));
-    let counters = || (0..threads).map(|_| AtomicU64::new(0)).collect();
-    let shared = Arc::new(Shared {
-        stop: AtomicBool::new(false),
-        ended: counters(),
-        failed: counters(),
-        broken: counters(),
-        begin: Barrier::new(threads),
-    });
+    let shared = Arc::new(Shared::new(threads));
     let begin = Instant::now();
     let (sender, receiver) = channel();
     for number in 0..threads {
@@ -179,28 +205,23 @@ fn collect(receiver: &Receiver<io::Result<Part>>, mut tick: impl FnMut()) -> io:
 
 fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
     let mut outcome = Outcome {
-        tally: Tally::default(),
-        elapsed: Duration::ZERO,
-        unfinished: 0,
-        not_started: 0,
         interrupted,
-        busy: Vec::new(),
-        intervals: Vec::new(),
-        samples: Vec::new(),
-        first: None,
-        kept_alive: 0,
-        parallel: 0,
+        ..Outcome::default()
     };
     for part in parts {
-        outcome.tally.add(&part.tally);
         outcome.elapsed = outcome.elapsed.max(part.elapsed);
-        outcome.unfinished += part.unfinished;
-        outcome.not_started += part.not_started;
-        outcome.busy.push(part.busy);
         outcome.samples.extend(part.kept.samples);
-        outcome.parallel += part.parallel;
         outcome.kept_alive += part.kept.alive;
         outcome.first = outcome.first.take().or(part.kept.first);
+        outcome.add(Outcome {
+            tally: part.tally,
+            unfinished: part.unfinished,
+            not_started: part.not_started,
+            busy: vec![part.busy],
+            parallel: part.parallel,
+            connections: part.connections,
+            ..Outcome::default()
+        });
         for (second, interval) in part.intervals.into_iter().enumerate() {
             match outcome.intervals.get_mut(second) {
                 Some(known) => known
@@ -210,7 +231,25 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
             }
         }
     }
+    outcome.together = outcome.elapsed;
+    outcome.began = engine::wall().saturating_sub(outcome.elapsed);
     outcome
+}
+
+impl Outcome {
+    /// Adds the counts of others that sent load at the same time. Times and what is kept of single requests stay.
+    pub(crate) fn add(&mut self, other: Outcome) {
+        self.tally.add(&other.tally);
+        self.unfinished += other.unfinished;
+        self.not_started += other.not_started;
+        self.interrupted |= other.interrupted;
+        self.busy.extend(other.busy);
+        self.parallel += other.parallel;
+        self.kept_alive += other.kept_alive;
+        self.connections.open_max += other.connections.open_max;
+        self.connections.open_at_end += other.connections.open_at_end;
+        self.connections.used += other.connections.used;
+    }
 }
 
 fn run_thread(
@@ -252,6 +291,8 @@ async fn drive(
     threads: usize,
 ) -> io::Result<Part> {
     let plan = thread.plan();
+    let sender = Rc::clone(&thread);
+    engine::on_turn_end(move || sender.send_all());
     let mut place = 0_u32;
     for connection in (number..plan.connections).step_by(threads) {
         let client = Client::new(Rc::clone(&thread), connection);
@@ -283,11 +324,11 @@ async fn drive(
         either(engine::sleep(plan.warmup), thread.stopped(shared, number)).await;
     }
     thread.begin_measuring();
-    let mut busy = Busy::begin();
+    let watch = Watch::begin();
     let begin = thread.measured_from.get();
     either(thread.done(), thread.ticks(shared, number, begin)).await;
     thread.over.set(true);
-    busy.end();
+    let busy = watch.end();
     let end = Instant::now();
     let tally = thread.tally.take();
     let ended = thread.counted.get();
@@ -302,6 +343,7 @@ async fn drive(
         intervals: thread.intervals.take().finish(),
         kept: thread.kept.take(),
         parallel: thread.parallel.get(),
+        connections: thread.connections.get(),
         tally,
     })
 }
@@ -310,6 +352,11 @@ async fn drive(
 pub(crate) struct Thread {
     plan: Arc<Plan>,
     weights: PlanWeights,
+    /// The requests of each server, the thread's own: several would wear out the counters of shared bytes.
+    requests: Vec<Vec<Request>>,
+    /// Connections with something to send at the end of this turn.
+    sending: RefCell<Vec<Rc<Stream>>>,
+    connections: Cell<Connections>,
     tally: RefCell<Tally>,
     intervals: RefCell<Intervals>,
     kept: RefCell<Kept>,
@@ -407,9 +454,20 @@ impl Thread {
             Length::Time(_) => u64::MAX,
             Length::Requests(requests) => share(requests, number, threads),
         };
+        let own = |request: &Request| Request {
+            bytes: Bytes::copy_from_slice(&request.bytes),
+            ..request.clone()
+        };
         Thread {
             plan: Arc::clone(plan),
             weights: PlanWeights::new(plan),
+            requests: plan
+                .servers
+                .iter()
+                .map(|server| server.requests.iter().map(own).collect())
+                .collect(),
+            sending: RefCell::default(),
+            connections: Cell::default(),
             tally: RefCell::default(),
             intervals: RefCell::default(),
             kept: RefCell::default(),
@@ -450,12 +508,11 @@ impl Thread {
         }
     }
 
-    /// The same, if it has come already.
-    pub(crate) fn try_start(&self) -> Option<Instant> {
+    /// The same, if it has come by `now`.
+    pub(crate) fn try_start(&self, now: Instant) -> Option<Instant> {
         if self.has_ended() {
             return None;
         }
-        let now = Instant::now();
         match &self.pace {
             None => self.spend(now),
             Some(pace) => self.spend(pace.try_take(now)?),
@@ -478,7 +535,19 @@ impl Thread {
         self.over.get() || self.budget.get() == 0
     }
 
+    /// What a server is asked for.
+    pub(crate) fn requests(&self, server: usize) -> &[Request] {
+        self.requests
+            .get(server)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
     pub(crate) fn connected(&self, begin: Instant, time: Duration) {
+        let mut connections = self.connections.get();
+        connections.open_at_end += 1;
+        connections.open_max = connections.open_max.max(connections.open_at_end);
+        self.connections.set(connections);
         if self.counts(begin) {
             let mut tally = self.tally.borrow_mut();
             tally.connected += 1;
@@ -486,8 +555,38 @@ impl Thread {
         }
     }
 
-    pub(crate) fn sent(&self, bytes: usize) {
+    /// A connection was closed.
+    pub(crate) fn closed(&self) {
+        let mut connections = self.connections.get();
+        connections.open_at_end = connections.open_at_end.saturating_sub(1);
+        self.connections.set(connections);
+    }
+
+    /// The first response that counts came on a connection.
+    pub(crate) fn used(&self) {
+        let mut connections = self.connections.get();
+        connections.used += 1;
+        self.connections.set(connections);
+    }
+
+    /// Has what was pushed into `stream` sent at the end of this turn.
+    pub(crate) fn sends(&self, stream: &Rc<Stream>, bytes: usize) {
         self.tally.borrow_mut().sent += bytes as u64;
+        let mut sending = self.sending.borrow_mut();
+        // Pipelined requests come one after the other and need one place.
+        if !sending.last().is_some_and(|last| Rc::ptr_eq(last, stream)) {
+            sending.push(Rc::clone(stream));
+        }
+    }
+
+    /// Gives the kernel what was pushed in this turn.
+    fn send_all(&self) {
+        for stream in self.sending.borrow_mut().drain(..) {
+            // A connection that has ended meanwhile is held by nobody else.
+            if Rc::strong_count(&stream) > 1 {
+                stream.start_send();
+            }
+        }
     }
 
     pub(crate) fn received(&self, bytes: usize) {
@@ -591,7 +690,7 @@ impl Thread {
         }
         let mut intervals = self.intervals.borrow_mut();
         intervals.begin = Some(now);
-        intervals.current = Some(self.tally.borrow().total.clone());
+        intervals.current = (self.plan.intervals).then(|| self.tally.borrow().total.clone());
         self.measuring.set(true);
     }
 
@@ -646,6 +745,77 @@ impl Thread {
             if let Some(counter) = counters.get(number) {
                 counter.store(value, Ordering::Relaxed);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine;
+    use crate::plan::{Arrivals, Form, Spacing, servers};
+    use crate::target::Target;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// A server that answers whatever it receives with one response.
+    fn server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let mut input = [0; 4096];
+                    while let Ok(1..) = stream.read(&mut input) {
+                        let _ =
+                            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
+                    }
+                });
+            }
+        });
+        format!("http://{address}/")
+    }
+
+    fn plan(url: &str, requests: u64, arrivals: Option<Arrivals>) -> Arc<Plan> {
+        let form = Form {
+            method: "GET".to_owned(),
+            fields: Vec::new(),
+            body: None,
+            close: false,
+        };
+        Arc::new(Plan {
+            servers: servers(&[(Target::parse(url, &[]).unwrap(), 1)], &form),
+            length: Length::Requests(requests),
+            arrivals,
+            timeout: Duration::from_secs(30),
+            ..machine::tests::plan(4)
+        })
+    }
+
+    /// How often a thread of the load tester asks for memory while it sends so many requests.
+    fn allocations(url: &str, requests: u64, arrivals: Option<Arrivals>) -> u64 {
+        let plan = plan(url, requests, arrivals);
+        let shared = Shared::new(1);
+        let counted = allocation_counter::measure(|| {
+            let part = run_thread(&plan, &shared, 0, 1).unwrap();
+            assert_eq!(part.tally.succeeded, requests);
+        });
+        counted.count_total
+    }
+
+    #[test]
+    fn a_request_allocates_nothing() {
+        let url = server();
+        let open = Arrivals {
+            rate: 1e6,
+            spacing: Spacing::Poisson,
+        };
+        for arrivals in [None, Some(open)] {
+            let few = allocations(&url, 1_000, arrivals);
+            let many = allocations(&url, 11_000, arrivals);
+            println!("{arrivals:?}: {few} {many}");
+            // What grows on the way, such as queues, may grow; it is not a matter of single requests.
+            assert!(many < few + 100, "{arrivals:?}: {few}, then {many}");
         }
     }
 }

@@ -209,9 +209,19 @@ impl Tally {
 
     /// Counts the status of a complete response.
     pub fn count_status(&mut self, status: u16) {
+        self.add_status(status, 1);
+    }
+
+    /// Counts a status that came so often.
+    pub(crate) fn add_status(&mut self, status: u16, times: u64) {
         if let Some(count) = self.statuses.get_mut(usize::from(status)) {
-            *count += 1;
+            *count += times;
         }
+    }
+
+    /// Counts a failure that came so often.
+    pub(crate) fn add_failures(&mut self, failure: Failure, times: u64) {
+        self.failures[failure as usize] += times;
     }
 
     /// Statuses that came, with how often.

@@ -182,5 +182,6 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
         engine: EngineKind::Epoll,
         seed: 1,
         samples: true,
+        intervals: false,
     })
 }

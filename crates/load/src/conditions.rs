@@ -1,0 +1,185 @@
+//! What decides what the figures of a run mean: the first line of its report.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::plan::{Arrivals, Length, Plan, Spacing};
+
+/// The conditions of a run, or of several that went on at the same time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conditions {
+    /// The URLs as they were written.
+    pub urls: Vec<String>,
+    /// How many processes sent load.
+    pub processes: u32,
+    /// Their connections.
+    pub connections: u64,
+    /// Their threads.
+    pub threads: u64,
+    /// The engine of the clients.
+    pub engine: String,
+    /// The open loop, with the rate of all processes.
+    pub arrivals: Option<Arrivals>,
+    /// When it was to end; requests are those of all processes.
+    pub length: Length,
+    /// How long load was sent before anything counted.
+    pub warmup: Duration,
+    /// Over which time the connections started.
+    pub ramp: Duration,
+    /// How long a connection waited between a response and its next request.
+    pub think_time: Duration,
+    /// How many requests a connection had under way at most.
+    pub pipeline: u64,
+    /// Every request had a connection of its own.
+    pub new_connections: bool,
+}
+
+impl Conditions {
+    /// Those of one run. `urls` are its URLs as a report shows them.
+    #[must_use]
+    pub fn new(plan: &Plan, urls: Vec<String>) -> Conditions {
+        Conditions {
+            urls,
+            processes: 1,
+            connections: plan.connections as u64,
+            threads: plan.threads as u64,
+            engine: plan.engine.to_string(),
+            arrivals: plan.arrivals,
+            length: plan.length,
+            warmup: plan.warmup,
+            ramp: plan.ramp,
+            think_time: plan.think_time,
+            pipeline: plan.pipeline as u64,
+            new_connections: plan.new_connections,
+        }
+    }
+
+    /// Adds those of another process: its connections, its rate and its requests come on top.
+    ///
+    /// # Errors
+    /// What is so different that the sum would mean nothing, in words.
+    pub fn add(&mut self, other: &Conditions) -> Result<(), &'static str> {
+        self.arrivals = match (self.arrivals, other.arrivals) {
+            (None, None) => None,
+            (Some(own), Some(other)) if own.spacing == other.spacing => Some(Arrivals {
+                rate: own.rate + other.rate,
+                spacing: own.spacing,
+            }),
+            _ => return Err("the loop"),
+        };
+        self.length = match (self.length, other.length) {
+            (Length::Time(own), Length::Time(other)) => Length::Time(own.max(other)),
+            (Length::Requests(own), Length::Requests(other)) => {
+                Length::Requests(own.saturating_add(other))
+            }
+            _ => return Err("time or number of requests"),
+        };
+        for (differs, words) in [
+            (self.engine != other.engine, "the engine"),
+            (self.warmup != other.warmup, "the warm-up"),
+            (self.ramp != other.ramp, "the ramp"),
+            (self.think_time != other.think_time, "the think time"),
+            (self.pipeline != other.pipeline, "the pipeline"),
+            (
+                self.new_connections != other.new_connections,
+                "connections for each request",
+            ),
+        ] {
+            if differs {
+                return Err(words);
+            }
+        }
+        self.processes = self.processes.saturating_add(other.processes);
+        self.connections = self.connections.saturating_add(other.connections);
+        self.threads = self.threads.saturating_add(other.threads);
+        for url in &other.urls {
+            if !self.urls.contains(url) {
+                self.urls.push(url.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.urls.join(" "))?;
+        if self.processes > 1 {
+            write!(f, "{} processes, ", self.processes)?;
+        }
+        let (connections, threads) = (self.connections, self.threads);
+        write!(
+            f,
+            "{connections} connections, {threads} threads on {}",
+            self.engine
+        )?;
+        match self.arrivals {
+            None => f.write_str(", closed loop")?,
+            Some(Arrivals { rate, spacing }) => write!(
+                f,
+                ", open loop of {rate} requests/s ({}), times from the intended start",
+                spacing_name(spacing)
+            )?,
+        }
+        match self.length {
+            Length::Time(length) => write!(f, ", {} s", length.as_secs_f64())?,
+            Length::Requests(requests) => write!(f, ", {requests} requests")?,
+        }
+        for (name, duration) in [
+            ("warm-up", self.warmup),
+            ("ramp", self.ramp),
+            ("think time", self.think_time),
+        ] {
+            if !duration.is_zero() {
+                write!(f, ", {name} {} s", duration.as_secs_f64())?;
+            }
+        }
+        if self.pipeline > 1 {
+            write!(f, ", pipelined by {}", self.pipeline)?;
+        }
+        if self.new_connections {
+            f.write_str(", a connection for each request")?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a spacing, as the command line has it.
+pub(crate) fn spacing_name(spacing: Spacing) -> &'static str {
+    match spacing {
+        Spacing::Constant => "constant",
+        Spacing::Poisson => "poisson",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::plan;
+
+    #[test]
+    fn processes_add_up_where_they_did_the_same() {
+        let of = |url: &str, rate| {
+            let mut plan = plan(100);
+            plan.arrivals = Some(Arrivals {
+                rate,
+                spacing: Spacing::Poisson,
+            });
+            plan.length = Length::Time(Duration::from_secs(2));
+            Conditions::new(&plan, vec![url.to_owned()])
+        };
+        let mut sum = of("a", 10.0);
+        assert_eq!(sum.add(&of("b", 5.0)), Ok(()));
+        assert_eq!(sum.add(&of("a", 5.0)), Ok(()));
+        assert_eq!(
+            sum.to_string(),
+            "a b: 3 processes, 300 connections, 3 threads on epoll, open loop of 20 requests/s (poisson), \
+             times from the intended start, 2 s"
+        );
+        let mut other = of("a", 10.0);
+        other.pipeline = 4;
+        assert_eq!(sum.add(&other), Err("the pipeline"));
+        other.arrivals = None;
+        assert_eq!(sum.add(&other), Err("the loop"));
+    }
+}
