@@ -1,6 +1,7 @@
 //! `tidegate bench URL…`: the load tester's command line; the work is done by the crate `load`. Described in docs/bench.md.
 
 pub(crate) mod ab;
+mod compare;
 pub(crate) mod http_load;
 mod merge;
 mod native;
@@ -34,6 +35,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Mode {
     Merge(merge::Options),
+    Compare(Box<compare::Options>),
 }
 
 /// Runs a load test.
@@ -41,6 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let result = match &arguments.mode {
         None => native::run(&arguments.native),
         Some(Mode::Merge(options)) => merge::run(options),
+        Some(Mode::Compare(options)) => compare::run(options),
     };
     match result {
         Ok(code) => code,

@@ -166,6 +166,11 @@ impl Common {
         })
     }
 
+    /// Where random numbers start.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// How the requests are written.
     fn form(&self) -> Result<Form, String> {
         let body = self.body.as_deref().map(body).transpose()?;

@@ -45,4 +45,5 @@ pub use pulse::Pulse;
 pub use remote::{Remote, remote};
 pub use runtime::{Runtime, Settings, on_turn_end};
 pub use sleep::{Sleep, sleep, sleep_until};
+pub use sys::process_time;
 pub use task::{spawn, yield_now};

@@ -1,7 +1,7 @@
 //! System calls that more than one file needs, behind safe functions.
 //!
-//! `rustix` makes almost all of them safe. What is left here: borrowing a descriptor by its number, closing one, and
-//! socket options that `rustix` does not know.
+//! `rustix` makes almost all of them safe. What is left here: borrowing a descriptor by its number, closing one, socket
+//! options that `rustix` does not know, and the processor time of another process.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -84,6 +84,34 @@ pub(crate) fn tcp_info(socket: RawFd) -> Option<TcpInfo> {
         snd_cwnd: info.tcpi_snd_cwnd,
         rcv_space: info.tcpi_rcv_space,
     })
+}
+
+/// The processor time that a process has used so far: all its threads, those that have ended too, but no children.
+///
+/// # Errors
+/// `NotFound` where there is no such process.
+pub fn process_time(pid: u32) -> io::Result<Duration> {
+    let absent = || {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("there is no process {pid}"),
+        )
+    };
+    let mut clock = 0;
+    let pid = i32::try_from(pid).map_err(|_| absent())?;
+    // SAFETY: the call writes one clock number into a place of that type.
+    let found = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes one `timespec` into a place of that type; a clock that is gone is an error.
+    if found != 0 || unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(absent());
+    }
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Ok(Duration::new(seconds, nanoseconds))
 }
 
 /// A stream socket that does not block and is not inherited.

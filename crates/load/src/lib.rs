@@ -5,9 +5,12 @@
 //! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`] heads a report, [`saved`]
 //! keeps a run in a file, so that several can be merged.
 //!
+//! [`compare`] puts two servers side by side, [`statistics`] says what the figures of that allow to say.
+//!
 //! Not here: command lines (src/bench), TLS, HTTP/2, proxies.
 
 mod client;
+pub mod compare;
 pub mod conditions;
 pub mod machine;
 pub mod plan;
@@ -16,6 +19,7 @@ mod response;
 mod run;
 pub mod saved;
 mod schedule;
+pub mod statistics;
 pub mod tally;
 mod target;
 

@@ -307,23 +307,23 @@ fn summary(times: &Histogram<u64>) -> impl Iterator<Item = (String, String)> {
     .chain([named("max", max as f64)])
 }
 
-fn object(fields: impl Iterator<Item = String>) -> String {
+pub(crate) fn object(fields: impl Iterator<Item = String>) -> String {
     format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
 }
 
-fn strings(texts: &[String]) -> String {
+pub(crate) fn strings(texts: &[String]) -> String {
     let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
     format!("[{}]", texts.join(","))
 }
 
 /// A number with three digits behind the point; what is none is 0, because JSON has no word for it.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let value = if value.is_finite() { value } else { 0.0 };
     format!("{value:.3}")
 }
 
 /// A JSON string (RFC 8259, section 7).
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
         match character {
@@ -346,7 +346,7 @@ pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
 }
 
 /// Nanoseconds with a unit that fits.
-fn time(nanoseconds: f64) -> String {
+pub(crate) fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         value if value < 1e6 => format!("{:.1} us", value / 1e3),
         value if value < 1e9 => format!("{:.2} ms", value / 1e6),

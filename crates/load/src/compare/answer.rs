@@ -1,0 +1,275 @@
+//! One request, asked once, and all that matters of its response: what two servers must have in common before they are timed.
+//!
+//! Framing: RFC 9112, section 6. The body is hashed, not kept.
+
+use std::fmt;
+use std::io;
+use std::time::Instant;
+
+use engine::net::{self, Stream};
+use engine::{EngineKind, Runtime, Settings};
+use proto::h1::Version;
+use proto::h1::chunked::Decoder;
+use proto::h1::response::{ResponseBody, ResponseHead, parse};
+use sha2::{Digest, Sha256};
+
+use crate::plan::Plan;
+use crate::response::HEAD_BYTES_MAX;
+
+/// A response as it is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Its status.
+    pub status: u16,
+    /// Bytes of its body, chunk framing not counted.
+    pub length: u64,
+    /// The body's SHA-256.
+    pub sha256: [u8; 32],
+    /// Names of its header fields, in lower case and in order.
+    pub fields: Vec<String>,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub enum AskError {
+    /// There was no connection.
+    Connect(io::Error),
+    /// The connection broke, or the response was not complete in time.
+    Receive(io::Error),
+    /// The connection ended within the response.
+    Closed,
+    /// What came is no response of HTTP/1.
+    Garbage,
+    /// There was no event loop for it.
+    Engine(io::Error),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AskError::Connect(error) => write!(f, "no connection: {error}"),
+            AskError::Receive(error) => write!(f, "no complete response: {error}"),
+            AskError::Closed => f.write_str("the connection was closed within the response"),
+            AskError::Garbage => f.write_str("what came is no response"),
+            AskError::Engine(error) => write!(f, "no event loop: {error}"),
+        }
+    }
+}
+
+impl Response {
+    /// In what they differ, in words; nothing where they are alike. Header fields are left aside.
+    #[must_use]
+    pub fn differences(&self, other: &Response) -> Vec<String> {
+        let mut differences = Vec::new();
+        if self.status != other.status {
+            differences.push(format!("status {} and {}", self.status, other.status));
+        }
+        if self.length != other.length {
+            differences.push(format!("{} and {} bytes", self.length, other.length));
+        } else if self.sha256 != other.sha256 {
+            differences.push(format!("the bytes of the body, all {}", self.length));
+        }
+        differences
+    }
+}
+
+/// Sends the first request of `plan` over a connection of its own and reads the response.
+///
+/// # Errors
+/// One variant of [`AskError`] for each cause.
+pub fn ask(plan: &Plan) -> Result<Response, AskError> {
+    let settings = Settings {
+        connections: 1,
+        ..Settings::default()
+    };
+    let mut runtime = Runtime::new(EngineKind::Epoll, settings).map_err(AskError::Engine)?;
+    runtime.block_on(converse(plan))
+}
+
+async fn converse(plan: &Plan) -> Result<Response, AskError> {
+    let (Some(server), source) = (plan.servers.first(), plan.sources.first()) else {
+        return Err(AskError::Garbage);
+    };
+    let Some(request) = server.requests.first() else {
+        return Err(AskError::Garbage);
+    };
+    let deadline = Instant::now() + plan.timeout;
+    let stream = net::connect(&server.address, source.copied(), Some(deadline))
+        .await
+        .map_err(AskError::Connect)?;
+    stream.push(request.bytes.clone());
+    stream.start_send();
+    let mut head = ResponseHead::default();
+    let mut bytes = Vec::new();
+    let length = read_head(&stream, deadline, &mut head, &mut bytes).await?;
+    let fields = head
+        .fields()
+        .iter()
+        .map(|field| String::from_utf8_lossy(field.name(&bytes)).to_ascii_lowercase())
+        .collect();
+    let mut body = Body::new(head.body(request.is_head));
+    let mut complete = body.feed(bytes.get(length..).unwrap_or_default())?;
+    while !complete {
+        let buffer = stream.recv_idle(Some(deadline)).await;
+        let buffer = buffer.map_err(AskError::Receive)?;
+        complete = match buffer.is_empty() {
+            true => body.end()?,
+            false => body.feed(&buffer)?,
+        };
+    }
+    Ok(Response {
+        status: head.status(),
+        length: body.length,
+        sha256: body.digest.finalize().into(),
+        fields,
+    })
+}
+
+/// Reads until `bytes` begins with the final response's head, and answers with its length.
+async fn read_head(
+    stream: &Stream,
+    deadline: Instant,
+    head: &mut ResponseHead,
+    bytes: &mut Vec<u8>,
+) -> Result<usize, AskError> {
+    loop {
+        match parse(bytes, head).map_err(|_| AskError::Garbage)? {
+            // What has no status line counts as HTTP/0.9, which is not spoken here.
+            Some(_) if head.version() == Version::Http09 => return Err(AskError::Garbage),
+            // An interim response; another head follows.
+            Some(length) if (100..200).contains(&head.status()) => {
+                bytes.drain(..length);
+                continue;
+            }
+            Some(length) => return Ok(length),
+            None if bytes.len() > HEAD_BYTES_MAX => return Err(AskError::Garbage),
+            None => {}
+        }
+        let buffer = stream.recv_idle(Some(deadline)).await;
+        let buffer = buffer.map_err(AskError::Receive)?;
+        if buffer.is_empty() {
+            return Err(AskError::Closed);
+        }
+        bytes.extend_from_slice(&buffer);
+    }
+}
+
+enum Framing {
+    Length(u64),
+    Chunked(Decoder),
+    UntilClose,
+}
+
+struct Body {
+    framing: Framing,
+    length: u64,
+    digest: Sha256,
+}
+
+impl Body {
+    fn new(body: ResponseBody) -> Body {
+        Body {
+            framing: match body {
+                ResponseBody::None => Framing::Length(0),
+                ResponseBody::Length(length) => Framing::Length(length),
+                ResponseBody::Chunked => Framing::Chunked(Decoder::new()),
+                ResponseBody::UntilClose => Framing::UntilClose,
+            },
+            length: 0,
+            digest: Sha256::new(),
+        }
+    }
+
+    /// Whether it is complete with these bytes. What follows it is left aside: the run counts that as a failure.
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<bool, AskError> {
+        match &mut self.framing {
+            Framing::Length(left) => {
+                let length = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                *left -= length as u64;
+                let complete = *left == 0;
+                self.count(bytes.get(..length).unwrap_or_default());
+                Ok(complete)
+            }
+            Framing::UntilClose => {
+                self.count(bytes);
+                Ok(false)
+            }
+            Framing::Chunked(decoder) => {
+                let mut decoder = std::mem::take(decoder);
+                let mut complete = false;
+                while !bytes.is_empty() && !complete {
+                    let decoded = decoder.decode(bytes).map_err(|_| AskError::Garbage)?;
+                    self.count(bytes.get(decoded.data).unwrap_or_default());
+                    bytes = bytes.get(decoded.consumed..).unwrap_or_default();
+                    complete = decoded.done;
+                }
+                self.framing = Framing::Chunked(decoder);
+                Ok(complete)
+            }
+        }
+    }
+
+    /// The connection has ended.
+    fn end(&self) -> Result<bool, AskError> {
+        match self.framing {
+            Framing::UntilClose => Ok(true),
+            Framing::Length(_) | Framing::Chunked(_) => Err(AskError::Closed),
+        }
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        self.digest.update(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, length: u64, first: u8) -> Response {
+        Response {
+            status,
+            length,
+            sha256: [first; 32],
+            fields: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn differences_are_named() {
+        let one = response(200, 3, 1);
+        assert_eq!(one.differences(&one.clone()), [""; 0]);
+        let texts = one.differences(&response(404, 4, 2));
+        assert_eq!(texts, ["status 200 and 404", "3 and 4 bytes"]);
+        let texts = one.differences(&response(200, 3, 2));
+        assert_eq!(texts, ["the bytes of the body, all 3"]);
+    }
+
+    #[test]
+    fn bodies_are_the_same_in_any_framing() {
+        // FIPS 180-2, appendix B.1: the digest of "abc" begins so.
+        let abc = [0xba, 0x78, 0x16, 0xbf];
+        for (framing, bytes) in [
+            (ResponseBody::Length(3), &b"abc"[..]),
+            (ResponseBody::Chunked, b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"),
+            (ResponseBody::UntilClose, b"abc"),
+        ] {
+            for piece in 1..=bytes.len() {
+                let mut body = Body::new(framing);
+                let mut complete = false;
+                for part in bytes.chunks(piece) {
+                    complete = body.feed(part).unwrap();
+                }
+                complete = complete || body.end().unwrap();
+                let digest: [u8; 32] = body.digest.finalize().into();
+                assert_eq!((complete, body.length), (true, 3), "{framing:?} by {piece}");
+                assert_eq!(digest[..4], abc);
+            }
+        }
+        assert!(Body::new(ResponseBody::Length(3)).end().is_err());
+        assert!(Body::new(ResponseBody::None).feed(b"").unwrap());
+    }
+}
