@@ -13,7 +13,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TIDEGATE = os.environ.get("TIDEGATE_BINARY", f"{ROOT}/target/release/tidegate")
-XTASK = f"{ROOT}/target/release/xtask"
+XTASK = os.environ.get("XTASK_BINARY", f"{ROOT}/target/release/xtask")
 NGINX = os.environ.get("NGINX_BINARY", "/usr/sbin/nginx")
 BOOTSTRAP_SAMPLES = 5000
 

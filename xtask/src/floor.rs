@@ -2,8 +2,11 @@
 //! receives, and sends bytes that it was given. It parses nothing, keeps no time limits and writes no log, so what it costs
 //! is the kernel's way of a request: no server that asks epoll for ordinary sockets can be much cheaper.
 //!
-//! Made for benches/compare; it trusts its client and listens on the loopback only.
+//! With `--work` it also computes for each request, always the same: how much slower it is than without is then known.
+//!
+//! Made for benches/compare and benches/trust; it trusts its client and listens on the loopback only.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -11,17 +14,18 @@ use std::os::fd::AsRawFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 const USAGE: &str =
-    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N] [--close]
+    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N] [--close] [--work N]
 
   --batch N   every receive holds N requests: N responses leave in one send
-  --close     the connection ends with the response";
+  --close     the connection ends with the response
+  --work N    units of computing, of about a nanosecond each, before each send";
 
 /// Events taken in one wait.
 const EVENTS_MAX: usize = 512;
 
 /// Runs the command line `floor …`, until it is killed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let (mut address, mut response, mut batch, mut close) = (None, None, 1, false);
+    let (mut address, mut response, mut batch, mut close, mut work) = (None, None, 1, false, 0);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -29,6 +33,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             "--response" => response = arguments.next(),
             "--batch" => batch = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
             "--close" => close = true,
+            "--work" => work = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
             _ => return Err(USAGE.into()),
         }
     }
@@ -38,10 +43,20 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
     let response = std::fs::read(response).map_err(|error| format!("{response}: {error}"))?;
     let response = response.repeat(batch);
-    serve(address, &response, close).map_err(|error| format!("{address}: {error}"))
+    let answer = Answer {
+        response: &response,
+        work,
+    };
+    serve(address, &answer, close).map_err(|error| format!("{address}: {error}"))
 }
 
-fn serve(address: &str, response: &[u8], close: bool) -> std::io::Result<()> {
+/// What every receive is answered with.
+struct Answer<'a> {
+    response: &'a [u8],
+    work: u64,
+}
+
+fn serve(address: &str, answer: &Answer<'_>, close: bool) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, 4096)?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -58,7 +73,7 @@ fn serve(address: &str, response: &[u8], close: bool) -> std::io::Result<()> {
             let place = data.u64() as usize;
             if place != own {
                 if let Some(kept) = connections.get_mut(place)
-                    && !kept.as_mut().is_some_and(|stream| answer(stream, response))
+                    && !kept.as_mut().is_some_and(|stream| answer.send(stream))
                 {
                     *kept = None;
                 }
@@ -67,7 +82,7 @@ fn serve(address: &str, response: &[u8], close: bool) -> std::io::Result<()> {
             let (mut stream, _) = listener.accept()?;
             if close {
                 // Its request is there or comes at once; the connection need never be watched.
-                answer(&mut stream, response);
+                answer.send(&mut stream);
                 continue;
             }
             stream.set_nodelay(true)?;
@@ -86,8 +101,17 @@ fn serve(address: &str, response: &[u8], close: bool) -> std::io::Result<()> {
     }
 }
 
-/// Receives once and sends once; false when the connection is over.
-fn answer(stream: &mut TcpStream, response: &[u8]) -> bool {
-    let mut input = [0; 16 * 1024];
-    matches!(stream.read(&mut input), Ok(1..)) && stream.write_all(response).is_ok()
+impl Answer<'_> {
+    /// Receives once and sends once; false when the connection is over.
+    fn send(&self, stream: &mut TcpStream) -> bool {
+        let mut input = [0; 16 * 1024];
+        if !matches!(stream.read(&mut input), Ok(1..)) {
+            return false;
+        }
+        let worked = (0..self.work).fold(1_u64, |number, step| {
+            black_box(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step)
+        });
+        black_box(worked);
+        stream.write_all(self.response).is_ok()
+    }
 }

@@ -1,11 +1,10 @@
 //! The project's own chores as a library: the tidy test, nginx's suite as a judge, the directive
-//! manual, and a load client for the benches. Standard library only, so that it builds in seconds.
+//! manual, and a server for the benches. Standard library only, so that it builds in seconds.
 
 pub mod arrows;
 pub mod docs;
 pub mod floor;
 pub mod judge;
-pub mod load;
 pub mod source;
 pub mod tidy;
 

@@ -1,4 +1,4 @@
-//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|judge|docs|load|floor`.
+//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|judge|docs|floor`.
 //!
 //! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
 
@@ -10,8 +10,7 @@ const USAGE: &str = "usage: xtask COMMAND
   tidy                     what review would repeat: prints every finding, fails if there is one
   judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
   docs [--check]           writes docs/directives and docs/compatibility.md, or says which page is stale
-  load [options]           a client that keeps a rate, for benches/compare, see `xtask load --help`
-  floor [options]          the cheapest server there can be, for benches/compare, see `xtask floor --help`";
+  floor [options]          the cheapest server there can be, for the benches, see `xtask floor --help`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,7 +22,6 @@ fn main() -> ExitCode {
         "tidy" => tidy(),
         "judge" => xtask::judge::run(rest),
         "docs" => xtask::docs::run(rest),
-        "load" => xtask::load::run(rest),
         "floor" => xtask::floor::run(rest),
         _ => Err(USAGE.to_string()),
     };
