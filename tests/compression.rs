@@ -221,3 +221,53 @@ fn event_streams_pass_at_once() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Compressing takes long, and the file is in memory and the client quick: others have their turns nevertheless.
+#[test]
+fn a_long_compression_holds_up_nobody() {
+    if support::is_nginx() {
+        return; // it has no brotli, and does not share out its time either
+    }
+    for engine in ["use epoll;", "use io_uring;"] {
+        let server = Server::start(
+            engine,
+            "access_log logs/order.log;\n\
+             location /long { brotli on; brotli_types *; brotli_comp_level 9; }\n\
+             location /quick { return 200 q; }",
+        );
+        let mut state = 1_u32;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        server.write("long", &noise.take(600_000).collect::<Vec<u8>>());
+        let mut quick = server.connect();
+        let long_before_quick = |log: &str| {
+            let at = |path: &str| log.rfind(path).expect("both are logged");
+            at("GET /long") < at("GET /quick")
+        };
+        // Chance may let the second request come too late, but not each time.
+        let held_up = (0..20).all(|_| {
+            quick.get("/quick").unwrap();
+            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let idle = "GET /quick HTTP/1.1\r\nHost: x\r\n\r\n";
+            stream.write_all(idle.as_bytes()).unwrap();
+            let mut first = Vec::new();
+            while !first.ends_with(b"\r\n\r\nq") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                first.extend(byte);
+            }
+            let long = "GET /long HTTP/1.0\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n";
+            stream.write_all(long.as_bytes()).unwrap();
+            quick.get("/quick").unwrap();
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).unwrap();
+            assert!(all.len() > 500_000, "noise stays as long as it is");
+            let log = std::fs::read_to_string(server.prefix.join("logs/order.log")).unwrap();
+            long_before_quick(&log)
+        });
+        assert!(!held_up, "{engine}");
+    }
+}

@@ -82,6 +82,51 @@ fn a_deny_binds_on_an_old_connection() {
     });
 }
 
+/// A head that repeats the last one is answered without another look at anything, but for the generation.
+#[test]
+fn every_new_rule_binds_on_a_connection_that_repeats_its_request() {
+    const RULES: [(&str, u16); 6] = [
+        ("deny all;", 403),
+        ("auth_basic x; auth_basic_user_file @FOLDER@/users;", 401),
+        ("limit_req zone=requests;", 503),
+        ("return 410;", 410),
+        ("limit_except POST { deny all; }", 403),
+        ("internal;", 404),
+    ];
+    const KEPT: &str =
+        "open_file_cache max=10; open_file_cache_valid 600s; open_file_cache_errors on;";
+    let site = |kept: &str, rule: &str| {
+        format!(
+            "limit_req_zone $server_port zone=requests:32k rate=1r/m;
+            server {{ listen 127.0.0.1:@PORT@; root @ROOT@; {kept} location / {{ {rule} }} }}"
+        )
+    };
+    on_each_engine(|engine| {
+        for kept in ["", KEPT] {
+            let mut server = Setup::new(engine, &site(kept, "")).start();
+            std::fs::write(server.folder.join("users"), "").unwrap();
+            let mut client = server.connect();
+            for (rule, status) in RULES {
+                server.configure(&site(kept, ""));
+                assert!(server.reload());
+                // Often enough to be answered from memory, one by one and in a row.
+                for _ in 0..4 {
+                    assert_eq!(client.get("/a.txt").status, 200, "before {rule}");
+                }
+                client.send(get("/a.txt").repeat(20));
+                for _ in 0..20 {
+                    assert_eq!(client.response().status, 200, "before {rule}");
+                }
+                server.configure(&site(kept, rule));
+                assert!(server.reload());
+                client.send(get("/a.txt").repeat(2));
+                client.response(); // one request a minute is let through
+                assert_eq!(client.response().status, status, "{rule} {kept}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_download_begun_before_a_reload_ends_well() {
     on_each_engine(|engine| {

@@ -291,6 +291,22 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_that_nobody_reads_is_an_error() {
+        let folder = folder("log-pipe");
+        let path = folder.join("pipe");
+        let _ = std::fs::remove_file(&path);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let error = open(&path, None).err().unwrap();
+        assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
+        let mut options = std::fs::File::options();
+        let reader = options.read(true).write(true).open(&path).unwrap();
+        assert!(open(&path, None).is_ok());
+        drop(reader);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn a_file_that_was_moved_is_opened_again_when_it_is_checked() {
         let folder = folder("log-cache-moved");
         let path = folder.join("a");

@@ -66,10 +66,11 @@ impl LogFile {
         }
     }
 
-    /// A file that no table knows, opened at once: for paths that requests make.
+    /// A file that no table knows, opened at once: for paths that requests make. A pipe that nobody reads is an error:
+    /// the thread must not wait for a reader.
     pub(super) fn opened(path: &Path) -> io::Result<LogFile> {
         let file = LogFile::new(Some(path.to_owned()));
-        file.install(file.open()?);
+        file.install(open(path, OFlags::NONBLOCK)?.into());
         Ok(file)
     }
 
@@ -97,10 +98,10 @@ impl LogFile {
     /// descriptor that never blocks. Errors are those of `open`.
     pub fn open(&self) -> io::Result<OwnedFd> {
         match &self.path {
-            Some(path) => open(path).map(OwnedFd::from),
+            Some(path) => open(path, OFlags::empty()).map(OwnedFd::from),
             // By its path standard error becomes a description of its own, which may be
             // non-blocking without disturbing others that write there. A socket has no path.
-            None => open(Path::new(STDERR_PATH))
+            None => open(Path::new(STDERR_PATH), OFlags::empty())
                 .map(OwnedFd::from)
                 .or_else(|_| io::stderr().as_fd().try_clone_to_owned()),
         }
@@ -148,11 +149,12 @@ impl LogFile {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     let file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(FILE_MODE)
+        .custom_flags(flags.bits().cast_signed())
         .open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_fifo() || kind.is_char_device() {

@@ -21,6 +21,10 @@ use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Field;
 
+/// Bytes of a body that are compressed before other connections have their turn: neither a file in memory nor a quick
+/// client ever makes the compressor wait.
+const COMPRESSED_MAX: u64 = 32 * 1024;
+
 /// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
 #[derive(Debug)]
 pub enum Abort {
@@ -177,9 +181,14 @@ impl Exchange {
             return self.send_plain(request, piece).await;
         };
         let mut out = Vec::new();
+        let before = compressor.totals().bytes_in;
         compressor.apply(piece, &mut out)?;
+        let is_turn_over = before / COMPRESSED_MAX != compressor.totals().bytes_in / COMPRESSED_MAX;
         for piece in out {
             self.send_plain(request, piece).await?;
+        }
+        if is_turn_over {
+            engine::yield_now().await;
         }
         Ok(())
     }

@@ -20,8 +20,12 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// The largest window that every client must be able to read: 8 MB (RFC 9659, section 3).
 const WINDOW_BITS_MAX: u32 = 23;
 
-/// From this level on, the library's own windows may be larger than that.
+/// From this level on, the library's own windows may be larger than that, and its tables for them take more than 600 MB.
 const LEVEL_OF_LARGE_WINDOWS: i32 = 20;
+
+/// The tables of the level below, for a window of that size: entries of four bytes.
+const HASH_BITS_MAX: u32 = 22;
+const CHAIN_BITS_MAX: u32 = 24;
 
 /// `zstd on | off`
 pub static ZSTD: Setting<bool> = Setting::new("zstd", &["on | off"], parse::flag)
@@ -58,8 +62,8 @@ pub static ZSTD_COMP_LEVEL: Setting<u64> =
     .contexts(HSL)
     .default("1")
     .manual(
-        "How much work goes into compression, from 1 to 22. The highest levels take tens of megabytes for \
-         each response at work whose length is not known.",
+        "How much work goes into compression, from 1 to 22. The highest levels take up to a hundred megabytes \
+         for each response at work whose length is not known.",
     );
 
 /// `zstd_min_length LENGTH`
@@ -115,8 +119,13 @@ impl Zstd {
     pub(super) fn compressor(&self, length: Option<u64>) -> Option<Compressor> {
         let mut encoder = Encoder::new(Vec::new(), self.level).ok()?;
         if self.level >= LEVEL_OF_LARGE_WINDOWS {
-            let window = CParameter::WindowLog(WINDOW_BITS_MAX);
-            encoder.set_parameter(window).ok()?;
+            for limit in [
+                CParameter::WindowLog(WINDOW_BITS_MAX),
+                CParameter::HashLog(HASH_BITS_MAX),
+                CParameter::ChainLog(CHAIN_BITS_MAX),
+            ] {
+                encoder.set_parameter(limit).ok()?;
+            }
         }
         // With the length the library chooses tables that are no larger than it takes.
         encoder.set_pledged_src_size(length).ok()?;
