@@ -180,6 +180,16 @@ fn machines_get_json() {
 }
 
 #[test]
+fn a_terminal_is_not_steered() {
+    let site = Site::new("control");
+    let (text, explained) = site.explain(&["http://example.com:8080/a%1b[31m%0a"]);
+    assert!(
+        explained && text.contains("location of /a\\u{1b}[31m\\n\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_cannot_be_explained_says_why() {
     let site = Site::new("errors");
     for (arguments, wanted) in [
@@ -188,6 +198,10 @@ fn what_cannot_be_explained_says_why() {
             "nothing listens on port 80, only on 0.0.0.0:8080",
         ),
         (&["http://example.com:8080/a b"], "that is no request"),
+        (
+            &["http://example.com:8080/a\nb"],
+            "/a\\nb\" holds a control character",
+        ),
         (&["ftp://example.com/"], "unknown scheme \"ftp\""),
         (&[], "Usage: tidegate explain"),
         (

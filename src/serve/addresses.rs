@@ -76,6 +76,10 @@ fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
         // Nothing is open to the network that nobody asked to be.
         return Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]);
     }
+    // The system would take the number for that of an address.
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("--listen {text}: there is no such port"));
+    }
     let unbracketed = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = unbracketed.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::from((ip, PORT))]);
@@ -179,6 +183,8 @@ mod tests {
 
     #[test]
     fn a_taken_port_is_an_error_where_it_was_asked_for_and_passed_by_where_not() {
+        let error = choose(&["99999".to_owned()]).err().unwrap();
+        assert_eq!(error, "--listen 99999: there is no such port");
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let error = choose(&[port.to_string()]).err().unwrap();

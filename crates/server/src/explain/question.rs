@@ -31,6 +31,10 @@ impl Question {
     /// # Errors
     /// A sentence that says what is wrong with the URL.
     pub fn new(url: &str) -> Result<Question, String> {
+        // It would end the request line, or steer the terminal that the URL is shown on.
+        if url.contains(char::is_control) {
+            return Err(format!("{url:?} holds a control character"));
+        }
         let (secure, rest) = match url.split_once("://") {
             None => (false, url),
             Some(("http", rest)) => (false, rest),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use conf::Position;
 
+use super::walk::lossy;
 use super::{Candidate, Explanation, Place, Station};
 
 impl fmt::Display for Explanation {
@@ -64,7 +65,7 @@ impl fmt::Display for Explanation {
 }
 
 fn located(uri: &str, candidates: &[Candidate], out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    writeln!(out, "  location of {uri}")?;
+    writeln!(out, "  location of {}", lossy(uri.as_bytes()))?;
     if !candidates.iter().any(|candidate| candidate.chosen) {
         writeln!(out, "    none: the server itself")?;
     }

@@ -281,6 +281,14 @@ impl Walk<'_> {
     }
 }
 
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Bytes as text for people. What would steer their terminal is escaped: a URL may have been decoded to it.
+pub(super) fn lossy(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for character in String::from_utf8_lossy(bytes).chars() {
+        match character.is_control() {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
 }
