@@ -377,6 +377,7 @@ impl Worker for Server {
         if let Some(serving) = &self.serving {
             generation.zones.adopt(&serving.generation.zones)?;
         }
+        generation.acme.ready();
         let committed = Arc::new(AtomicBool::new(false));
         let (ended, served) = (self.events.clone(), Arc::clone(&committed));
         generation.on_end(move || {
@@ -418,6 +419,10 @@ impl Worker for Server {
         committed.store(true, Ordering::Release);
         server::log::set_main(Arc::clone(&generation.error_log));
         workers.swap(&generation, shares);
+        if let Some(serving) = &self.serving {
+            serving.generation.acme.stop();
+        }
+        generation.acme.start();
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
         if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
             let (workers, now) = (Arc::clone(&workers), Instant::now());
@@ -447,6 +452,7 @@ impl Worker for Server {
         let Some(serving) = &self.serving else {
             return self.events.drained();
         };
+        serving.generation.acme.stop();
         let workers = Arc::clone(&serving.workers);
         workers.quit();
         if let Some(timeout) = serving.shutdown_timeout {

@@ -8,7 +8,9 @@ use std::path::Path;
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "tidegate",
-        &["process", "server", "load", "proto", "conf", "engine"],
+        &[
+            "process", "server", "acme", "load", "proto", "conf", "engine",
+        ],
     ),
     ("base", &[]),
     ("engine", &["netstack"]),
@@ -17,7 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("conf", &[]),
     ("store", &["engine"]),
     ("process", &["conf"]),
-    ("server", &["store", "proto", "conf", "engine"]),
+    ("acme", &["proto"]),
+    ("server", &["acme", "store", "proto", "conf", "engine"]),
     ("load", &["proto", "engine"]),
     ("xtask", &[]),
 ];

@@ -38,9 +38,11 @@ impl Contexts {
     pub const MAIL: Contexts = Contexts(1 << 12);
     /// `server` in `mail`.
     pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
+    /// `acme_issuer`.
+    pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
 
     /// Every context.
-    pub const ALL: Contexts = Contexts((1 << 14) - 1);
+    pub const ALL: Contexts = Contexts((1 << 15) - 1);
 
     /// The contexts of either set.
     #[must_use]
@@ -90,6 +92,7 @@ const NESTING: &[(&str, Contexts, Contexts)] = &[
     ("server", Contexts::MAIL, Contexts::MAIL_SERVER),
     ("upstream", Contexts::HTTP, Contexts::UPSTREAM),
     ("upstream", Contexts::STREAM, Contexts::STREAM_UPSTREAM),
+    ("acme_issuer", Contexts::HTTP, Contexts::ACME_ISSUER),
     (
         "location",
         Contexts::SERVER.or(Contexts::LOCATION),
@@ -115,6 +118,7 @@ const NAMES: &[(Contexts, &str)] = &[
     (Contexts::STREAM_UPSTREAM, "upstream in stream"),
     (Contexts::MAIL, "mail"),
     (Contexts::MAIL_SERVER, "server in mail"),
+    (Contexts::ACME_ISSUER, "acme_issuer"),
 ];
 
 impl BitOr for Contexts {

@@ -39,6 +39,8 @@ pub struct Compiler<'a> {
     pub logs: RefCell<LogTable>,
     /// Groups of servers that requests are passed on to; `proxy_pass` finds and adds them here.
     pub upstreams: RefCell<crate::http::modules::upstream::Groups>,
+    /// Issuers of certificates, with what servers order of them.
+    pub acme: RefCell<crate::http::modules::acme::Acme>,
     /// Zones by name; directives declare and find them here.
     pub zones: RefCell<crate::zone::Table>,
     /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
@@ -71,6 +73,7 @@ impl<'a> Compiler<'a> {
             variables: RefCell::new(TableBuilder::new()),
             logs: RefCell::new(LogTable::default()),
             upstreams: RefCell::default(),
+            acme: RefCell::default(),
             zones: RefCell::default(),
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
@@ -215,12 +218,14 @@ pub fn compile(
     let logs = compiler.logs.borrow_mut().take();
     let directories = compiler.directories.take();
     let zones = compiler.zones.take().finish();
+    let acme = compiler.acme.take();
     let diagnostics = compiler.into_diagnostics();
     let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
     match (made, error_log, events) {
         (Some((http, bindings)), Some(error_log), Some(events)) if !failed => {
             let mut generation = Generation::new(http, variables, logs.clone(), error_log);
             generation.zones = zones;
+            generation.acme = acme;
             generation.debug_connections = Arc::clone(&events.debug_connections);
             Ok(Compiled {
                 generation,

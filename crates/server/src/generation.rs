@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::http::compile::Http;
 use crate::http::hot::HotCache;
 use crate::http::modules::access::Peers;
+use crate::http::modules::acme::Acme;
 use crate::http::modules::metrics::meter::{Meter, Meters};
 use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, upstream};
 use crate::log::{ErrorLog, LogFile};
@@ -34,6 +35,8 @@ pub struct Generation {
     pub variables: Table,
     /// What all threads share by name, and the next generation may take over.
     pub zones: Zones,
+    /// Certificates that come by themselves.
+    pub acme: Acme,
     /// Log files that it writes to, kept open as long as it lives.
     pub logs: Vec<Arc<LogFile>>,
     /// The main level's `error_log`, for what concerns no request.
@@ -58,6 +61,7 @@ impl Generation {
             http,
             variables,
             zones: Zones::default(),
+            acme: Acme::default(),
             logs,
             error_log,
             debug_connections: Arc::default(),

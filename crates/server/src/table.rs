@@ -49,6 +49,8 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     mp4::HANDLERS,
     mp4::Mp4::DIRECTIVES,
     access::Access::DIRECTIVES,
+    crate::http::modules::acme::DIRECTIVES,
+    crate::http::modules::acme::ISSUER_DIRECTIVES,
     crate::http::modules::limit_req::ZONE_DIRECTIVES,
     crate::http::modules::limit_req::LimitReq::DIRECTIVES,
     crate::http::modules::limit_conn::ZONE_DIRECTIVES,
@@ -86,6 +88,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
 /// What `load_module` may name without a warning: modules whose directives are all here.
 const MODULES: &[&str] = &[
     "ngx_http_access_module",
+    "ngx_http_acme_module",
     "ngx_http_addition_filter_module",
     "ngx_http_auth_basic_module",
     "ngx_http_auth_request_module",

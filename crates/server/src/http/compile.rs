@@ -243,6 +243,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         dav_ext::compile(compiler, scope);
         limit_conn::compile(compiler, scope);
         upstream::compile(compiler, scope);
+        crate::http::modules::acme::compile(compiler, scope);
         whole &= log::check(compiler, scope).is_ok();
         for server in scope.children("server") {
             whole &= builder.server(server, &mut gathered).is_some();

@@ -24,7 +24,7 @@ use crate::http::connection::After;
 use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
 use crate::http::filters::compress;
 use crate::http::filters::not_modified::{self, Verdict};
-use crate::http::modules::{access, metrics::meter, static_file};
+use crate::http::modules::{access, acme, metrics::meter, static_file};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
 use crate::http::{error_page, location, status_page};
@@ -214,7 +214,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
         return None;
     }
     request.begin().ok()?;
-    if !request.server.plan.script.is_empty() {
+    if !request.server.plan.script.is_empty() || acme::may_answer(request) {
         return None;
     }
     let location::Found::Plan(plan) = location::find(request) else {

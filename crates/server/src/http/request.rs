@@ -24,8 +24,8 @@ use crate::http::filters::slice::Slices;
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::limited::Limited;
 use crate::http::modules::{
-    autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed, proxy,
-    random_index, realip, rewrite, static_file, stub_status, try_files,
+    acme, autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed,
+    proxy, random_index, realip, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body};
 use crate::http::plan::{Handler, Plan, Server};
@@ -206,6 +206,13 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     if request.depth == 0 {
         realip::apply(request);
         log::head(request);
+    }
+    let answer = match request.depth {
+        0 => acme::answer(request),
+        _ => None,
+    };
+    if let Some(step) = answer {
+        return resume(request, exchange, step).await;
     }
     let early = match request.depth == 0 && request.server.core.may_read_early() {
         true => Box::pin(read_early(request, exchange)).await,

@@ -25,7 +25,7 @@ use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::filters::compress::{self, Coding};
 use crate::http::filters::{ssi, userid};
-use crate::http::modules::{browser, referer, secure_link};
+use crate::http::modules::{acme, browser, referer, secure_link};
 use crate::http::request::Request;
 use crate::log;
 
@@ -100,6 +100,8 @@ pub fn find(name: &str) -> Option<Found> {
 /// Variables of modules that are found out once a request.
 fn of_modules(name: &str) -> Option<Found> {
     let (evaluate, assignable): (Evaluate, bool) = match name {
+        "acme_certificate" => (acme::certificate, false),
+        "acme_certificate_key" => (acme::certificate_key, false),
         "ancient_browser" => (browser::ancient_browser, true),
         "invalid_referer" => (referer::invalid_referer, true),
         "modern_browser" => (browser::modern_browser, true),

@@ -1,6 +1,7 @@
 //! One feature a file: its directives, its settings, its handler, its tests.
 
 pub mod access;
+pub mod acme;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;

@@ -1,0 +1,259 @@
+//! The account at a server: found in the store, given by its key, or made.
+
+use std::sync::Arc;
+
+use base::level::Level;
+use instant_acme::{
+    Account, AccountCredentials, ExternalAccountKey, Key, NewAccount, RevocationRequest,
+};
+use rustls::ClientConfig;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+
+use crate::http::Client;
+use crate::issue::{Cause, Failure};
+use crate::issuer::Issuer;
+use crate::wait::block_on;
+
+/// The account's file in the store.
+const FILE: &str = "account.json";
+
+/// Where the key of an account comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccountKey {
+    /// It is made with the account: ECDSA on P-256, the only kind that `instant-acme` signs with.
+    Made,
+    /// This one, as PKCS#8.
+    Given(Vec<u8>),
+}
+
+/// The binding to an account that exists elsewhere (RFC 8555 section 7.3.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// The identifier that the server's operator has given.
+    pub id: String,
+    /// The key that came with it.
+    pub key: Vec<u8>,
+}
+
+/// What is kept of an account.
+#[derive(Deserialize, Serialize)]
+struct Stored {
+    directory: String,
+    contacts: Vec<String>,
+    credentials: serde_json::Value,
+}
+
+impl AccountKey {
+    /// A key for accounts out of PEM: ECDSA on P-256, as PKCS#8 or SEC 1.
+    ///
+    /// # Errors
+    /// Why it cannot be one.
+    pub fn from_pem(pem: &[u8]) -> Result<AccountKey, String> {
+        use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+        use rustls_pki_types::pem::PemObject;
+
+        let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "no private key".to_owned())?;
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        let pair = EcdsaKeyPair::from_private_key_der(algorithm, key.secret_der());
+        let pair = pair.map_err(|_| "only keys of the kind ecdsa:256 are supported".to_owned())?;
+        let der = pair.to_pkcs8v1().map_err(|_| "unusable key".to_owned())?;
+        Ok(AccountKey::Given(der.as_ref().to_vec()))
+    }
+}
+
+/// The account of an issuer, which exists at the server when this returns.
+pub(crate) async fn open(issuer: &Issuer, client: &Client) -> Result<Account, Failure> {
+    match &issuer.account {
+        AccountKey::Given(key) => given(issuer, client, key).await,
+        AccountKey::Made => match stored(issuer) {
+            Some(stored) => restore(issuer, client, stored).await,
+            None => make(issuer, client).await,
+        },
+    }
+}
+
+/// What the store has for this directory.
+fn stored(issuer: &Issuer) -> Option<Stored> {
+    let bytes = match issuer.store.read(FILE) {
+        Ok(bytes) => bytes?,
+        Err(error) => {
+            issuer.log(
+                Level::Warn,
+                format_args!("\"{FILE}\" cannot be read ({error})"),
+            );
+            return None;
+        }
+    };
+    match serde_json::from_slice::<Stored>(&bytes) {
+        Ok(stored) => Some(stored).filter(|stored| stored.directory == issuer.directory),
+        Err(error) => {
+            let text = format_args!("\"{FILE}\" is ignored, it holds no account ({error})");
+            issuer.log(Level::Warn, text);
+            None
+        }
+    }
+}
+
+async fn restore(issuer: &Issuer, client: &Client, stored: Stored) -> Result<Account, Failure> {
+    let credentials = serde_json::from_value::<AccountCredentials>(stored.credentials.clone());
+    let Ok(credentials) = credentials else {
+        return make(issuer, client).await;
+    };
+    let builder = Account::builder_with_http(Box::new(client.clone()));
+    let account = builder.from_credentials(credentials).await;
+    let account = account.map_err(Failure::of(client))?;
+    if stored.contacts != issuer.contacts {
+        let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
+        let told = account.update_contacts(&contacts).await;
+        match told.map_err(Failure::of(client)) {
+            Ok(()) => keep(issuer, stored.credentials),
+            Err(failure) if failure.is("accountDoesNotExist") => {
+                return make(issuer, client).await;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(account)
+}
+
+/// Makes a new account; whatever the store has is replaced.
+pub(crate) async fn make(issuer: &Issuer, client: &Client) -> Result<Account, Failure> {
+    let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
+    let new = NewAccount {
+        contact: &contacts,
+        terms_of_service_agreed: issuer.terms_accepted,
+        only_return_existing: false,
+    };
+    let binding = issuer.external.as_ref();
+    let binding =
+        binding.map(|external| ExternalAccountKey::new(external.id.clone(), &external.key));
+    let builder = Account::builder_with_http(Box::new(client.clone()));
+    let made = builder.create(&new, issuer.directory.clone(), binding.as_ref());
+    let (account, credentials) = made.await.map_err(refused(issuer, client))?;
+    issuer.log(
+        Level::Info,
+        format_args!("account \"{}\" created", account.id()),
+    );
+    match serde_json::to_value(credentials) {
+        Ok(credentials) => keep(issuer, credentials),
+        Err(error) => issuer.log(
+            Level::Warn,
+            format_args!("the account is not kept ({error})"),
+        ),
+    }
+    Ok(account)
+}
+
+fn keep(issuer: &Issuer, credentials: serde_json::Value) {
+    let stored = Stored {
+        directory: issuer.directory.clone(),
+        contacts: issuer.contacts.clone(),
+        credentials,
+    };
+    let written = serde_json::to_vec(&stored).map_err(std::io::Error::from);
+    let written = written.and_then(|bytes| issuer.store.write(FILE, &bytes));
+    if let Err(error) = written {
+        let text = format_args!("writing \"{FILE}\" to the state folder failed ({error})");
+        issuer.log(Level::Warn, text);
+    }
+}
+
+/// The account of a key that was given. Without consent to the terms it must exist.
+async fn given(issuer: &Issuer, client: &Client, key: &[u8]) -> Result<Account, Failure> {
+    let der = PrivatePkcs8KeyDer::from(key.to_vec());
+    let pair = Key::from_pkcs8_der(der.clone_key()).map_err(Failure::of(client))?;
+    let key = (pair, PrivateKeyDer::Pkcs8(der));
+    let builder = Account::builder_with_http(Box::new(client.clone()));
+    let directory = issuer.directory.clone();
+    let found = if issuer.terms_accepted {
+        builder.create_from_key(key, directory).await
+    } else {
+        builder.from_key(key, directory).await
+    };
+    let (account, _) = found.map_err(refused(issuer, client))?;
+    if issuer.terms_accepted {
+        let contacts: Vec<&str> = issuer.contacts.iter().map(String::as_str).collect();
+        let told = account.update_contacts(&contacts).await;
+        told.map_err(Failure::of(client))?;
+    }
+    Ok(account)
+}
+
+/// The failure of an account that could not be made. Where consent to terms is missing, they are named.
+fn refused<'a>(
+    issuer: &'a Issuer,
+    client: &'a Client,
+) -> impl FnOnce(instant_acme::Error) -> Failure + 'a {
+    move |error| {
+        let failure = Failure::of(client)(error);
+        if issuer.terms_accepted || !failure.names_a_problem() {
+            return failure;
+        }
+        match terms(issuer, client) {
+            Some(terms) => Failure {
+                cause: Cause::Terms(terms, Box::new(failure.cause)),
+                ..failure
+            },
+            None => failure,
+        }
+    }
+}
+
+/// Revokes a certificate (RFC 8555 section 7.6), as the account that has ordered it: for a key that others
+/// have come to know. `account` is the file `account.json` of the store.
+///
+/// # Errors
+/// What was wrong with the file or the certificate, or what the server has said.
+pub fn revoke(account: &[u8], tls: Arc<ClientConfig>, certificate: &[u8]) -> Result<(), String> {
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
+
+    let stored = serde_json::from_slice::<Stored>(account).map_err(|error| error.to_string())?;
+    let credentials = serde_json::from_value::<AccountCredentials>(stored.credentials);
+    let credentials = credentials.map_err(|error| error.to_string())?;
+    let certificate = CertificateDer::from_pem_slice(certificate);
+    let certificate = certificate.map_err(|_| "no certificate".to_owned())?;
+    let request = RevocationRequest {
+        certificate: &certificate,
+        reason: None,
+    };
+    block_on(async {
+        let builder = Account::builder_with_http(Box::new(Client::new(tls)));
+        let account = builder.from_credentials(credentials).await?;
+        account.revoke(&request).await
+    })
+    .map_err(|error| error.to_string())
+}
+
+/// The URL of the terms that a server wants to be agreed to.
+fn terms(issuer: &Issuer, client: &Client) -> Option<String> {
+    let directory = client.get(&issuer.directory).ok()?;
+    let directory: serde_json::Value = serde_json::from_slice(&directory).ok()?;
+    let terms = directory.get("meta")?.get("termsOfService")?.as_str()?;
+    Some(terms.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEC1: &str = "-----BEGIN EC PRIVATE KEY-----\n\
+        MHcCAQEEIKHVfkMHSaqVXSI0NKtxzQxwXKXbTiKeP2p8HDCi2rqaoAoGCCqGSM49\n\
+        AwEHoUQDQgAE\n-----END EC PRIVATE KEY-----\n";
+
+    #[test]
+    fn keys_of_accounts() {
+        let key = |pem: &str| AccountKey::from_pem(pem.as_bytes());
+        assert_eq!(key(""), Err("no private key".to_owned()));
+        let wrong = Err("only keys of the kind ecdsa:256 are supported".to_owned());
+        assert_eq!(key(SEC1), wrong, "it is cut off");
+        let p256 = crate::certificate::new_key(crate::KeyKind::Ecdsa256).unwrap();
+        assert!(matches!(
+            key(&p256.serialize_pem()),
+            Ok(AccountKey::Given(_))
+        ));
+        let p384 = crate::certificate::new_key(crate::KeyKind::Ecdsa384).unwrap();
+        assert_eq!(key(&p384.serialize_pem()), wrong);
+    }
+}

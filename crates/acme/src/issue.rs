@@ -1,0 +1,402 @@
+//! One certificate: from the order to the chain. RFC 8555 section 7.4.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, Error, NewOrder, OrderStatus, Problem,
+};
+
+use crate::account;
+use crate::certificate::{self, Certificate, Unusable, topmost_issuer};
+use crate::challenge::{AnswerError, Answers};
+use crate::http::{Client, Last, RequestError};
+use crate::issuer::{Issuer, Profile};
+use crate::order::{Identifier, Order};
+use crate::schedule::Window;
+use crate::wait::Stop;
+
+/// How long a server may take to validate, and how long to sign.
+const SERVER_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Between two looks at an order: the first, how each grows, and the longest.
+const LOOK_FIRST: Duration = Duration::from_millis(250);
+const LOOK_GROWTH: f64 = 1.5;
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// Why there is no certificate.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) cause: Cause,
+    /// How long the server asks to be left alone.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Cause {
+    /// The server could not be asked, refused, or sent what makes no sense.
+    Acme(Error),
+    /// It wants consent to these terms.
+    Terms(String, Box<Cause>),
+    /// It does not offer the profile that is required.
+    Profile(String),
+    /// It does not offer the challenge for an identifier.
+    NoChallenge(&'static str, String),
+    /// The challenge could not be answered.
+    Answer(AnswerError),
+    /// It has not found an answer to its challenge.
+    Invalid(Option<Problem>),
+    /// It did not come to an end within [`SERVER_TIME_MAX`].
+    TooSlow,
+    /// What it sent cannot be used.
+    Certificate(Unusable),
+    /// What it sent is for other names.
+    OtherNames,
+    /// What it sent is over already.
+    Expired,
+    /// The issuer was told to end.
+    Stopped,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.cause)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Acme(Error::Json(error)) => {
+                write!(out, "the server sent what is no message of ACME ({error})")
+            }
+            Cause::Acme(error) => write!(out, "{error}"),
+            Cause::Terms(url, cause) => write!(
+                out,
+                "{cause}; if you agree to the terms of service at {url}, write \
+                 \"accept_terms_of_service\""
+            ),
+            Cause::Profile(name) => write!(out, "the server has no profile \"{name}\""),
+            Cause::NoChallenge(kind, identifier) => {
+                write!(
+                    out,
+                    "the server offers no {kind} challenge for \"{identifier}\""
+                )
+            }
+            Cause::Answer(error) => write!(out, "{error}"),
+            Cause::Invalid(Some(problem)) => write!(out, "validation failed: {problem}"),
+            Cause::Invalid(None) => out.write_str("validation failed"),
+            Cause::TooSlow => out.write_str("the server did not finish the order in time"),
+            Cause::Certificate(error) => {
+                write!(out, "the server sent an unusable certificate: {error}")
+            }
+            Cause::OtherNames => out.write_str("the server sent a certificate for other names"),
+            Cause::Expired => out.write_str("the server sent a certificate that has expired"),
+            Cause::Stopped => out.write_str("told to end"),
+        }
+    }
+}
+
+impl From<Cause> for Failure {
+    fn from(cause: Cause) -> Failure {
+        Failure {
+            cause,
+            retry_after: None,
+        }
+    }
+}
+
+impl Failure {
+    /// What a call of `instant-acme` over this client has failed with.
+    pub(crate) fn of(client: &Client) -> impl FnOnce(Error) -> Failure + '_ {
+        |error| {
+            let Last { retry_after, .. } = client.last();
+            Failure {
+                cause: Cause::Acme(error),
+                retry_after,
+            }
+        }
+    }
+
+    /// Whether the server has told what is wrong.
+    pub(crate) fn names_a_problem(&self) -> bool {
+        matches!(self.cause, Cause::Acme(Error::Api(_)))
+    }
+
+    /// Whether it is a problem of this kind (RFC 8555 section 6.7).
+    pub(crate) fn is(&self, kind: &str) -> bool {
+        let Cause::Acme(Error::Api(problem)) = &self.cause else {
+            return false;
+        };
+        let name = problem.r#type.as_deref().unwrap_or_default();
+        name.strip_prefix("urn:ietf:params:acme:error:") == Some(kind)
+    }
+
+    pub(crate) fn is_stop(&self) -> bool {
+        matches!(self.cause, Cause::Stopped)
+    }
+}
+
+/// An account that is open, to order with.
+pub(crate) struct Session<'a> {
+    issuer: &'a Issuer,
+    client: Client,
+    account: Account,
+    stop: &'a Stop,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the issuer's account.
+    pub(crate) async fn open(issuer: &'a Issuer, stop: &'a Stop) -> Result<Session<'a>, Failure> {
+        let client = Client::new(Arc::clone(&issuer.tls));
+        let account = account::open(issuer, &client).await?;
+        Ok(Session {
+            issuer,
+            client,
+            account,
+            stop,
+        })
+    }
+
+    /// When the server suggests to renew, and for how long that holds; `None` where it does not say.
+    pub(crate) async fn suggested(&self, current: &Certificate) -> Option<(Window, Duration)> {
+        let name = identify(current)?;
+        // A server without it, and one that fails at it, are the same to us: there is another rule.
+        let (info, holds) = self.account.renewal_info(&name).await.ok()?;
+        let time = |time: i64| {
+            let since = Duration::from_secs(u64::try_from(time).unwrap_or(0));
+            SystemTime::UNIX_EPOCH + since
+        };
+        let window = Window {
+            start: time(info.suggested_window.start.unix_timestamp()),
+            end: time(info.suggested_window.end.unix_timestamp()),
+        };
+        Some((window, holds))
+    }
+
+    /// Orders a certificate; `current` is the one that it is to replace.
+    pub(crate) async fn issue(
+        &mut self,
+        order: &Order,
+        current: Option<&Certificate>,
+    ) -> Result<Certificate, Failure> {
+        let identifiers: Vec<_> = order.identifiers.iter().map(asked).collect();
+        let mut request = NewOrder::new(&identifiers);
+        if let Some(profile) = self.profile()? {
+            request = request.profile(profile);
+        }
+        let mut ordered = self.place(request, current).await?;
+
+        let issuer = self.issuer;
+        let mut answers = Answers::new(&*issuer.host);
+        self.authorize(&mut ordered, &mut answers).await?;
+        self.await_status(&mut ordered, &[OrderStatus::Ready, OrderStatus::Valid])
+            .await?;
+        drop(answers);
+
+        let key = certificate::new_key(order.key).map_err(Cause::Certificate)?;
+        let name = order.first_name().filter(|_| issuer.common_name);
+        let signing = certificate::signing_request(&order.identifiers, name, &key);
+        let signing = signing.map_err(Cause::Certificate)?;
+        ordered
+            .finalize_csr(&signing)
+            .await
+            .map_err(Failure::of(&self.client))?;
+        self.await_status(&mut ordered, &[OrderStatus::Valid])
+            .await?;
+        let chain = ordered.certificate().await;
+        let chain = chain.map_err(Failure::of(&self.client))?;
+        let chain = self.preferred(chain.unwrap_or_default()).await;
+        self.check(order, chain, key.serialize_pem())
+    }
+
+    /// The profile to ask for.
+    fn profile(&self) -> Result<Option<&'a str>, Failure> {
+        let Some(Profile { name, required }) = &self.issuer.profile else {
+            return Ok(None);
+        };
+        if self.account.profiles().any(|offered| offered.name == name) {
+            Ok(Some(name))
+        } else if *required {
+            Err(Cause::Profile(name.clone()).into())
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Places the order. An account that the server has forgotten is made again, once.
+    async fn place(
+        &mut self,
+        request: NewOrder<'_>,
+        current: Option<&Certificate>,
+    ) -> Result<instant_acme::Order, Failure> {
+        let again = |identifiers, profile| match profile {
+            Some(profile) => NewOrder::new(identifiers).profile(profile),
+            None => NewOrder::new(identifiers),
+        };
+        let (identifiers, profile) = (request.identifiers(), self.profile()?);
+        if let Some(name) = current.and_then(identify) {
+            // A server without renewal information, or one for which that certificate is another's or
+            // was replaced already, takes the order without it.
+            let replacing = again(identifiers, profile).replaces(name);
+            match self.account.new_order(&replacing).await {
+                Err(Error::Other(error)) if error.is::<RequestError>() => {
+                    return Err(Failure::of(&self.client)(Error::Other(error)));
+                }
+                Err(_) => {}
+                Ok(ordered) => return Ok(ordered),
+            }
+        }
+        let plain = again(identifiers, profile);
+        let ordered = self.account.new_order(&plain).await;
+        match ordered.map_err(Failure::of(&self.client)) {
+            Err(failure) if failure.is("accountDoesNotExist") => {
+                self.account = account::make(self.issuer, &self.client).await?;
+                let ordered = self.account.new_order(&plain).await;
+                ordered.map_err(Failure::of(&self.client))
+            }
+            ordered => ordered,
+        }
+    }
+
+    /// Answers the challenges of every identifier that the server does not trust us with yet.
+    async fn authorize(
+        &self,
+        ordered: &mut instant_acme::Order,
+        answers: &mut Answers<'a>,
+    ) -> Result<(), Failure> {
+        let issuer = self.issuer;
+        let mut authorizations = ordered.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(Failure::of(&self.client))?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let name = authorization.identifier().identifier.clone();
+            let missing = || {
+                let identifier = name.authorized(false).to_string();
+                Failure::from(Cause::NoChallenge(issuer.challenge.name(), identifier))
+            };
+            let identifier = known(&name).ok_or_else(missing)?;
+            let challenge = authorization.challenge(issuer.challenge.kind());
+            let mut challenge = challenge.ok_or_else(missing)?;
+            let answer = challenge.key_authorization();
+            let answered = answers.add(
+                &issuer.challenge,
+                &identifier,
+                &challenge.token,
+                &answer,
+                &issuer.provider,
+            );
+            answered.map_err(Cause::Answer)?;
+            challenge
+                .set_ready()
+                .await
+                .map_err(Failure::of(&self.client))?;
+        }
+        Ok(())
+    }
+
+    /// Looks at an order until it has one of these states.
+    async fn await_status(
+        &self,
+        ordered: &mut instant_acme::Order,
+        wanted: &[OrderStatus],
+    ) -> Result<(), Failure> {
+        let (end, mut wait) = (Instant::now() + SERVER_TIME_MAX, LOOK_FIRST);
+        loop {
+            let state = ordered.refresh().await;
+            let state = state.map_err(Failure::of(&self.client))?;
+            if wanted.contains(&state.status) {
+                return Ok(());
+            }
+            if state.status == OrderStatus::Invalid {
+                let problem = state.error.clone();
+                let problem = match self.refusal(ordered).await {
+                    Some(problem) => Some(problem),
+                    None => problem,
+                };
+                return Err(Cause::Invalid(problem).into());
+            }
+            if Instant::now() > end {
+                return Err(Cause::TooSlow.into());
+            }
+            if self.stop.sleep(wait) {
+                return Err(Cause::Stopped.into());
+            }
+            wait = wait.mul_f64(LOOK_GROWTH).min(LOOK_MAX);
+        }
+    }
+
+    /// What a validator has found in place of our answer.
+    async fn refusal(&self, ordered: &mut instant_acme::Order) -> Option<Problem> {
+        let mut authorizations = ordered.authorizations();
+        while let Some(Ok(mut authorization)) = authorizations.next().await {
+            let Ok(state) = authorization.refresh().await else {
+                continue;
+            };
+            let mut challenges = state.challenges.iter();
+            if let Some(problem) = challenges.find_map(|challenge| challenge.error.clone()) {
+                return Some(problem);
+            }
+        }
+        None
+    }
+
+    /// The chain, or another of the same certificate whose topmost issuer is the preferred one.
+    ///
+    /// `instant-acme` knows one chain. But what it sends for an order is what fetches any resource, and
+    /// the client remembers the answer's body, which is no order.
+    async fn preferred(&self, chain: String) -> String {
+        let Some(wanted) = self.issuer.preferred_chain.as_deref() else {
+            return chain;
+        };
+        let suits = |chain: &str| topmost_issuer(chain).as_deref() == Some(wanted);
+        if suits(&chain) {
+            return chain;
+        }
+        for url in self.client.last().alternates {
+            let _ = self.account.order(url).await;
+            let other = String::from_utf8_lossy(&self.client.last().body).into_owned();
+            if suits(&other) {
+                return other;
+            }
+        }
+        chain
+    }
+
+    /// Whether what came is what was ordered.
+    fn check(&self, order: &Order, chain: String, key: String) -> Result<Certificate, Failure> {
+        let made = Certificate::from_pem(chain, key, &self.issuer.provider);
+        let made = made.map_err(Cause::Certificate)?;
+        if !made.is_for(&order.identifiers) {
+            return Err(Cause::OtherNames.into());
+        }
+        if made.validity.end < SystemTime::now() {
+            return Err(Cause::Expired.into());
+        }
+        Ok(made)
+    }
+}
+
+/// What names a certificate in renewal information.
+fn identify(certificate: &Certificate) -> Option<CertificateIdentifier<'static>> {
+    let (authority, serial) = certificate.renewal()?;
+    Some(CertificateIdentifier::new(authority.into(), serial.into()).into_owned())
+}
+
+fn asked(identifier: &Identifier) -> instant_acme::Identifier {
+    match identifier {
+        Identifier::Dns(name) => instant_acme::Identifier::Dns(name.clone()),
+        Identifier::Ip(address) => instant_acme::Identifier::Ip(*address),
+    }
+}
+
+fn known(identifier: &instant_acme::Identifier) -> Option<Identifier> {
+    match identifier {
+        instant_acme::Identifier::Dns(name) => Some(Identifier::Dns(name.clone())),
+        instant_acme::Identifier::Ip(address) => Some(Identifier::Ip(*address)),
+        _ => None,
+    }
+}

@@ -1,0 +1,309 @@
+//! An issuer at work: a thread that keeps the certificates of one issuer fresh.
+//!
+//! ```text
+//!            ┌──────────── due ◀──────────────┐
+//!            ▼                                 │ renewal time, or the wait after a failure
+//!   lock the store ─▶ has somebody else done it? ─▶ order ─▶ keep, install, ask when to renew
+//! ```
+//!
+//! Nothing that goes wrong ends the thread: it says so in the log and tries again, later each time. A
+//! reload starts new threads, which try at once; the old ones end with what they are at.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base::level::Level;
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+
+use crate::account::{AccountKey, ExternalAccount};
+use crate::certificate::Certificate;
+use crate::challenge::{Challenge, Host};
+use crate::issue::{Failure, Session};
+use crate::order::Order;
+use crate::schedule::{self, Window};
+use crate::store::Store;
+use crate::wait::{Stop, block_on};
+
+/// The longest sleep: the wall clock may be set meanwhile.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// A kind of certificate that a server may offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// Whether a server that does not offer it is not asked at all.
+    pub required: bool,
+}
+
+/// One ACME server and our account there.
+#[derive(Clone)]
+pub struct Issuer {
+    /// What log lines call it.
+    pub name: String,
+    /// The URL of the directory.
+    pub directory: String,
+    /// The account's key.
+    pub account: AccountKey,
+    /// URLs under which its owner is reached.
+    pub contacts: Vec<String>,
+    /// An account elsewhere that it belongs to.
+    pub external: Option<ExternalAccount>,
+    /// Whether its owner agrees to the server's terms.
+    pub terms_accepted: bool,
+    /// How we show that names are ours.
+    pub challenge: Challenge,
+    /// The kind of certificate to ask for.
+    pub profile: Option<Profile>,
+    /// The common name of the issuer at the top of the chain that is preferred.
+    pub preferred_chain: Option<String>,
+    /// Whether requests name the first identifier as the subject's common name.
+    pub common_name: bool,
+    /// Where account and certificates are kept.
+    pub store: Store,
+    /// How the server is trusted.
+    pub tls: Arc<ClientConfig>,
+    /// What makes and reads keys.
+    pub provider: Arc<CryptoProvider>,
+    /// What answers challenges and takes certificates.
+    pub host: Arc<dyn Host>,
+}
+
+/// A thread at work. It is told to end when this is dropped.
+pub struct Running(Stop);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl Issuer {
+    /// The certificate that the store has for an order, whether it still holds or not. What cannot be
+    /// used is said in the log and counts as none.
+    pub fn stored(&self, order: &Order) -> Option<Certificate> {
+        let name = file_name(&order.id(&self.directory));
+        let ignored = |why: &dyn fmt::Display| {
+            self.log(Level::Warn, format_args!("\"{name}\" is ignored: {why}"));
+        };
+        let bytes = self
+            .store
+            .read(&name)
+            .map_err(|error| ignored(&error))
+            .ok()??;
+        let certificate = Certificate::from_file(&bytes, &self.provider);
+        let certificate = certificate.map_err(|error| ignored(&error)).ok()?;
+        Some(certificate).filter(|certificate| certificate.is_for(&order.identifiers))
+    }
+
+    /// Starts the thread that keeps these orders' certificates fresh.
+    ///
+    /// # Errors
+    /// As the system has it.
+    pub fn start(self, orders: Vec<Order>) -> std::io::Result<Running> {
+        let stop = Stop::default();
+        let told = stop.clone();
+        let body = move || {
+            let now = SystemTime::now();
+            let mut work: Vec<Work> = orders
+                .into_iter()
+                .map(|order| Work::new(order, now))
+                .collect();
+            while !told.is_stopped() {
+                let next = work.iter_mut().map(|work| work.advance(&self, &told)).min();
+                let left = next.and_then(|next| next.duration_since(SystemTime::now()).ok());
+                told.sleep(left.unwrap_or_default().min(SLEEP_MAX));
+            }
+        };
+        let name = "acme".to_owned();
+        std::thread::Builder::new().name(name).spawn(body)?;
+        Ok(Running(stop))
+    }
+
+    /// Writes a line about the issuer.
+    pub(crate) fn log(&self, level: Level, text: fmt::Arguments<'_>) {
+        let text = format!("{text}, acme issuer: \"{}\"", self.name);
+        self.host.log(level, &text);
+    }
+}
+
+/// The file of a certificate in the store.
+fn file_name(id: &str) -> String {
+    format!("{id}.pem")
+}
+
+/// One order with what is known of it.
+struct Work {
+    order: Order,
+    certificate: Option<Arc<Certificate>>,
+    /// When it is to be renewed, or tried again.
+    due: SystemTime,
+    /// When the server is asked again when it is to be renewed.
+    ask: Option<SystemTime>,
+    /// What it said last.
+    suggested: Option<Window>,
+    failures: u32,
+}
+
+impl Work {
+    fn new(order: Order, now: SystemTime) -> Work {
+        Work {
+            order,
+            certificate: None,
+            due: now,
+            ask: None,
+            suggested: None,
+            failures: 0,
+        }
+    }
+
+    /// Does what is due. When it wants to be called again.
+    fn advance(&mut self, issuer: &Issuer, stop: &Stop) -> SystemTime {
+        if self.certificate.is_none() {
+            self.adopt(issuer);
+        }
+        if stop.is_stopped() {
+            return self.due;
+        }
+        let now = SystemTime::now();
+        if self.due > now && self.ask.is_some_and(|ask| ask <= now) {
+            block_on(self.ask(issuer, stop));
+        }
+        if self.due <= SystemTime::now() {
+            self.renew(issuer, stop);
+        }
+        self.ask.map_or(self.due, |ask| ask.min(self.due))
+    }
+
+    /// Takes what the store has, if it still holds.
+    fn adopt(&mut self, issuer: &Issuer) {
+        let Some(certificate) = issuer.stored(&self.order) else {
+            return;
+        };
+        let now = SystemTime::now();
+        if certificate.validity.end > now {
+            self.due = schedule::renewal(certificate.validity, None, chance());
+            self.ask = Some(now);
+        }
+        self.certificate = Some(Arc::new(certificate));
+    }
+
+    /// Asks the server when to renew. Where it does not say, what is planned stays.
+    async fn ask(&mut self, issuer: &Issuer, stop: &Stop) {
+        let Some(certificate) = self.certificate.clone() else {
+            return;
+        };
+        let suggested = match Session::open(issuer, stop).await {
+            Ok(session) => session.suggested(&certificate).await,
+            Err(_) => None,
+        };
+        self.plan(&certificate, suggested);
+    }
+
+    fn plan(&mut self, certificate: &Certificate, suggested: Option<(Window, Duration)>) {
+        let holds = suggested.map_or(Duration::MAX, |(_, holds)| holds);
+        self.ask = Some(SystemTime::now() + schedule::recheck(holds));
+        let window = suggested.map(|(window, _)| window);
+        // A place in a window is drawn once.
+        if window.is_some() && window != self.suggested {
+            self.due = schedule::renewal(certificate.validity, window, chance());
+        }
+        self.suggested = window.or(self.suggested);
+    }
+
+    /// Gets a new certificate, or says why not and when it is tried again.
+    fn renew(&mut self, issuer: &Issuer, stop: &Stop) {
+        let id = self.order.id(&issuer.directory);
+        let lock = issuer.store.lock();
+        let lock = lock.map_err(|error| {
+            let text = format_args!("the state folder cannot be used ({error}), order: \"{id}\"");
+            issuer.log(Level::Warn, text);
+        });
+        if stop.is_stopped() || self.done_by_others(issuer, &id) {
+            return;
+        }
+        let outcome = block_on(self.issue(issuer, stop, &id));
+        drop(lock);
+        match outcome {
+            Ok(()) => self.failures = 0,
+            Err(failure) if failure.is_stop() => {}
+            Err(failure) => self.failed(issuer, &id, &failure),
+        }
+    }
+
+    fn failed(&mut self, issuer: &Issuer, id: &str, failure: &Failure) {
+        self.failures = self.failures.saturating_add(1);
+        let wait = schedule::retry(self.failures, failure.retry_after, chance());
+        self.due = SystemTime::now() + wait;
+        let text = format_args!(
+            "{failure} while updating certificate, tried again in {} s, order: \"{id}\"",
+            wait.as_secs()
+        );
+        issuer.log(Level::Warn, text);
+    }
+
+    /// Whether another process has renewed it while this one waited for the lock.
+    fn done_by_others(&mut self, issuer: &Issuer, id: &str) -> bool {
+        let Some(found) = issuer.stored(&self.order) else {
+            return false;
+        };
+        let known = self.certificate.as_ref();
+        let newer = known.is_none_or(|known| known.validity.end < found.validity.end);
+        let due = schedule::renewal(found.validity, None, chance());
+        if !newer || due <= SystemTime::now() {
+            return false;
+        }
+        let found = Arc::new(found);
+        issuer.host.install(id, &found);
+        self.certificate = Some(found);
+        self.due = due;
+        true
+    }
+
+    async fn issue(&mut self, issuer: &Issuer, stop: &Stop, id: &str) -> Result<(), Failure> {
+        let mut session = Session::open(issuer, stop).await?;
+        let current = self.certificate.as_deref();
+        let made = Arc::new(session.issue(&self.order, current).await?);
+        if let Err(error) = issuer.store.write(&file_name(id), &made.file()) {
+            let text = format_args!(
+                "writing certificate to state directory failed ({error}), order: \"{id}\""
+            );
+            issuer.log(Level::Warn, text);
+        }
+        issuer.host.install(id, &made);
+        self.due = schedule::renewal(made.validity, None, chance());
+        self.suggested = None;
+        self.certificate = Some(Arc::clone(&made));
+        let suggested = session.suggested(&made).await;
+        self.plan(&made, suggested);
+        let text = format_args!(
+            "certificate issued, renewal scheduled at {}, order: \"{id}\"",
+            HttpDate(self.due)
+        );
+        issuer.log(Level::Notice, text);
+        Ok(())
+    }
+}
+
+/// A time as people read it.
+struct HttpDate(SystemTime);
+
+impl fmt::Display for HttpDate {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = i64::try_from(since.unwrap_or_default().as_secs()).unwrap_or(0);
+        let mut text = [0; proto::date::HTTP_LENGTH];
+        proto::date::format_http(seconds, &mut text);
+        out.write_str(&String::from_utf8_lossy(&text))
+    }
+}
+
+/// A number from 0 to 1, of no great secrecy.
+fn chance() -> f64 {
+    let mut bytes = [0; 4];
+    // Without chance everything is on time.
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
+}

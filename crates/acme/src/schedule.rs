@@ -1,0 +1,105 @@
+//! When a certificate is renewed, and when something that failed is tried again. No clock: the caller
+//! brings the times and the chance.
+
+use std::time::{Duration, SystemTime};
+
+/// The first wait after a failure; each further one is [`RETRY_GROWTH`] times as long.
+const RETRY_FIRST: Duration = Duration::from_secs(30);
+
+/// How much longer each wait is than the one before. Four tries in the first hour stay below what
+/// public servers allow for failed validations.
+const RETRY_GROWTH: u32 = 4;
+
+/// The longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(6 * 3600);
+
+/// How long renewal information holds, whatever the server says: RFC 9773 section 4.3.2.
+const RECHECK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
+
+/// A stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its beginning.
+    pub start: SystemTime,
+    /// Its end.
+    pub end: SystemTime,
+}
+
+impl Window {
+    fn length(&self) -> Duration {
+        self.end.duration_since(self.start).unwrap_or_default()
+    }
+}
+
+/// When to renew what is valid for `validity`: within the window that the server suggests, else after
+/// two thirds of the lifetime or up to a thirtieth of it earlier. `chance` lies in 0 to 1, so that the
+/// certificates of one day do not come back on one day.
+pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) -> SystemTime {
+    let chance = chance.clamp(0.0, 1.0);
+    match suggested {
+        Some(window) => window.start + window.length().mul_f64(chance),
+        None => validity.start + validity.length().mul_f64(2.0 / 3.0 - chance / 30.0),
+    }
+}
+
+/// How long to wait after so many failures in a row (at least one), a quarter shorter at most by
+/// chance; at least as long as the server asks for.
+pub(crate) fn retry(failures: u32, asked: Option<Duration>, chance: f64) -> Duration {
+    let growth = RETRY_GROWTH.saturating_pow(failures.saturating_sub(1));
+    let wait = RETRY_FIRST.saturating_mul(growth).min(RETRY_MAX);
+    let wait = wait.mul_f64(1.0 - chance.clamp(0.0, 1.0) / 4.0);
+    wait.max(asked.unwrap_or_default().min(RECHECK.1))
+}
+
+/// How long renewal information holds that the server says holds for `told`.
+pub(crate) fn recheck(told: Duration) -> Duration {
+    told.clamp(RECHECK.0, RECHECK.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn window(start: u32, end: u32) -> Window {
+        let day = |day| SystemTime::UNIX_EPOCH + DAY * day;
+        Window {
+            start: day(start),
+            end: day(end),
+        }
+    }
+
+    #[test]
+    fn two_thirds_of_the_lifetime_or_a_little_earlier() {
+        let day = |time: SystemTime| {
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            (since.as_secs_f64() / DAY.as_secs_f64() * 10.0).round() / 10.0
+        };
+        let validity = window(100, 190);
+        assert_eq!(day(renewal(validity, None, 0.0)), 160.0);
+        assert_eq!(day(renewal(validity, None, 1.0)), 157.0);
+        let suggested = Some(window(120, 130));
+        assert_eq!(day(renewal(validity, suggested, 0.0)), 120.0);
+        assert_eq!(day(renewal(validity, suggested, 0.5)), 125.0);
+        // A window that ends before it begins is a moment.
+        assert_eq!(day(renewal(validity, Some(window(130, 120)), 0.5)), 130.0);
+    }
+
+    #[test]
+    fn waits_grow_up_to_a_limit() {
+        let waits: Vec<u64> = (1..7).map(|n| retry(n, None, 0.0).as_secs()).collect();
+        assert_eq!(waits, [30, 120, 480, 1920, 7680, 21600]);
+        assert_eq!(retry(u32::MAX, None, 0.0).as_secs(), 21600);
+        assert_eq!(retry(1, None, 1.0).as_secs_f64(), 22.5);
+        assert_eq!(retry(1, Some(Duration::from_secs(700)), 0.5).as_secs(), 700);
+        assert_eq!(retry(1, Some(Duration::MAX), 0.5), DAY);
+    }
+
+    #[test]
+    fn renewal_information_holds_a_minute_to_a_day() {
+        assert_eq!(recheck(Duration::ZERO).as_secs(), 60);
+        assert_eq!(recheck(Duration::from_secs(6 * 3600)).as_secs(), 21600);
+        assert_eq!(recheck(Duration::MAX), DAY);
+    }
+}

@@ -1,0 +1,98 @@
+//! Futures on a thread that may block, and sleeping that can be cut short.
+//!
+//! `instant-acme` is written with futures, but everything that they wait for here is our [`crate::http`],
+//! which blocks. So they are ready when they are polled, and no runtime is needed.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future to its end on this thread.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Tells a thread that it is no longer wanted.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<(Mutex<bool>, Condvar)>);
+
+impl Stop {
+    /// Says so.
+    pub(crate) fn stop(&self) {
+        let (stopped, told) = &*self.0;
+        *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        told.notify_all();
+    }
+
+    /// Whether it has been said.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps, at most until it is said. Whether it has been said.
+    pub(crate) fn sleep(&self, time: Duration) -> bool {
+        let (stopped, told) = &*self.0;
+        let end = Instant::now() + time;
+        let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*stopped {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            (stopped, _) = told
+                .wait_timeout(stopped, left)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_future_that_is_woken_by_another_thread_ends() {
+        let mut polls = 0;
+        let value = block_on(std::future::poll_fn(|context| {
+            polls += 1;
+            if polls == 3 {
+                return Poll::Ready(polls);
+            }
+            let waker = context.waker().clone();
+            std::thread::spawn(move || waker.wake());
+            Poll::Pending
+        }));
+        assert_eq!(value, 3);
+    }
+
+    #[test]
+    fn sleeping_ends_when_somebody_says_so() {
+        let stop = Stop::default();
+        assert!(!stop.sleep(Duration::from_millis(1)));
+        let other = stop.clone();
+        let teller = std::thread::spawn(move || other.stop());
+        assert!(stop.sleep(Duration::from_secs(3600)));
+        assert!(stop.is_stopped());
+        teller.join().unwrap();
+    }
+}

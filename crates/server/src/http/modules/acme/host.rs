@@ -1,0 +1,164 @@
+//! What listeners show to ACME servers, and the certificates that have come: known to the whole process,
+//! because both outlive a configuration.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use acme::{Certificate, Host, Level, Shown};
+use base::hash::Map;
+
+use crate::log;
+
+/// Answers to `http-01` by token. Few at a time, and none most of the time.
+static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
+
+/// Every certificate that was asked for since the start, by issuer and order.
+static HELD: Mutex<Option<Map<String, Arc<Held>>>> = Mutex::new(None);
+
+/// The place of a certificate that comes by itself.
+#[derive(Debug, Default)]
+pub struct Held(RwLock<Current>);
+
+#[derive(Clone, Debug, Default)]
+struct Current {
+    certificate: Option<Arc<Certificate>>,
+    /// Whether it only stands in for one that is still to come.
+    stands_in: bool,
+}
+
+impl Held {
+    /// The place for an order of an issuer; the same one for as long as the process lives.
+    pub fn of(issuer: &str, order: &str) -> Arc<Held> {
+        let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.get_or_insert_with(Map::default);
+        Arc::clone(all.entry(format!("{issuer}/{order}")).or_default())
+    }
+
+    /// The certificate in force.
+    pub fn certificate(&self) -> Option<Arc<Certificate>> {
+        self.current().certificate
+    }
+
+    /// Whether there is one that has been issued.
+    pub fn is_issued(&self) -> bool {
+        let Current {
+            certificate,
+            stands_in,
+        } = self.current();
+        certificate.is_some() && !stands_in
+    }
+
+    /// Puts one that has been issued into force.
+    pub fn install(&self, certificate: &Arc<Certificate>) {
+        self.set(certificate, false);
+    }
+
+    /// Puts one into force that stands in for another.
+    pub fn stand_in(&self, certificate: &Arc<Certificate>) {
+        self.set(certificate, true);
+    }
+
+    fn set(&self, certificate: &Arc<Certificate>, stands_in: bool) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Current {
+            certificate: Some(Arc::clone(certificate)),
+            stands_in,
+        };
+    }
+
+    fn current(&self) -> Current {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// The listeners of this process, as one issuer's thread sees them.
+pub(super) struct Listeners {
+    issuer: String,
+}
+
+impl Listeners {
+    pub(super) fn new(issuer: &str) -> Listeners {
+        Listeners {
+            issuer: issuer.to_owned(),
+        }
+    }
+}
+
+impl Host for Listeners {
+    fn log(&self, level: Level, text: &str) {
+        log::process_error(level, format_args!("{text}"));
+        // This thread has no loop at whose turns lines leave.
+        log::flush_thread();
+    }
+
+    fn show(&self, shown: &Shown) {
+        match shown {
+            Shown::Http { token, answer } => {
+                let mut answers = ANSWERS.write().unwrap_or_else(PoisonError::into_inner);
+                answers.push((token.clone(), answer.clone()));
+            }
+            Shown::Tls { .. } => {}
+        }
+    }
+
+    fn hide(&self, shown: &Shown) {
+        match shown {
+            Shown::Http { token, .. } => {
+                let mut answers = ANSWERS.write().unwrap_or_else(PoisonError::into_inner);
+                if let Some(at) = answers.iter().position(|(known, _)| known == token) {
+                    answers.swap_remove(at);
+                }
+            }
+            Shown::Tls { .. } => {}
+        }
+    }
+
+    fn install(&self, order: &str, certificate: &Arc<Certificate>) {
+        Held::of(&self.issuer, order).install(certificate);
+    }
+}
+
+/// What `http-01` answers for a token.
+pub(super) fn answer(token: &[u8]) -> Option<String> {
+    let answers = ANSWERS.read().unwrap_or_else(PoisonError::into_inner);
+    let found = answers.iter().find(|(known, _)| known.as_bytes() == token);
+    found.map(|(_, answer)| answer.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_there_until_it_is_taken_back() {
+        let shown = |token: &str| Shown::Http {
+            token: token.to_owned(),
+            answer: format!("{token}.thumb"),
+        };
+        let listeners = Listeners::new("one");
+        assert_eq!(answer(b"host-test-a"), None);
+        listeners.show(&shown("host-test-a"));
+        listeners.show(&shown("host-test-b"));
+        assert_eq!(answer(b"host-test-a").as_deref(), Some("host-test-a.thumb"));
+        listeners.hide(&shown("host-test-a"));
+        assert_eq!(answer(b"host-test-a"), None);
+        assert_eq!(answer(b"host-test-b").as_deref(), Some("host-test-b.thumb"));
+        listeners.hide(&shown("host-test-b"));
+    }
+
+    #[test]
+    fn a_place_outlives_who_asks_for_it() {
+        let place = Held::of("issuer", "host-test");
+        assert!(place.certificate().is_none() && !place.is_issued());
+        let names = [acme::Identifier::Dns("a.test".into())];
+        let made = Certificate::stand_in(&names, super::super::provider());
+        let made = Arc::new(made.expect("a certificate"));
+        place.stand_in(&made);
+        let again = Held::of("issuer", "host-test");
+        assert!(again.certificate().is_some() && !again.is_issued());
+        again.install(&made);
+        assert!(place.is_issued());
+        assert!(Held::of("other", "host-test").certificate().is_none());
+    }
+}

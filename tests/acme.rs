@@ -1,0 +1,598 @@
+//! Certificates by themselves, against Pebble, the test server of Let's Encrypt: issued, renewed and
+//! revoked through the challenges, on both engines; and issuers that do not do what they should.
+//!
+//! `make test` installs Pebble; where it is missing, the tests that need it say so and are skipped.
+
+// Other tests use the rest of it.
+#[allow(dead_code)]
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use support::Server;
+
+/// How long a certificate may take: several validations and looks at an order, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
+
+/// A port that nobody listens on, and that the system gives to no connection meanwhile: its own begin
+/// at 32768.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 12_000 + u16::try_from(std::process::id() % 100).unwrap() * 200;
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 200;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Looks until it is there.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A program of Pebble's; where it is missing, that is said.
+fn tool(name: &str) -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::iter::once(own)
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file());
+    if found.is_none() {
+        eprintln!("skipped: no {name} here (tests/install-packages)");
+    }
+    found
+}
+
+/// A process that ends with the value.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Pebble, and the name server that tells it that every name is here.
+struct Pebble {
+    folder: PathBuf,
+    directory: String,
+    /// Where it validates `http-01`.
+    http_port: u16,
+    /// Where records are put into the name server.
+    names: String,
+    management: String,
+    _processes: [Process; 2],
+}
+
+impl Pebble {
+    /// One that issues certificates for so many seconds; `environment` changes its ways.
+    fn start(validity: u32, environment: &[(&str, &str)]) -> Option<Pebble> {
+        Pebble::with(validity, environment, "")
+    }
+
+    fn with(validity: u32, environment: &[(&str, &str)], more: &str) -> Option<Pebble> {
+        let (pebble, challenges) = (tool("pebble")?, tool("pebble-challtestsrv")?);
+        let [port, management, names, dns, http_port, tls_port] = [(); 6].map(|()| free_port());
+        let folder =
+            std::env::temp_dir().join(format!("tidegate-pebble-{}-{port}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        write_authority(&folder);
+        let path = |name: &str| folder.join(name).display().to_string();
+        let configuration = format!(
+            r#"{{"pebble": {{"listenAddress": "127.0.0.1:{port}", "managementListenAddress": "127.0.0.1:{management}",
+            "certificate": "{}", "privateKey": "{}", "httpPort": {http_port}, "tlsPort": {tls_port},
+            "ocspResponderURL": "", "domainBlocklist": ["blocked.test"], {more}
+            "retryAfter": {{"authz": 1, "order": 1}}, "keyAlgorithm": "ecdsa",
+            "profiles": {{"default": {{"description": "usual", "validityPeriod": {validity}}},
+                          "brief": {{"description": "brief", "validityPeriod": 86400}}}}}}}}"#,
+            path("server.pem"),
+            path("server.key"),
+        );
+        fs::write(folder.join("pebble.json"), configuration).unwrap();
+        let output = |name: &str| fs::File::create(folder.join(name)).unwrap();
+        let names_process = Command::new(challenges)
+            .args([
+                "-http01",
+                "",
+                "-https01",
+                "",
+                "-tlsalpn01",
+                "",
+                "-doh",
+                "",
+                "-defaultIPv6",
+                "",
+            ])
+            .args(["-dnsserver", &format!("127.0.0.1:{dns}")])
+            .args(["-management", &format!("127.0.0.1:{names}")])
+            .stdout(output("names.log"))
+            .stderr(output("names.err"))
+            .spawn()
+            .unwrap();
+        let process = Command::new(pebble)
+            .args(["-config", &path("pebble.json")])
+            .args(["-dnsserver", &format!("127.0.0.1:{dns}")])
+            .env("PEBBLE_VA_NOSLEEP", "1")
+            // Some nonces are refused, so that trying again is tried as well.
+            .env("PEBBLE_WFE_NONCEREJECT", "5")
+            .envs(environment.iter().copied())
+            .stdout(output("pebble.log"))
+            .stderr(output("pebble.err"))
+            .spawn()
+            .unwrap();
+        let made = Pebble {
+            directory: format!("https://127.0.0.1:{port}/dir"),
+            http_port,
+            names: format!("127.0.0.1:{names}"),
+            management: format!("127.0.0.1:{management}"),
+            folder,
+            _processes: [Process(process), Process(names_process)],
+        };
+        for port in [port, management, names] {
+            wait_for("Pebble starts", || {
+                TcpStream::connect(("127.0.0.1", port)).ok()
+            });
+        }
+        Some(made)
+    }
+
+    /// An `acme_issuer` of this server.
+    fn issuer(&self, lines: &str) -> String {
+        format!(
+            "acme_issuer pebble {{ uri {}; ssl_trusted_certificate {}; contact admin@example.test;\n\
+             accept_terms_of_service; {lines} }}\n",
+            self.directory,
+            self.folder.join("authority.pem").display()
+        )
+    }
+
+    /// A program for `dns-01` that puts records into the name server.
+    fn program(&self) -> PathBuf {
+        let path = self.folder.join("hook");
+        let script = format!(
+            "#!/bin/sh\n\
+             [ \"$1\" = present ] && what=set-txt || what=clear-txt\n\
+             echo \"$1 $2\" >>{log}\n\
+             exec curl -sS -f -d \"{{\\\"host\\\":\\\"$2\\\",\\\"value\\\":\\\"$3\\\"}}\" http://{names}/$what\n",
+            log = self.folder.join("hook.log").display(),
+            names = self.names,
+        );
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&self.folder, fs::Permissions::from_mode(0o777)).unwrap();
+        path
+    }
+
+    /// What the management interface says of a certificate.
+    fn status_of(&self, certificate: &str) -> String {
+        let serial = openssl(&["x509", "-noout", "-serial"], certificate);
+        let serial = serial.trim().trim_start_matches("serial=").to_lowercase();
+        let url = format!("https://{}/cert-status-by-serial/{serial}", self.management);
+        let output = Command::new("curl").args(["-sSk", &url]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Pebble {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// An authority, and the certificate that Pebble itself shows.
+fn write_authority(folder: &Path) {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = authority.self_signed(&key).unwrap();
+    let authority = Issuer::new(authority, key);
+    let key = KeyPair::generate().unwrap();
+    let server = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]);
+    let server = server.unwrap().signed_by(&key, &authority).unwrap();
+    fs::write(folder.join("authority.pem"), root.pem()).unwrap();
+    fs::write(folder.join("server.pem"), server.pem()).unwrap();
+    fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
+}
+
+/// What openssl says about a text.
+fn openssl(arguments: &[&str], text: &str) -> String {
+    let mut child = Command::new("openssl")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "openssl {arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The certificates that a server has in its state folder, each file's text.
+fn kept(server: &Server) -> Vec<String> {
+    let folder = server.prefix.join("acme_pebble");
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let files = paths.filter(|path| path.extension().is_some_and(|extension| extension == "pem"));
+    files
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .collect()
+}
+
+/// Waits for a certificate other than this one.
+fn issued(server: &Server, other_than: &str) -> String {
+    let start = Instant::now();
+    wait_for("a certificate is issued", || {
+        let found = kept(server).into_iter().find(|text| text != other_than);
+        if found.is_none() && start.elapsed() > PATIENCE / 2 {
+            panic!("no certificate: {}", server.error_log());
+        }
+        assert!(
+            !server.error_log().contains("[alert]"),
+            "{}",
+            server.error_log()
+        );
+        found
+    })
+}
+
+/// Waits for a line in the error log.
+fn logged(server: &Server, text: &str) {
+    let start = Instant::now();
+    while !server.error_log().contains(text) {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "no \"{text}\" in {}",
+            server.error_log()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A server that orders a certificate, and listens where `http-01` is validated.
+fn ordering(pebble: &Pebble, engine: &str, order: &str, issuer: &str) -> Server {
+    let lines = format!(
+        "listen 127.0.0.1:{};\nserver_name a.test b.test;\nacme_certificate {order};\n\
+         [http]\n{}",
+        pebble.http_port,
+        pebble.issuer(issuer)
+    );
+    Server::start(engine, &lines)
+}
+
+/// Whether a certificate ends within two days.
+fn brief(certificate: &str) -> bool {
+    let mut child = Command::new("openssl")
+        .args(["x509", "-noout", "-checkend", "172800"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(certificate.as_bytes()).unwrap();
+    drop(input);
+    !child.wait().unwrap().success()
+}
+
+/// The Subject Alternative Names of a certificate.
+fn names(certificate: &str) -> String {
+    let text = openssl(&["x509", "-noout", "-ext", "subjectAltName"], certificate);
+    text.lines().last().unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn http_01_issues_and_a_restart_goes_on_with_what_there_is() {
+    for engine in ENGINES {
+        let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+            return;
+        };
+        let server = ordering(&pebble, engine, "pebble", "");
+        let certificate = issued(&server, "");
+        assert_eq!(names(&certificate), "DNS:a.test, DNS:b.test");
+        let key = openssl(&["pkey", "-noout", "-text"], &certificate);
+        assert!(key.contains("prime256v1"), "{key}");
+
+        // Files are for the workers' user alone, and no draft is left.
+        let folder = server.prefix.join("acme_pebble");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        for entry in fs::read_dir(&folder).unwrap() {
+            assert_eq!(mode(&entry.unwrap().path()), 0o600);
+        }
+        logged(&server, "certificate issued, renewal scheduled at ");
+        assert_eq!(
+            server.error_log().matches("account \"").count(),
+            0,
+            "info is below notice"
+        );
+
+        // The answer to the challenge is gone.
+        let response = server
+            .connect()
+            .get("/.well-known/acme-challenge/x")
+            .unwrap();
+        assert_eq!(response.status, 404);
+
+        // A reload asks for nothing that is there.
+        let log = server.error_log();
+        let lines = format!(
+            "listen 127.0.0.1:{};\nserver_name a.test b.test;\nacme_certificate pebble;\n\
+             add_header X-New yes always;\n[http]\n{}",
+            pebble.http_port,
+            pebble.issuer("")
+        );
+        server.reload(&lines);
+        wait_for("the reload", || {
+            let response = server.connect().get("/").unwrap();
+            response.head.contains("X-New").then_some(())
+        });
+        assert_eq!(kept(&server), [certificate]);
+        let issued = |text: &str| text.matches("certificate issued").count();
+        assert_eq!(issued(&server.error_log()), issued(&log));
+    }
+}
+
+#[test]
+fn dns_01_issues_by_a_program() {
+    for engine in ENGINES {
+        let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+            return;
+        };
+        let challenge = format!("challenge dns-01 {};", pebble.program().display());
+        let order = "pebble *.example.test example.test key=rsa:2048";
+        let server = ordering(&pebble, engine, order, &challenge);
+        let certificate = issued(&server, "");
+        let names = names(&certificate);
+        assert!(
+            names.contains("DNS:*.example.test") && names.contains("DNS:example.test"),
+            "{names}"
+        );
+        let key = openssl(&["pkey", "-noout", "-text"], &certificate);
+        assert!(key.contains("2048 bit"), "{key}");
+        // Every record that was put there is taken away.
+        let log = wait_for("records are taken away", || {
+            let log = fs::read_to_string(pebble.folder.join("hook.log")).unwrap();
+            (log.matches("cleanup ").count() == 2).then_some(log)
+        });
+        assert_eq!(
+            log.matches("present _acme-challenge.example.test.\n")
+                .count(),
+            2,
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn certificates_are_renewed_and_a_revoked_one_is_replaced() {
+    let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_AUTHZREUSE", "0")]) else {
+        return;
+    };
+    let server = ordering(&pebble, "", "pebble", "");
+    let first = issued(&server, "");
+    assert!(
+        pebble.status_of(&first).contains("Valid"),
+        "{}",
+        pebble.status_of(&first)
+    );
+    revoke(&pebble, &server, &first);
+    assert!(
+        pebble.status_of(&first).contains("Revoked"),
+        "{}",
+        pebble.status_of(&first)
+    );
+    // The server says by its renewal information that it is to be renewed at once; a reload asks.
+    server.signal("HUP");
+    let second = issued(&server, &first);
+    assert!(pebble.status_of(&second).contains("Valid"));
+
+    // One that is short-lived is renewed while everything runs.
+    let Some(hasty) = Pebble::start(10, &[("PEBBLE_AUTHZREUSE", "0")]) else {
+        return;
+    };
+    let server = ordering(&hasty, "", "pebble", "profile default require;");
+    let first = issued(&server, "");
+    let second = issued(&server, &first);
+    assert_ne!(issued(&server, &second), second);
+}
+
+/// Revokes a certificate as the account that has ordered it.
+fn revoke(pebble: &Pebble, server: &Server, certificate: &str) {
+    let account = fs::read(server.prefix.join("acme_pebble/account.json")).unwrap();
+    let authority = fs::read(pebble.folder.join("authority.pem")).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = acme::trust(&provider, Some(&authority)).unwrap();
+    acme::revoke(&account, tls, certificate.as_bytes()).unwrap();
+}
+
+#[test]
+fn what_an_issuer_is_asked_for() {
+    let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_ALTERNATE_ROOTS", "1")]) else {
+        return;
+    };
+    let root = |number: u8| {
+        let url = format!("https://{}/roots/{number}", pebble.management);
+        let output = Command::new("curl").args(["-sSk", &url]).output().unwrap();
+        let root = String::from_utf8(output.stdout).unwrap();
+        let subject = openssl(&["x509", "-noout", "-subject"], &root);
+        subject.trim().rsplit("CN = ").next().unwrap().to_owned()
+    };
+    let wanted = root(1);
+    assert_ne!(root(0), wanted);
+    let lines = format!(
+        "preferred_chain \"{wanted}\"; profile brief require; common_name_in_csr on; \
+         contact mailto:second@example.test; state_path state;"
+    );
+    let server = ordering(&pebble, "", "pebble", &lines);
+    let folder = server.prefix.join("state");
+    let certificate = wait_for("a certificate is issued", || {
+        let entries = fs::read_dir(&folder)
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path());
+        let mut files = entries.filter(|path| path.extension().is_some_and(|e| e == "pem"));
+        fs::read_to_string(files.next()?).ok()
+    });
+    // The second certificate of the chain is signed by the root that was asked for.
+    let chain: Vec<&str> = certificate
+        .split_inclusive("-----END CERTIFICATE-----\n")
+        .collect();
+    let issuer = openssl(&["x509", "-noout", "-issuer"], chain[1]);
+    assert!(issuer.trim().ends_with(&wanted), "{issuer} is not {wanted}");
+    assert!(brief(&certificate), "the profile is that of a day");
+    let account = fs::read_to_string(folder.join("account.json")).unwrap();
+    assert!(
+        account.contains("mailto:admin@example.test")
+            && account.contains("mailto:second@example.test")
+    );
+}
+
+#[test]
+fn accounts_may_have_a_key_and_belong_to_others() {
+    let binding = r#""externalAccountBindingRequired": true,
+        "externalAccountMACKeys": {"kid-1": "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"},"#;
+    let Some(pebble) = Pebble::with(7_776_000, &[], binding) else {
+        return;
+    };
+    let without = ordering(&pebble, "", "pebble", "");
+    logged(&without, "while updating certificate, tried again in ");
+    assert!(kept(&without).is_empty());
+    drop(without);
+    let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+    let line = format!("external_account_key kid-1 data:{key}; state_path off;");
+    let bound = ordering(&pebble, "", "pebble", &line);
+    logged(&bound, "certificate issued");
+    assert!(kept(&bound).is_empty(), "nothing is on the disk");
+    drop(bound);
+
+    let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+        return;
+    };
+    let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let path = pebble.folder.join("account.key");
+    fs::write(&path, key).unwrap();
+    let line = format!("account_key {};", path.display());
+    let own = ordering(&pebble, "", "pebble", &line);
+    issued(&own, "");
+    assert!(!own.prefix.join("acme_pebble/account.json").exists());
+}
+
+/// Servers of ACME that are none, each for one connection after the other.
+fn broken(behave: impl Fn(TcpStream) + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the process.
+    std::thread::spawn(move || listener.incoming().flatten().for_each(behave));
+    port
+}
+
+#[test]
+fn a_broken_issuer_stops_neither_the_server_nor_a_reload() {
+    let hanging = broken(|stream| {
+        // It lives on, and says nothing.
+        std::mem::forget(stream);
+    });
+    let garbage = broken(|mut stream| {
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"\x00\x01 this is no HTTP\r\n\r\n");
+    });
+    let json = broken(|mut stream| {
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[1,2]");
+    });
+    let refusing = broken(|mut stream| {
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
+    });
+    let absent = free_port();
+    let issuers: String = [hanging, garbage, json, refusing, absent]
+        .iter()
+        .enumerate()
+        .map(|(number, port)| {
+            format!(
+                "acme_issuer i{number} {{ uri http://127.0.0.1:{port}/dir; }}\n\
+                 server {{ listen 127.0.0.1:{}; server_name s{number}.test; acme_certificate i{number}; }}\n",
+                free_port()
+            )
+        })
+        .collect();
+    for engine in ENGINES {
+        let lines = |generation: u32| {
+            format!("add_header X-Generation {generation} always;\n[http]\n{issuers}")
+        };
+        let server = Server::start(engine, &lines(1));
+        for text in [
+            "the server sent no valid HTTP response while updating certificate, tried again in ",
+            "the server sent what is no message of ACME (",
+            "connection failed (",
+        ] {
+            logged(&server, text);
+        }
+        server.reload(&lines(2));
+        wait_for("the reload", || {
+            let response = server.connect().get("/").unwrap();
+            response.head.contains("X-Generation: 2").then_some(())
+        });
+        assert!(
+            !server.error_log().contains("[alert]"),
+            "{}",
+            server.error_log()
+        );
+    }
+}
+
+#[test]
+fn a_server_that_is_not_trusted_gets_no_order() {
+    let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+        return;
+    };
+    let issuer = |verify: &str| {
+        format!(
+            "server_name a.test;\nacme_certificate pebble;\nlisten 127.0.0.1:{};\n\
+             [http]\nacme_issuer pebble {{ uri {}; accept_terms_of_service; {verify} }}\n",
+            pebble.http_port, pebble.directory
+        )
+    };
+    let server = Server::start("", &issuer("ssl_verify on;"));
+    logged(&server, "TLS handshake failed (");
+    assert!(kept(&server).is_empty());
+    server.reload(&issuer("ssl_verify off;"));
+    issued(&server, "");
+
+    // Consent to terms is nobody's but the owner's.
+    let lines = format!(
+        "server_name a.test;\nacme_certificate other;\n[http]\n\
+         acme_issuer other {{ uri {}; ssl_verify off; }}\n",
+        pebble.directory
+    );
+    let server = Server::start("", &lines);
+    logged(&server, "if you agree to the terms of service at ");
+}
