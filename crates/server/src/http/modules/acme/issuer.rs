@@ -397,7 +397,8 @@ fn authorities(
 
 /// What `state_path off` keeps, over reloads.
 fn memory(name: &str, directory: &str) -> Arc<Memory> {
-    static ALL: Mutex<Option<Map<(String, String), Arc<Memory>>>> = Mutex::new(None);
+    type Memories = Map<(String, String), Arc<Memory>>;
+    static ALL: Mutex<Option<Memories>> = Mutex::new(None);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_with(Map::default);
     let key = (name.to_owned(), directory.to_owned());
