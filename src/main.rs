@@ -27,12 +27,9 @@ fn main() -> ExitCode {
         return process::worker_main(&TIDEGATE);
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if let Some(arguments) = bench::ab::arguments(std::env::args_os().next(), &arguments) {
-        return bench::ab::run(arguments);
-    }
-    let program = std::env::args_os().next();
-    if let Some(arguments) = bench::http_load::arguments(program, &arguments) {
-        return bench::http_load::run(arguments);
+    let program = std::env::args_os().next().unwrap_or_default();
+    if let Some(code) = bench::as_another_tool(&program, &arguments) {
+        return code;
     }
     if commands::is_one(&arguments) {
         return commands::run();

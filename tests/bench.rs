@@ -1,75 +1,19 @@
 //! `tidegate bench` from outside, against servers that are made here: good ones, and every kind of bad one, which must be
 //! counted under its own heading and never hold up the run.
 
+#[path = "support/load.rs"]
+mod load;
 #[path = "support/port.rs"]
 mod port;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::Shutdown;
 use std::os::unix::net::UnixListener;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest that any run here may take, however busy the machine.
-const RUN_MAX: Duration = Duration::from_secs(120);
-
-const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
-
-/// A server that does `serve` with every connection, on a thread of its own; it ends with the test.
-fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let serve = serve.clone();
-            thread::spawn(move || serve(stream));
-        }
-    });
-    format!("http://{address}/")
-}
-
-/// Answers every request with `answer`, and leaves the connection open.
-fn answering(answer: &'static [u8]) -> String {
-    server(move |mut stream| while request(&mut stream) && stream.write_all(answer).is_ok() {})
-}
-
-/// Reads something; false at the end.
-fn request(stream: &mut impl Read) -> bool {
-    matches!(stream.read(&mut [0; 4096]), Ok(1..))
-}
-
-fn bench(arguments: &[&str]) -> Output {
-    let begin = Instant::now();
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .arg("bench")
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(
-        begin.elapsed() < RUN_MAX,
-        "{arguments:?} took {:?}",
-        begin.elapsed()
-    );
-    output
-}
-
-/// The JSON report of a run with these arguments.
-fn report(arguments: &[&str]) -> String {
-    let output = bench(&[arguments, &["--json"]].concat());
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.stdout.is_empty(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The number behind a name of the report.
-fn number(report: &str, name: &str) -> f64 {
-    let (_, rest) = report
-        .split_once(&format!("\"{name}\":"))
-        .unwrap_or_else(|| panic!("no {name} in {report}"));
-    let end = rest.find([',', '}']).unwrap();
-    rest[..end].parse().unwrap()
-}
+use load::{GOOD, RUN_MAX, answering, bench, number, report, request, server};
 
 #[test]
 fn good_responses_are_good() {

@@ -4,7 +4,6 @@
 //! order over a connection each. Bytes are those of bodies. What http_load has beside (`-checksum`, `-throttle`, `-jitter`,
 //! `-proxy`, `-sip`, `-verbose`) is refused.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,19 +15,16 @@ use load::tally::Failure;
 use load::{Outcome, Plan, Sample, Target, machine};
 use process::Interrupt;
 
+use super::Called;
+
 const USAGE: &str = "usage:  tidegate bench http_load [-timeout secs] -parallel N | -rate N  -fetches N | -seconds N  url_file";
 
 /// Connections at the same time at most where a rate is given, as in http_load.
 const PARALLEL_BY_RATE: usize = 1000;
 
-/// What is for this mode: the arguments behind `bench http_load`, or all where the program is called `http_load`.
-pub(crate) fn arguments(program: Option<OsString>, arguments: &[OsString]) -> Option<&[OsString]> {
-    super::called("http_load", program, arguments)
-}
-
-/// Runs the arguments after the name.
-pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
-    match bench(arguments) {
+/// Runs http_load's arguments.
+pub(super) fn run(called: Called) -> ExitCode {
+    match bench(&called) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -40,9 +36,9 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-fn bench(arguments: &[OsString]) -> Result<String, String> {
+fn bench(called: &Called) -> Result<String, String> {
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
-    let plan = Arc::new(plan(arguments)?);
+    let plan = Arc::new(plan(called)?);
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
@@ -53,10 +49,13 @@ fn bench(arguments: &[OsString]) -> Result<String, String> {
     Ok(report(&outcome))
 }
 
-fn plan(arguments: &[OsString]) -> Result<Plan, String> {
+fn plan(called: &Called) -> Result<Plan, String> {
     let (mut parallel, mut rate, mut length, mut file) = (None, None, None, None);
     let mut timeout = Duration::from_secs(60);
-    let mut arguments = arguments.iter().map(|argument| argument.to_string_lossy());
+    let mut arguments = called
+        .arguments
+        .iter()
+        .map(|argument| argument.to_string_lossy());
     while let Some(argument) = arguments.next() {
         let mut number = || {
             let value = arguments.next().and_then(|value| value.parse::<u32>().ok());
@@ -79,7 +78,7 @@ fn plan(arguments: &[OsString]) -> Result<Plan, String> {
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
     let mut servers: Vec<Server> = Vec::new();
     for url in text.split_whitespace() {
-        let target = Target::parse(url, &[]).map_err(|error| error.to_string())?;
+        let target = Target::parse(url, &called.allow_remote).map_err(|error| error.to_string())?;
         let (path, host) = (&target.path, &target.authority);
         let head = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: http_load\r\n\r\n");
         let request = Request {

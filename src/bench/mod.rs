@@ -1,14 +1,16 @@
 //! `tidegate bench URL…`: the load tester's command line; the work is done by the crate `load`. Described in docs/bench.md.
 
-pub(crate) mod ab;
+mod ab;
 mod compare;
-pub(crate) mod http_load;
+mod http_load;
 mod merge;
 mod native;
 mod options;
 mod progress;
+mod siege;
+mod sweep;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -22,7 +24,7 @@ use clap::{Args, Subcommand};
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "tidegate bench ab ... takes the flags of ApacheBench and prints its report; so does the program when it is \
-                  called ab. tidegate bench http_load ... does the same for http_load."
+                  called ab. tidegate bench siege ... and tidegate bench http_load ... do the same for siege 4 and http_load."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -36,6 +38,7 @@ pub(crate) struct Arguments {
 enum Mode {
     Merge(merge::Options),
     Compare(Box<compare::Options>),
+    Sweep(Box<sweep::Options>),
 }
 
 /// Runs a load test.
@@ -44,6 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         None => native::run(&arguments.native),
         Some(Mode::Merge(options)) => merge::run(options),
         Some(Mode::Compare(options)) => compare::run(options),
+        Some(Mode::Sweep(options)) => sweep::run(options),
     };
     match result {
         Ok(code) => code,
@@ -51,21 +55,81 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The arguments for another tool's mode: all where the program is called by its name, and those behind `bench NAME`.
-fn called<'a>(
-    name: &str,
-    program: Option<OsString>,
-    arguments: &'a [OsString],
-) -> Option<&'a [OsString]> {
-    let program = program.unwrap_or_default();
-    if Path::new(&program)
-        .file_name()
-        .is_some_and(|known| known == name)
-    {
-        return Some(arguments);
-    }
-    match arguments {
-        [bench, mode, rest @ ..] if bench == "bench" && mode == name => Some(rest),
+/// What another tool was called with.
+struct Called {
+    /// Its arguments, without the program's name.
+    arguments: Vec<OsString>,
+    /// Ours: hosts that may be anywhere.
+    allow_remote: Vec<String>,
+}
+
+/// Runs another tool's mode where the program is called by that tool's name, and behind `bench NAME`.
+pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
+    let name = Path::new(program).file_name().unwrap_or_default();
+    let (name, arguments) = match arguments {
+        [bench, mode, rest @ ..] if bench == "bench" && tool(name).is_none() => (&**mode, rest),
+        _ => (name, arguments),
+    };
+    let run = tool(name)?;
+    Some(match called(arguments) {
+        Ok(called) => run(called),
+        Err(text) => crate::fail(&text),
+    })
+}
+
+fn tool(name: &OsStr) -> Option<fn(Called) -> ExitCode> {
+    match name.to_str()? {
+        "ab" => Some(ab::run),
+        "http_load" => Some(http_load::run),
+        "siege" => Some(siege::run),
         _ => None,
+    }
+}
+
+/// Takes our own `--allow-remote HOST` out of another tool's arguments.
+fn called(arguments: &[OsString]) -> Result<Called, String> {
+    const OPTION: &str = "--allow-remote";
+    let mut called = Called {
+        arguments: Vec::new(),
+        allow_remote: Vec::new(),
+    };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        let host = match text.strip_prefix(OPTION) {
+            Some("") => arguments
+                .next()
+                .map(|host| host.to_string_lossy().into_owned()),
+            Some(rest) if rest.starts_with('=') => Some(rest[1..].to_owned()),
+            _ => {
+                called.arguments.push(argument.clone());
+                continue;
+            }
+        };
+        called
+            .allow_remote
+            .push(host.ok_or_else(|| format!("{OPTION} needs a host"))?);
+    }
+    Ok(called)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_may_be_anywhere_are_ours() {
+        let words = [
+            "-n",
+            "1",
+            "--allow-remote",
+            "a",
+            "--allow-remote=b",
+            "http://a/",
+        ];
+        let taken = called(&words.map(OsString::from)).unwrap();
+        assert_eq!(taken.allow_remote, ["a", "b"]);
+        assert_eq!(taken.arguments, ["-n", "1", "http://a/"]);
+        assert!(called(&["--allow-remote".into()]).is_err());
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use engine::net::{self, Stream};
 use engine::select::{Either, either};
 
-use crate::plan::{Order, Plan};
+use crate::plan::{Length, Order, Plan};
 use crate::response::{Answer, Reader};
 use crate::run::{Sample, Thread};
 use crate::schedule::Random;
@@ -58,6 +58,8 @@ pub(crate) struct Client {
     connect: Duration,
     /// Whether a response has come on this connection since the warm-up.
     used: bool,
+    /// How many more requests it may send.
+    left: u64,
 }
 
 /// What became of a connection.
@@ -85,6 +87,10 @@ impl Client {
             pending: VecDeque::with_capacity(plan.pipeline),
             connect: Duration::ZERO,
             used: false,
+            left: match plan.length {
+                Length::Each(requests) => requests,
+                Length::Time(_) | Length::Requests(_) => u64::MAX,
+            },
             thread,
         }
     }
@@ -92,7 +98,9 @@ impl Client {
     /// Goes on until the run ends or no more requests are to be sent.
     pub(crate) async fn run(mut self) {
         let plan = self.thread.plan();
-        while let Some(start) = self.thread.start().await {
+        while self.left > 0
+            && let Some(start) = self.thread.start().await
+        {
             self.pending.clear();
             self.reader.restart();
             self.used = false;
@@ -108,6 +116,7 @@ impl Client {
                     }
                 }
                 Err(failure) => {
+                    self.left = self.left.saturating_sub(1);
                     self.thread.fail(start, failure);
                     engine::sleep(RETRY_PAUSE).await;
                 }
@@ -276,12 +285,16 @@ impl Client {
             self.fail_pending(Failure::ClosedEarly);
         }
         for pending in self.pending.drain(..) {
+            self.left = self.left.saturating_add(1);
             self.thread.give_back(pending.start);
         }
     }
 
     /// Waits for the next start while the connection has nothing to do. `None` when the run ends or the server closes.
     async fn idle(&mut self, plan: &Plan, stream: &Stream) -> Option<Instant> {
+        if self.left == 0 {
+            return None;
+        }
         if plan.think_time.is_zero() && plan.arrivals.is_none() {
             return self.thread.start().await;
         }
@@ -308,7 +321,7 @@ impl Client {
         if plan.new_connections || !plan.think_time.is_zero() {
             return;
         }
-        while self.pending.len() < plan.pipeline {
+        while self.pending.len() < plan.pipeline && self.left > 0 {
             let Some(start) = self.thread.try_start(now) else {
                 return;
             };
@@ -348,6 +361,7 @@ impl Client {
         let Some(request) = self.thread.requests(self.server).get(place) else {
             return;
         };
+        self.left = self.left.saturating_sub(1);
         stream.push(request.bytes.clone());
         self.pending.push_back(Pending {
             start,

@@ -124,6 +124,7 @@ impl fmt::Display for Conditions {
         match self.length {
             Length::Time(length) => write!(f, ", {} s", length.as_secs_f64())?,
             Length::Requests(requests) => write!(f, ", {requests} requests")?,
+            Length::Each(requests) => write!(f, ", {requests} requests each")?,
         }
         for (name, duration) in [
             ("warm-up", self.warmup),

@@ -73,6 +73,8 @@ pub enum Length {
     Time(Duration),
     /// When so many requests have ended, well or not.
     Requests(u64),
+    /// When so many requests of every connection have ended, well or not; warm-up counts among them.
+    Each(u64),
 }
 
 /// The open loop.
@@ -104,6 +106,8 @@ pub struct Expect {
     pub any_status: bool,
     /// Every body is as long as the first one of its thread.
     pub same_length: bool,
+    /// What takes longer is right, but not good ([`Tally::good`](crate::tally::Tally::good)). `None` is no limit.
+    pub within: Option<Duration>,
 }
 
 impl Expect {

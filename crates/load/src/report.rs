@@ -323,7 +323,8 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// A JSON string (RFC 8259, section 7).
-pub(crate) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
         match character {

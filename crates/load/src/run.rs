@@ -337,7 +337,7 @@ async fn drive(
         unfinished: thread.started.get().saturating_sub(ended),
         not_started: thread.pace.as_ref().map_or(0, |pace| match plan.length {
             Length::Time(_) => pace.left_over(end),
-            Length::Requests(_) => 0,
+            Length::Requests(_) | Length::Each(_) => 0,
         }),
         busy,
         intervals: thread.intervals.take().finish(),
@@ -453,6 +453,9 @@ impl Thread {
         let requests = match plan.length {
             Length::Time(_) => u64::MAX,
             Length::Requests(requests) => share(requests, number, threads),
+            Length::Each(requests) => {
+                share(plan.connections as u64, number, threads).saturating_mul(requests)
+            }
         };
         let own = |request: &Request| Request {
             bytes: Bytes::copy_from_slice(&request.bytes),
@@ -614,7 +617,11 @@ impl Thread {
         record(&mut tally.total, time);
         match failure {
             Some(failure) => tally.fail(failure),
-            None => tally.succeeded += 1,
+            None => {
+                tally.succeeded += 1;
+                let limit = self.plan.expect.within;
+                tally.good += u64::from(limit.is_none_or(|limit| time <= limit));
+            }
         }
         drop(tally);
         self.intervals.borrow_mut().record(time);
@@ -710,7 +717,7 @@ impl Thread {
     async fn ticks(&self, shared: &Shared, number: usize, begin: Instant) {
         let end = match self.plan.length {
             Length::Time(length) => begin.checked_add(length),
-            Length::Requests(_) => None,
+            Length::Requests(_) | Length::Each(_) => None,
         };
         loop {
             let now = Instant::now();

@@ -61,6 +61,7 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
     match conditions.length {
         Length::Time(time) => line(&mut text, "time_ns", nanoseconds(time)),
         Length::Requests(requests) => line(&mut text, "requests", requests),
+        Length::Each(requests) => line(&mut text, "requests_each", requests),
     }
     // The tables of names below lend what they name to be written.
     let mut kept = outcome.clone();
@@ -207,6 +208,7 @@ impl Saved {
             }
             "time_ns" => conditions.length = Length::Time(Duration::from_nanos(next(words)?)),
             "requests" => conditions.length = Length::Requests(count(words)?),
+            "requests_each" => conditions.length = Length::Each(count(words)?),
             "interrupted" => outcome.interrupted = next::<u8>(words)? == 1,
             "busy_ns" => {
                 let mut time = || Some(Duration::from_nanos(next(words)?));

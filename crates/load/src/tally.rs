@@ -123,6 +123,8 @@ pub struct Tally {
     pub completed: u64,
     /// Those of them that were as expected.
     pub succeeded: u64,
+    /// Those of them that came within the plan's limit.
+    pub good: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
     /// Bytes of bodies of responses that came in full.
@@ -146,6 +148,7 @@ impl Default for Tally {
         Tally {
             completed: 0,
             succeeded: 0,
+            good: 0,
             bytes: 0,
             body_bytes: 0,
             sent: 0,
@@ -234,6 +237,7 @@ impl Tally {
     pub fn add(&mut self, other: &Tally) {
         self.completed += other.completed;
         self.succeeded += other.succeeded;
+        self.good += other.good;
         self.bytes += other.bytes;
         self.body_bytes += other.body_bytes;
         self.sent += other.sent;

@@ -7,7 +7,6 @@
 mod flags;
 mod report;
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use load::tally::Failure;
 use load::{Outcome, Plan, Target, machine};
 use process::Interrupt;
 
+use super::Called;
 use flags::Flags;
 
 /// What is printed before everything else.
@@ -29,14 +29,9 @@ Licensed to The Apache Software Foundation, http://www.apache.org/
 
 ";
 
-/// What is for this mode: all arguments where the program is called `ab`, and those behind `bench ab`.
-pub(crate) fn arguments(program: Option<OsString>, arguments: &[OsString]) -> Option<&[OsString]> {
-    super::called("ab", program, arguments)
-}
-
-/// Runs the arguments after the name.
-pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
-    let flags = match Flags::parse(arguments) {
+/// Runs ab's arguments.
+pub(super) fn run(called: Called) -> ExitCode {
+    let flags = match Flags::parse(&called.arguments) {
         Ok(flags) => flags,
         Err(flags::Stop::Version) => {
             print!("{BANNER}");
@@ -51,7 +46,7 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
             return ExitCode::from(22);
         }
     };
-    match bench(&flags) {
+    match bench(&flags, &called.allow_remote) {
         Ok(code) => code,
         Err(text) => {
             eprintln!("ab: {text}");
@@ -60,9 +55,9 @@ pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-fn bench(flags: &Flags) -> Result<ExitCode, String> {
+fn bench(flags: &Flags, allow_remote: &[String]) -> Result<ExitCode, String> {
     let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
-    let target = Target::parse(&flags.url, &[]).map_err(|error| error.to_string())?;
+    let target = Target::parse(&flags.url, allow_remote).map_err(|error| error.to_string())?;
     let plan = Arc::new(plan(flags, &target)?);
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");

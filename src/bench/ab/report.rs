@@ -290,7 +290,8 @@ fn gnuplot(samples: &[Sample]) -> String {
     let zone = TimeZone::system();
     let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
     for sample in samples {
-        let seconds = i64::try_from(sample.wall.as_secs()).unwrap_or_default();
+        let start = sample.wall.saturating_sub(sample.total);
+        let seconds = i64::try_from(start.as_secs()).unwrap_or_default();
         let start = Timestamp::from_second(seconds).unwrap_or_default();
         let start = start
             .to_zoned(zone.clone())

@@ -73,6 +73,7 @@ impl Report<'_> {
         let length = match plan.length {
             Length::Time(length) => format!("{} s", length.as_secs_f64()),
             Length::Requests(requests) => format!("{requests} requests"),
+            Length::Each(requests) => format!("{requests} requests each"),
         };
         let arrivals = match plan.arrivals {
             None => "closed loop".to_owned(),
@@ -155,6 +156,7 @@ impl Report<'_> {
         fields.push(match plan.length {
             Length::Time(length) => ("turn_seconds", number(length.as_secs_f64())),
             Length::Requests(requests) => ("turn_requests", requests.to_string()),
+            Length::Each(requests) => ("turn_requests_each", requests.to_string()),
         });
         if let Some(arrivals) = plan.arrivals {
             fields.push(("rate", number(arrivals.rate)));

@@ -1,0 +1,208 @@
+//! `tidegate bench siege`: the command line and the report of siege 4, whose lines scripts read.
+//!
+//! Also when the program is called `siege`. Users go through their list of URLs one after the other, over a connection for
+//! each request. What siege does beside, this does not: it reads no siege.conf, fetches nothing that pages link to, follows
+//! no redirect, keeps no cookies, prints no line for each request (`-v`); a note on standard error says what of it was asked
+//! for. See <https://www.joedog.org/siege-manual/>.
+
+mod flags;
+mod report;
+mod show;
+mod urls;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::EngineKind;
+use jiff::Zoned;
+use load::plan::{Expect, Length, Order};
+use load::{Outcome, Plan, machine};
+use process::Interrupt;
+
+use super::Called;
+use flags::{Flags, Repetitions, Show, Stop};
+use report::Figures;
+use urls::Line;
+
+/// The version whose report this is.
+const VERSION: &str = "SIEGE 4.0.7";
+
+/// Failures that end a run, as in siege's configuration.
+const FAILURES_MAX: u64 = 1024;
+
+/// How long a request may take, as in siege's configuration.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What takes longer than anybody waits.
+const ENDLESS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Runs siege's arguments.
+pub(super) fn run(called: Called) -> ExitCode {
+    let words = called.arguments.iter();
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    let flags = match Flags::parse(words) {
+        Ok(flags) => Flags {
+            allow_remote: called.allow_remote,
+            ..flags
+        },
+        Err(Stop::Version) => {
+            eprintln!("{VERSION}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Stop::Help) => {
+            eprintln!("{VERSION}");
+            print!("{}", flags::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        Err(Stop::Fault(text)) => return fail(&text),
+    };
+    match siege(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => fail(&text),
+    }
+}
+
+fn fail(text: &str) -> ExitCode {
+    eprintln!("siege: {text}");
+    ExitCode::FAILURE
+}
+
+fn siege(flags: &Flags) -> Result<(), String> {
+    let interrupt = Interrupt::take().map_err(|error| format!("signals: {error}"))?;
+    if !flags.without_effect.is_empty() {
+        eprintln!(
+            "note: without effect here: {}",
+            flags.without_effect.join(", ")
+        );
+    }
+    let lines = urls::lines(flags)?;
+    let figures = match (flags.show, lines.first()) {
+        (Some(kind), Some(line)) => {
+            if kind == Show::Page && !flags.quiet && !flags.json {
+                banner(1);
+            }
+            show::show(line, flags)?
+        }
+        _ => Figures::of(&load_on(flags, &lines, &interrupt)?),
+    };
+    if flags.json {
+        eprintln!();
+        print!("{}", figures.json());
+    } else if !flags.quiet {
+        eprint!("{}", figures.text());
+    }
+    match &flags.log {
+        Some(path) => log(path, flags, &figures),
+        None => Ok(()),
+    }
+}
+
+/// Runs the siege and says on standard error what siege says there.
+fn load_on(flags: &Flags, lines: &[Line], interrupt: &Interrupt) -> Result<Outcome, String> {
+    let plan = Arc::new(plan(flags, lines)?);
+    for warning in machine::prepare(&plan) {
+        eprintln!("warning: {warning}");
+    }
+    let silent = flags.quiet || flags.json;
+    if !silent {
+        banner(flags.users);
+    }
+    let outcome = load::run(&plan, |progress| {
+        let over = flags.time.is_some_and(|time| progress.elapsed >= time);
+        !(over || progress.failed >= FAILURES_MAX || interrupt.has_come())
+    })
+    .map_err(|error| error.to_string())?;
+    let excessive = outcome.tally.failed() >= FAILURES_MAX;
+    if !silent {
+        if flags.time.is_some() || outcome.interrupted {
+            eprint!("\nLifting the server siege...");
+        }
+        if excessive {
+            eprint!("\nsiege aborted due to excessive socket failure: {FAILURES_MAX} and more");
+        }
+    }
+    let mut notes: Vec<String> = machine::limits(&outcome)
+        .iter()
+        .map(|limit| format!("warning: the tool was the limit: {limit}\n"))
+        .collect();
+    notes.push(report::errors(&outcome));
+    let redirects: u64 = outcome
+        .tally
+        .statuses()
+        .filter(|(status, _)| matches!(status, 301 | 302 | 303 | 307))
+        .map(|(_, count)| count)
+        .sum();
+    if redirects > 0 {
+        notes.push(format!("note: {redirects} redirects were not followed\n"));
+    }
+    let notes = notes.concat();
+    if !notes.is_empty() {
+        eprint!("{}{notes}", if silent { "" } else { "\n" });
+    }
+    Ok(outcome)
+}
+
+fn banner(users: u32) {
+    eprint!(
+        "** {VERSION}\n** Preparing {users} concurrent users for battle.\nThe server is now under siege..."
+    );
+}
+
+fn plan(flags: &Flags, lines: &[Line]) -> Result<Plan, String> {
+    let length = match (flags.repetitions, flags.time) {
+        (Repetitions::Number(number), _) => Length::Each(number),
+        (Repetitions::Once, _) => Length::Each(lines.len() as u64),
+        (Repetitions::Endless, Some(time)) => Length::Time(time),
+        (Repetitions::Endless, None) => Length::Time(ENDLESS),
+    };
+    Ok(Plan {
+        servers: urls::servers(lines, flags)?,
+        order: match flags.internet {
+            true => Order::Random,
+            false => Order::InTurn,
+        },
+        connections: flags.users as usize,
+        threads: 1,
+        length,
+        warmup: Duration::ZERO,
+        pipeline: 1,
+        new_connections: true,
+        ramp: Duration::ZERO,
+        think_time: flags.delay,
+        random_think_time: true,
+        arrivals: None,
+        timeout: TIMEOUT,
+        expect: Expect {
+            any_status: true,
+            ..Expect::default()
+        },
+        sources: Vec::new(),
+        engine: EngineKind::Epoll,
+        seed: u64::from(std::process::id()),
+        samples: false,
+        intervals: false,
+    })
+}
+
+/// Appends the run to siege's log, behind a mark if there is one.
+fn log(path: &str, flags: &Flags, figures: &Figures) -> Result<(), String> {
+    let mut text = String::new();
+    if !Path::new(path).exists() {
+        text.push_str(report::LOG_HEAD);
+    }
+    if let Some(mark) = &flags.mark {
+        text.push_str(&format!("**** {mark} ****\n"));
+    }
+    text.push_str(&figures.log_line(&Zoned::now().strftime("%Y-%m-%d %H:%M:%S").to_string()));
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| format!("unable to write to log file: {path}: {error}"))?;
+    if !flags.quiet && !flags.json {
+        println!("LOG FILE: {path}");
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! `siege -g` and `-p`: one exchange, shown.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use engine::net::Address;
+use load::Target;
+
+use super::flags::{Flags, Show};
+use super::report::Figures;
+use super::urls::{Line, request};
+
+/// How long connecting and each read may take, as in siege.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes of a response that are shown at most.
+const BYTES_MAX: u64 = 64 << 20;
+
+trait Connection: Read + Write {}
+
+impl<T: Read + Write> Connection for T {}
+
+/// Asks for `line` and prints the exchange unless `-q` or `-j` keep it silent. A fault is printed and counts as a failure.
+pub(super) fn show(line: &Line, flags: &Flags) -> Result<Figures, String> {
+    let target =
+        Target::parse(&line.url, &flags.allow_remote).map_err(|error| error.to_string())?;
+    let request = request(line, &target, flags)?;
+    let silent = flags.quiet || flags.json;
+    let mut figures = Figures::default();
+    let begin = Instant::now();
+    match exchange(&target.address, &request) {
+        Ok(response) => {
+            figures.elapsed = begin.elapsed();
+            (figures.total, figures.longest) = (figures.elapsed, figures.elapsed);
+            figures.shortest = figures.elapsed;
+            let (head, body) = parts(&response);
+            match status(head) {
+                Some(status) => figures.count(status, 1),
+                None => figures.failed += 1,
+            }
+            figures.bytes = body.len() as u64;
+            if !silent {
+                let sent = head_of(&request);
+                let shown = match flags.show {
+                    Some(Show::Page) => [sent, b"\n", body, b"\n"].concat(),
+                    _ => [sent, b"\n", head, b"\n"].concat(),
+                };
+                std::io::stdout()
+                    .write_all(&shown)
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        Err(error) => {
+            figures.elapsed = begin.elapsed();
+            figures.failed += 1;
+            eprintln!("[error] {}: {error}", target.address);
+        }
+    }
+    Ok(figures)
+}
+
+/// The whole response, up to [`BYTES_MAX`].
+fn exchange(address: &Address, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream: Box<dyn Connection> = match address {
+        Address::Inet(address) => {
+            let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            Box::new(stream)
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            Box::new(stream)
+        }
+    };
+    stream.write_all(request)?;
+    let mut response = Vec::new();
+    // A server that keeps the connection open in spite of HTTP/1.0 and `close` has said everything when it falls silent.
+    match stream.take(BYTES_MAX).read_to_end(&mut response) {
+        Err(error) if response.is_empty() => Err(error),
+        _ => Ok(response),
+    }
+}
+
+/// The head with its empty line, and what follows it.
+fn parts(response: &[u8]) -> (&[u8], &[u8]) {
+    let end = response.windows(4).position(|four| four == b"\r\n\r\n");
+    response.split_at(end.map_or(response.len(), |end| end + 4))
+}
+
+fn head_of(request: &[u8]) -> &[u8] {
+    parts(request).0
+}
+
+/// The status of `HTTP/1.1 200 OK`.
+fn status(head: &[u8]) -> Option<usize> {
+    let line = head.split(|byte| *byte == b'\r').next()?;
+    let text = std::str::from_utf8(line).ok()?;
+    let mut words = text.strip_prefix("HTTP/")?.split(' ').skip(1);
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_and_statuses() {
+        assert_eq!(
+            parts(b"a\r\n\r\nb"),
+            (b"a\r\n\r\n".as_slice(), b"b".as_slice())
+        );
+        assert_eq!(parts(b"a"), (b"a".as_slice(), b"".as_slice()));
+        assert_eq!(status(b"HTTP/1.1 404 Not Found\r\n"), Some(404));
+        assert_eq!(
+            [status(b"SSH-2.0"), status(b"HTTP/1.1"), status(b"")],
+            [None; 3]
+        );
+    }
+}

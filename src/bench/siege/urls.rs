@@ -1,0 +1,214 @@
+//! siege's lists of URLs, and the requests that they make.
+//!
+//! A line is a URL, a method and data: `http://host/path POST a=1` or `… POST <FILE`. `NAME=value` sets a variable for
+//! `$(NAME)` and `${NAME}` in the lines behind it; what begins with `#` is a comment.
+
+use load::Target;
+use load::plan::{Request, Server};
+
+use super::flags::{Flags, Show};
+
+/// The program as which siege 4.0.7 introduces itself.
+const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
+
+/// The methods that may stand behind a URL.
+const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+/// What one line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) url: String,
+    pub(super) method: String,
+    data: Data,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Data {
+    None,
+    Text(String),
+    File(String),
+}
+
+impl Line {
+    fn parse(text: &str) -> Line {
+        let mut words = text.trim().splitn(3, char::is_whitespace);
+        let url = words.next().unwrap_or_default().to_owned();
+        let method = words.next().map(str::to_ascii_uppercase);
+        let known = method.filter(|method| METHODS.contains(&&**method));
+        let Some(method) = known else {
+            return Line {
+                url,
+                method: "GET".to_owned(),
+                data: Data::None,
+            };
+        };
+        let data = words.next().unwrap_or_default().trim();
+        let data = match data.strip_prefix('<') {
+            Some(path) => Data::File(path.trim().to_owned()),
+            None => Data::Text(data.to_owned()),
+        };
+        Line { url, method, data }
+    }
+
+    fn body(&self) -> Result<Option<Vec<u8>>, String> {
+        match &self.data {
+            _ if self.method == "GET" => Ok(None),
+            Data::None => Ok(None),
+            Data::Text(text) => Ok(Some(text.as_bytes().to_vec())),
+            Data::File(path) => match std::fs::read(path) {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(error) => Err(format!("could not open file: {path}: {error}")),
+            },
+        }
+    }
+}
+
+/// The lines that `flags` name: the URL of the command line, or else the file's.
+pub(super) fn lines(flags: &Flags) -> Result<Vec<Line>, String> {
+    if let Some(url) = &flags.url {
+        return Ok(vec![Line::parse(url)]);
+    }
+    let path = flags.file.as_deref().unwrap_or_default();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("unable to open file: {path}: {error}"))?;
+    let lines = parse(&text);
+    match lines.is_empty() {
+        true => Err(format!("{path}: there is no URL")),
+        false => Ok(lines),
+    }
+}
+
+fn parse(text: &str) -> Vec<Line> {
+    let mut variables: Vec<(&str, &str)> = Vec::new();
+    let mut lines = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match line.split_once('=') {
+            Some((name, value)) if is_name(name) => {
+                variables.push((name, value.trim()));
+            }
+            _ => lines.push(Line::parse(&expanded(line, &variables))),
+        }
+    }
+    lines
+}
+
+fn is_name(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !text.is_empty() && text.bytes().all(letter)
+}
+
+/// The line with its variables' values; the last one set counts.
+fn expanded(line: &str, variables: &[(&str, &str)]) -> String {
+    let mut line = line.to_owned();
+    for (name, value) in variables.iter().rev() {
+        for written in [format!("$({name})"), format!("${{{name}}}")] {
+            line = line.replace(&written, value);
+        }
+    }
+    line
+}
+
+/// The bytes of one request, in the order in which siege writes its fields.
+pub(super) fn request(line: &Line, target: &Target, flags: &Flags) -> Result<Vec<u8>, String> {
+    let body = line.body()?;
+    // What is shown is asked for in HTTP/1.0, and heads by HEAD.
+    let (method, version) = match flags.show {
+        Some(Show::Heads) if line.method == "GET" => ("HEAD", "1.0"),
+        Some(_) => (&*line.method, "1.0"),
+        None => (&*line.method, "1.1"),
+    };
+    let mut head = format!("{method} {} HTTP/{version}\r\n", target.path);
+    let own = |name: &str| {
+        let mut names = flags.fields.iter().map(|(name, _)| name);
+        names.any(|known| known.eq_ignore_ascii_case(name))
+    };
+    let mut field = |name: &str, value: &str| head.push_str(&format!("{name}: {value}\r\n"));
+    for (name, value) in [
+        ("Host", &*target.authority),
+        ("Accept", "*/*"),
+        ("Accept-Encoding", "gzip, deflate"),
+        ("User-Agent", flags.agent.as_deref().unwrap_or(AGENT)),
+    ] {
+        if !own(name) {
+            field(name, value);
+        }
+    }
+    for (name, value) in &flags.fields {
+        field(name, value);
+    }
+    if !own("Connection") {
+        field("Connection", "close");
+    }
+    if let Some(body) = &body {
+        let form = "application/x-www-form-urlencoded";
+        field(
+            "Content-type",
+            flags.content_type.as_deref().unwrap_or(form),
+        );
+        field("Content-length", &body.len().to_string());
+    }
+    head.push_str("\r\n");
+    Ok([head.into_bytes(), body.unwrap_or_default()].concat())
+}
+
+/// The lines as servers, one for each: every request has a connection of its own.
+pub(super) fn servers(lines: &[Line], flags: &Flags) -> Result<Vec<Server>, String> {
+    let mut servers = Vec::new();
+    for line in lines {
+        let target =
+            Target::parse(&line.url, &flags.allow_remote).map_err(|error| error.to_string())?;
+        servers.push(Server {
+            requests: vec![Request {
+                bytes: request(line, &target, flags)?.into(),
+                is_head: false,
+                weight: 1,
+            }],
+            address: target.address,
+        });
+    }
+    Ok(servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_have_comments_variables_methods_and_data() {
+        let text = "# all\nHOST= 127.0.0.1:81\nhttp://$(HOST)/a?b=1\n\n http://${HOST}/b POST x=1 y\n\
+                    127.0.0.1/c put < file\n127.0.0.1/d HEAD\n";
+        let line = |url: &str, method: &str, data| Line {
+            url: url.to_owned(),
+            method: method.to_owned(),
+            data,
+        };
+        let expected = [
+            line("http://127.0.0.1:81/a?b=1", "GET", Data::None),
+            line(
+                "http://127.0.0.1:81/b",
+                "POST",
+                Data::Text("x=1 y".to_owned()),
+            ),
+            line("127.0.0.1/c", "PUT", Data::File("file".to_owned())),
+            line("127.0.0.1/d", "GET", Data::None),
+        ];
+        assert_eq!(parse(text), expected);
+    }
+
+    #[test]
+    fn requests_are_those_of_siege() {
+        let words = ["-H", "X: y", "-A", "me", "http://127.0.0.1:81/a POST x=1"];
+        let flags = Flags::parse(words.into_iter().map(str::to_owned)).unwrap();
+        let line = Line::parse(flags.url.as_deref().unwrap());
+        let target = Target::parse(&line.url, &[]).unwrap();
+        let bytes = request(&line, &target, &flags).unwrap();
+        // As siege 4.0.7 sends it.
+        let expected = "POST /a HTTP/1.1\r\nHost: 127.0.0.1:81\r\nAccept: */*\r\nAccept-Encoding: gzip, deflate\r\n\
+                        User-Agent: me\r\nX: y\r\nConnection: close\r\n\
+                        Content-type: application/x-www-form-urlencoded\r\nContent-length: 3\r\n\r\nx=1";
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+}

@@ -1,0 +1,101 @@
+//! What decides what the figures of a run mean: machine, kernel, versions, engine, command line and date.
+//!
+//! From /proc; what the kernel does not say is left out.
+
+use std::fs;
+
+use jiff::Zoned;
+use load::{First, Plan};
+
+/// Names and values, in the order in which a page shows them. `first` is the server's first answer.
+pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
+    let command: Vec<String> = std::env::args()
+        .skip(1)
+        .map(|word| word_of(&word))
+        .collect();
+    let server = first.map(|first| String::from_utf8_lossy(&first.server).into_owned());
+    let threads = std::thread::available_parallelism().map(|number| number.to_string());
+    let connections = match plan.new_connections {
+        true => "one for each request",
+        false => "kept open",
+    };
+    let known = [
+        (
+            "date",
+            Some(Zoned::now().strftime("%Y-%m-%d %H:%M:%S %:z").to_string()),
+        ),
+        ("command", Some(format!("tidegate {}", command.join(" ")))),
+        ("server", server.filter(|server| !server.is_empty())),
+        (
+            "client",
+            Some(concat!("Tidegate ", env!("CARGO_PKG_VERSION")).to_owned()),
+        ),
+        (
+            "client engine",
+            Some(format!("{}, {} threads", plan.engine, plan.threads)),
+        ),
+        ("client connections", Some(connections.to_owned())),
+        ("client machine", processor()),
+        ("processors", threads.ok()),
+        ("memory", memory()),
+        (
+            "kernel",
+            read("sys/kernel/osrelease").map(|release| format!("Linux {release}")),
+        ),
+    ];
+    known
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
+}
+
+/// A word of the command line as a shell would take it.
+fn word_of(word: &str) -> String {
+    let plain =
+        |character: char| character.is_ascii_alphanumeric() || "-_./:,=@%+…".contains(character);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+fn read(name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{name}")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn processor() -> Option<String> {
+    field(&read("cpuinfo")?, "model name")
+}
+
+fn memory() -> Option<String> {
+    let kilobytes = field(&read("meminfo")?, "MemTotal")?;
+    let kilobytes: f64 = kilobytes.split_whitespace().next()?.parse().ok()?;
+    Some(format!("{:.1} GiB", kilobytes / 1024.0 / 1024.0))
+}
+
+/// The value of the first line `NAME : VALUE`.
+fn field(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (known, value) = line.split_once(':')?;
+        (known.trim() == name).then(|| value.trim().to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_written_for_a_shell() {
+        let words = ["-c", "1,2,...,9", "a b", "it's", ""].map(word_of);
+        assert_eq!(words, ["-c", "1,2,...,9", "'a b'", "'it'\\''s'", "''"]);
+    }
+
+    #[test]
+    fn fields_of_proc() {
+        let text = "processor\t: 0\nmodel name\t: A: B\nmodel name\t: C\n";
+        assert_eq!(field(text, "model name"), Some("A: B".to_owned()));
+        assert_eq!(field(text, "x"), None);
+    }
+}
