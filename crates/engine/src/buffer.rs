@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use base::limits::{RECEIVE_BUFFER_SIZE_DEFAULT, SPARE_BUFFERS_MAX};
 use bytes::Bytes;
@@ -130,6 +130,19 @@ impl Deref for Buffer {
             .unwrap_or_default();
         // SAFETY: the bytes before `end` have been written, as `filled` demands.
         unsafe { bytes.assume_init_ref() }
+    }
+}
+
+/// What was received may be changed in place, as decryption does.
+impl DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let bytes = self
+            .memory
+            .get_mut(self.start as usize..self.end as usize)
+            .unwrap_or_default();
+        // SAFETY: the bytes before `end` have been written, as `filled` demands.
+        unsafe { bytes.assume_init_mut() }
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), request targets
 //! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]),
-//! content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]) and answers of
-//! name servers ([`dns`]). The reference for what is accepted and what is refused is nginx 1.31;
+//! content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]), what a TLS client
+//! says first ([`tls`]) and answers of name servers ([`dns`]). The reference for what is accepted and what is refused is
+//! nginx 1.31;
 //! the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
@@ -22,6 +23,7 @@ pub mod mp4;
 pub mod proxy_protocol;
 pub mod range;
 pub mod status;
+pub mod tls;
 pub mod uri;
 
 /// A range of offsets into bytes that somebody else holds.

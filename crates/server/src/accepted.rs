@@ -3,7 +3,7 @@
 //! They tune what Tidegate does not have, or what it decides by itself. Their values are checked
 //! like any other, and `-t` shows a notice.
 
-use conf::{Arity, Contexts, Declared, Fault, Setter, Setting, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, Setter, Setting, parse};
 
 const MAIN: Contexts = Contexts::MAIN;
 const HTTP: Contexts = Contexts::HTTP;
@@ -40,8 +40,6 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &EPOLL_EVENTS,
     &WORKER_AIO_REQUESTS,
     &TCP_NOPUSH,
-    &SSL_PROTOCOLS,
-    &SSL_PREFER_SERVER_CIPHERS,
     &SEND_LOWAT,
 ];
 
@@ -91,9 +89,6 @@ accepted! {
     TCP_NOPUSH = "tcp_nopush", "on | off", HSL, flag,
         "a head and the file after it always leave together",
         "Makes nginx set TCP_CORK, so that a head leaves with the file after it.";
-    SSL_PREFER_SERVER_CIPHERS = "ssl_prefer_server_ciphers", "on | off", HS, flag,
-        "this version has no TLS, and refuses to listen with it",
-        "Lets the server's order of ciphers go before the client's.";
     SEND_LOWAT = "send_lowat", "size", HSL, size,
         "Linux has no low-water mark for sending",
         "Makes nginx send only when the kernel takes so many bytes.";
@@ -115,16 +110,6 @@ static OUTPUT_BUFFERS: Setting<()> =
         .arity(Arity::exactly(2))
         .no_effect("files that must pass through memory are read in parts of 32 KiB")
         .manual("Sets number and size of nginx's buffers for reading a file.");
-
-static SSL_PROTOCOLS: Setting<()> = Setting::new(
-    "ssl_protocols",
-    &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
-    protocols,
-)
-.contexts(HS)
-.arity(Arity::at_least(1))
-.no_effect("this version has no TLS, and refuses to listen with it")
-.manual("Names the versions of TLS that a client may use.");
 
 fn flag(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::flag(setter).map(drop)
@@ -165,20 +150,5 @@ fn number_and_size(setter: &Setter<'_>) -> Result<(), Fault> {
     match parse::number_word(number, setter) {
         Ok(1..) => parse::size_word(size, setter).map(drop),
         Ok(0) | Err(_) => Err(fault()),
-    }
-}
-
-fn protocols(setter: &Setter<'_>) -> Result<(), Fault> {
-    const KNOWN: &[&[u8]] = &[
-        b"SSLv2", b"SSLv3", b"TLSv1", b"TLSv1.1", b"TLSv1.2", b"TLSv1.3",
-    ];
-    let known = |word: &&Word| {
-        KNOWN
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(&word.bytes))
-    };
-    match setter.args().iter().find(|word| !known(word)) {
-        Some(word) => Err(Fault::invalid_value(word)),
-        None => Ok(()),
     }
 }

@@ -41,6 +41,8 @@ pub struct Compiler<'a> {
     pub upstreams: RefCell<crate::http::modules::upstream::Groups>,
     /// Issuers of certificates, with what servers order of them.
     pub acme: RefCell<crate::http::modules::acme::Acme>,
+    /// Certificates that have been read; servers that name the same share them.
+    pub certificates: RefCell<crate::tls::settings::Loaded>,
     /// Zones by name; directives declare and find them here.
     pub zones: RefCell<crate::zone::Table>,
     /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
@@ -74,6 +76,7 @@ impl<'a> Compiler<'a> {
             logs: RefCell::new(LogTable::default()),
             upstreams: RefCell::default(),
             acme: RefCell::default(),
+            certificates: RefCell::default(),
             zones: RefCell::default(),
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),

@@ -20,6 +20,8 @@ pub mod regex;
 pub mod resolver;
 pub mod table;
 pub mod text;
+pub mod tls;
+pub mod transport;
 pub mod variables;
 pub mod watch;
 pub mod workers;

@@ -29,7 +29,7 @@ pub(crate) static LISTEN: Setting<Vec<Listen>> = Setting::new(
 .arity(Arity::at_least(1))
 .inherit(Inherit::List)
 .manual(
-    "An address that the server is reached at. Options: default_server, bind, backlog=, \
+    "An address that the server is reached at. Options: default_server, ssl, bind, backlog=, \
      rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
      so_keepalive=on|off|idle:interval:count; proxy_protocol: connections begin with a header of \
      the PROXY protocol, version 1 or 2.",
@@ -67,6 +67,8 @@ impl Listen {
 pub struct Protocols {
     /// A header of the PROXY protocol.
     pub proxy_protocol: bool,
+    /// TLS (`ssl`).
+    pub ssl: bool,
 }
 
 impl Protocols {
@@ -75,6 +77,7 @@ impl Protocols {
     pub fn or(self, other: Protocols) -> Protocols {
         Protocols {
             proxy_protocol: self.proxy_protocol || other.proxy_protocol,
+            ssl: self.ssl || other.ssl,
         }
     }
 
@@ -168,6 +171,8 @@ pub struct Gathered {
     pub names: ServerNames,
     /// Whether its lines agree about protocols.
     pub agreement: Agreement,
+    /// Every server of the address with the line of its block, in the order of the file.
+    pub servers: Vec<(Arc<Server>, Option<conf::Position>)>,
 }
 
 /// Which addresses share a socket: turns gathered addresses into bindings.
@@ -355,10 +360,8 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
             return Err(Fault::at(word, text));
         }
         ("ssl", None) => {
-            return Err(Fault::at(
-                word,
-                "the \"ssl\" parameter requires TLS, which this version does not have yet",
-            ));
+            listen.protocols.ssl = true;
+            return Ok(());
         }
         ("http2", None) | ("quic", None) => {
             let text = format!("the \"{name}\" parameter is not supported by this version yet");

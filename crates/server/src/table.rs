@@ -82,6 +82,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     proxy::DIRECTIVES,
     upstream::DIRECTIVES,
     crate::resolver::Resolving::DIRECTIVES,
+    crate::tls::settings::TlsSettings::DIRECTIVES,
     crate::accepted::DIRECTIVES,
 ];
 
@@ -119,6 +120,7 @@ const MODULES: &[&str] = &[
     "ngx_http_slice_filter_module",
     "ngx_http_split_clients_module",
     "ngx_http_userid_filter_module",
+    "ngx_http_ssl_module",
     "ngx_http_stub_status_module",
     "ngx_http_ssi_filter_module",
     "ngx_http_sub_filter_module",

@@ -448,9 +448,10 @@ impl Worker {
     /// How long the first byte of a new connection may take.
     pub fn first_byte_timeout(&self, connection: &Connection) -> Duration {
         let local = connection.generation();
-        let timeout =
-            connection.with_servers(&local, |servers| servers.default.core.client_header_timeout);
-        timeout.unwrap_or(Duration::from_secs(60))
+        let first = connection.first_server(&local);
+        first.map_or(Duration::from_secs(60), |first| {
+            first.core.client_header_timeout
+        })
     }
 
     /// Serves by this generation from the next request on, and listens on just these sockets.

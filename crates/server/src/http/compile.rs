@@ -32,6 +32,7 @@ use crate::http::server_name::{Name, ServerNames};
 use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
 use crate::log;
 use crate::regex::Regex;
+use crate::tls::settings::TlsSettings;
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
     .contexts(Contexts::MAIN)
@@ -249,6 +250,9 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
             whole &= builder.server(server, &mut gathered).is_some();
         }
     }
+    for address in &gathered {
+        whole &= check_certificates(compiler, address).is_some();
+    }
     let bindings = listen::bindings(gathered);
     let http = Http {
         scopes: builder.scopes,
@@ -296,6 +300,7 @@ impl Builder<'_, '_> {
         let mut named = Map::default();
         let locations = self.locations(scope, None, &mut named);
         let core = self.compiler.feature_or_report::<ServerCore>(scope);
+        let tls = self.compiler.feature_or_report::<TlsSettings>(scope);
         let listens = match scope.own(&LISTEN) {
             Ok(Some(listens)) => Some(listens),
             Ok(None) => Some(vec![listen::default_listen(self.compiler.privileged)]),
@@ -321,10 +326,12 @@ impl Builder<'_, '_> {
             plan,
             named,
             core: core?,
+            tls: tls?.server.clone(),
         });
         let listens = listens?;
+        let position = scope.line().map(|line| line.position);
         for listen in listens {
-            self.gather(&listen, &server, &names, gathered)?;
+            self.gather(&listen, &server, position, &names, gathered)?;
         }
         Some(())
     }
@@ -334,6 +341,7 @@ impl Builder<'_, '_> {
         &self,
         listen: &listen::Listen,
         server: &Arc<Server>,
+        position: Option<conf::Position>,
         names: &[(Bytes, Written)],
         gathered: &mut Vec<Gathered>,
     ) -> Option<()> {
@@ -379,11 +387,13 @@ impl Builder<'_, '_> {
                     default: Arc::clone(server),
                     names: ServerNames::default(),
                     agreement: Agreement::default(),
+                    servers: Vec::new(),
                 });
                 gathered.len() - 1
             }
         };
         let known = gathered.get_mut(at)?;
+        known.servers.push((Arc::clone(server), position));
         for (text, written) in names {
             if !known.names.add(written.name(), server) {
                 let name = String::from_utf8_lossy(text);
@@ -767,6 +777,29 @@ impl Written {
             Written::Regex(regex) => Name::Regex(Arc::clone(regex)),
         }
     }
+}
+
+/// Whether everybody who asks an address for TLS can be answered: its default server has a
+/// certificate, or refuses handshakes and every other server has or does.
+fn check_certificates(compiler: &Compiler<'_>, address: &Gathered) -> Option<()> {
+    let tls = |server: &Arc<Server>| server.tls.as_ref().map(|tls| tls.has_certificate);
+    if !address.listen.protocols.ssl || tls(&address.default) == Some(true) {
+        return Some(());
+    }
+    let rejects = tls(&address.default).is_some();
+    let without = address.servers.iter().find(|(server, _)| match rejects {
+        true => tls(server).is_none(),
+        false => Arc::ptr_eq(server, &address.default),
+    });
+    let Some((_, position)) = without else {
+        return Some(());
+    };
+    let place = position.map(|position| position.to_string());
+    let place = place.unwrap_or_default();
+    compiler.report(Fault::new(format!(
+        "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
+    )));
+    None
 }
 
 /// nginx's rules for locations inside locations.

@@ -26,6 +26,8 @@ use crate::http::{error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
 use crate::log::{self, ErrorLog};
 use crate::panics;
+use crate::tls::handshake::{self, Begun};
+use crate::transport::Transport;
 use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
@@ -33,8 +35,8 @@ const PIPELINE_BACKLOG_MAX: usize = 256 * 1024;
 
 /// A client's connection as requests see it.
 pub struct Connection {
-    /// The socket.
-    pub stream: Stream,
+    /// Its bytes, in the clear or through TLS.
+    pub stream: Transport,
     /// `$connection`: counts up over all connections of the process.
     pub serial: u64,
     /// The listening socket it came by.
@@ -63,10 +65,21 @@ pub struct Connection {
     kept: OnceCell<Rc<Local>>,
     /// Whether `debug_connection` names its client.
     debugged: OnceCell<bool>,
+    /// The client spoke plain HTTP to a port for TLS: its request gets an error page.
+    pub plain_on_secure_port: Cell<bool>,
     /// Virtual servers of its address in the generation used last.
-    servers: RefCell<Option<(u64, Arc<AddressServers>)>>,
+    servers: RefCell<Option<Servers>>,
     /// The error log of its last request, for what happens until the next.
     error_log: RefCell<Option<Arc<ErrorLog>>>,
+}
+
+/// The virtual servers of a connection in one generation.
+struct Servers {
+    /// The generation's number.
+    generation: u64,
+    address: Arc<AddressServers>,
+    /// The one that requests begin under: what the client named in the handshake, else the default.
+    first: Arc<Server>,
 }
 
 impl Connection {
@@ -78,7 +91,7 @@ impl Connection {
         worker: Rc<Worker>,
     ) -> Connection {
         Connection {
-            stream,
+            stream: Transport::from(stream),
             serial,
             listener,
             requests: Cell::new(0),
@@ -94,6 +107,7 @@ impl Connection {
             told: OnceCell::new(),
             kept: OnceCell::new(),
             debugged: OnceCell::new(),
+            plain_on_secure_port: Cell::new(false),
             servers: RefCell::new(None),
             error_log: RefCell::new(None),
         }
@@ -191,9 +205,8 @@ impl Connection {
     pub fn error_log(&self) -> Option<Arc<ErrorLog>> {
         let kept = self.error_log.borrow().as_ref().map(Arc::clone);
         kept.or_else(|| {
-            self.with_servers(&self.worker.current(), |servers| {
-                Arc::clone(&servers.default.plan.error_log)
-            })
+            let first = self.first_server(&self.worker.current())?;
+            Some(Arc::clone(&first.plan.error_log))
         })
     }
 
@@ -203,24 +216,55 @@ impl Connection {
         local: &Local,
         look: impl FnOnce(&AddressServers) -> R,
     ) -> Option<R> {
-        let number = local.generation.number;
+        self.find_servers(local)?;
+        let servers = self.servers.borrow();
+        servers.as_ref().map(|servers| look(&servers.address))
+    }
+
+    /// The server that its requests begin under, before they name their host: the address's
+    /// default, or what the client has named in the handshake.
+    pub fn first_server(&self, local: &Local) -> Option<Arc<Server>> {
+        self.find_servers(local)?;
+        let servers = self.servers.borrow();
+        servers.as_ref().map(|servers| Arc::clone(&servers.first))
+    }
+
+    /// Finds its servers in a generation, once.
+    fn find_servers(&self, local: &Local) -> Option<()> {
+        let generation = local.generation.number;
+        let known = self.servers.borrow();
+        if known
+            .as_ref()
+            .is_some_and(|known| known.generation == generation)
         {
-            let cached = self.servers.borrow();
-            if let Some((known, servers)) = &*cached
-                && *known == number
-            {
-                return Some(look(servers));
-            }
+            return Some(());
         }
+        drop(known);
         let bound = local.generation.http.binding(&self.listener)?;
-        let servers = if bound.specific.is_empty() {
-            Arc::clone(&bound.servers)
-        } else {
-            bound.servers_for(self.local())
+        let address = match bound.specific.is_empty() {
+            true => Arc::clone(&bound.servers),
+            false => bound.servers_for(self.local()),
         };
-        let looked = look(&servers);
-        *self.servers.borrow_mut() = Some((number, servers));
-        Some(looked)
+        let session = self.stream.session();
+        let name = session.and_then(|session| session.server_name.as_ref());
+        let named = name.and_then(|name| address.names.find_name(name));
+        *self.servers.borrow_mut() = Some(Servers {
+            generation,
+            first: named.unwrap_or_else(|| Arc::clone(&address.default)),
+            address,
+        });
+        Some(())
+    }
+
+    /// Looks for its servers anew: the client has named one.
+    pub fn forget_servers(&self) {
+        *self.servers.borrow_mut() = None;
+    }
+
+    /// Whether a response kept in memory may answer its requests, and a head that repeats
+    /// another's need not be looked at again.
+    pub fn takes_shortcuts(&self) -> bool {
+        !self.plain_on_secure_port.get() && !self.is_debugged()
     }
 }
 
@@ -295,9 +339,9 @@ pub async fn serve(connection: Rc<Connection>) {
             }
         }
         let local = connection.generation();
-        let repeated = match connection.is_debugged() {
-            false => pool::repeated(&input, &local, &connection),
-            true => None,
+        let repeated = match connection.takes_shortcuts() {
+            true => pool::repeated(&input, &local, &connection),
+            false => None,
         };
         let (mut request, head) = match repeated {
             Some((request, length)) => {
@@ -305,10 +349,10 @@ pub async fn serve(connection: Rc<Connection>) {
                 (request, Head::Repeated)
             }
             None => {
-                let taken = connection.with_servers(&local, |servers| {
-                    pool::take(&local, &connection, &servers.default)
-                });
-                let Some(mut request) = taken else { break };
+                let Some(first) = connection.first_server(&local) else {
+                    break;
+                };
+                let mut request = pool::take(&local, &connection, &first);
                 let head = match parse(&mut request, &input) {
                     Ok(Some(length)) => {
                         input.advance(length);
@@ -375,14 +419,27 @@ pub async fn serve(connection: Rc<Connection>) {
 
 /// What comes before the first request, where the address asks for it; then the bytes that have come behind it. `None`:
 /// the connection cannot go on.
-async fn preamble(connection: &Connection) -> Option<Buffer> {
+async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     let asked = connection.with_servers(&connection.generation(), |servers| {
         let room = servers.default.core.head_limits().buffer_size;
         servers.protocols.proxy_protocol.then_some(room)
     });
-    match asked.flatten() {
-        Some(length_max) => Box::pin(proxy_protocol::receive(connection, length_max)).await,
-        None => Some(Buffer::default()),
+    let received = match asked.flatten() {
+        Some(length_max) => Box::pin(proxy_protocol::receive(connection, length_max)).await?,
+        None => Buffer::default(),
+    };
+    let local = connection.generation();
+    let is_secure = connection.with_servers(&local, |servers| servers.protocols.ssl);
+    if is_secure != Some(true) {
+        return Some(received);
+    }
+    match Box::pin(handshake::accept(connection, received)).await {
+        Begun::Secure => Some(Buffer::default()),
+        Begun::Plain(received) => {
+            connection.plain_on_secure_port.set(true);
+            Some(received)
+        }
+        Begun::Ended => None,
     }
 }
 

@@ -267,6 +267,14 @@ impl Request {
             .map(|(_, value)| value)
     }
 
+    /// `http`, or `https` where the client speaks TLS.
+    pub fn scheme(&self) -> &'static str {
+        match self.connection.stream.is_secure() {
+            true => "https",
+            false => "http",
+        }
+    }
+
     /// Whether this is the client's request and no subrequest.
     pub fn is_main(&self) -> bool {
         self.depth == 0

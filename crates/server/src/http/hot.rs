@@ -28,7 +28,7 @@ use crate::http::modules::{access, acme, metrics::meter, static_file};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
 use crate::http::{error_page, location, status_page};
-use crate::log;
+use crate::{log, tls};
 
 /// Files up to this size are kept whole, in bytes.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
@@ -194,7 +194,7 @@ pub fn suits(plan: &Plan) -> bool {
 /// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
 /// way; what has been prepared of the request stays prepared.
 pub fn respond(request: &mut Request) -> Option<After> {
-    if request.connection.is_debugged() {
+    if !request.connection.takes_shortcuts() {
         return None;
     }
     let head = &request.client.head;
@@ -220,6 +220,9 @@ pub fn respond(request: &mut Request) -> Option<After> {
     let location::Found::Plan(plan) = location::find(request) else {
         return None;
     };
+    if tls::requests::must_check(&request.connection, &request.server) {
+        return None;
+    }
     if !plan.hot || plan.internal || request.limit_rate.is_some() {
         return None;
     }
@@ -231,7 +234,10 @@ pub fn respond(request: &mut Request) -> Option<After> {
     }
     let after = look_up(request)?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
-    if !captured {
+    // Without a host in its head, what the client named in the handshake has chosen the server.
+    let by_handshake =
+        request.connection.stream.is_secure() && request.client.head.server_name().is_none();
+    if !captured && !by_handshake {
         let connection = &request.connection;
         request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);
     }

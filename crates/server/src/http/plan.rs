@@ -25,6 +25,7 @@ use crate::http::modules::{
 };
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
+use crate::tls::server::ServerTls;
 use base::hash::Map;
 
 /// What answers in a scope.
@@ -167,4 +168,6 @@ pub struct Server {
     pub named: Map<Bytes, Arc<Plan>>,
     /// Directives that hold for a connection or a request's head.
     pub core: Arc<ServerCore>,
+    /// TLS as it wants it; `None` where it has no certificate.
+    pub tls: Option<Arc<ServerTls>>,
 }

@@ -35,6 +35,7 @@ use crate::http::{access_phase, error_page, location, preaccess_phase};
 use crate::listen::AddressServers;
 use crate::log;
 use crate::regex::Captures;
+use crate::tls;
 
 /// How often a request may change its URI or be redirected within the server (nginx's
 /// `NGX_HTTP_MAX_URI_CHANGES`).
@@ -208,7 +209,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         log::head(request);
     }
     let answer = match request.depth {
-        0 => acme::answer(request),
+        0 => acme::answer(request).or_else(|| tls::requests::check(request)),
         _ => None,
     };
     if let Some(step) = answer {

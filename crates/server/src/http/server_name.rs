@@ -94,11 +94,26 @@ impl ServerNames {
             .map(|(_, server)| Arc::clone(server))
     }
 
-    /// The same with the kind of name that led to it.
+    /// The server for a host that the client names before it has sent a request.
+    pub fn find_name(&self, host: &[u8]) -> Option<Arc<Server>> {
+        self.find_by(host, |regex| regex.is_match(host))
+            .map(|(_, server)| Arc::clone(server))
+    }
+
+    /// The same as [`ServerNames::find`] with the kind of name that led to it.
     pub fn find_with_name(
         &self,
         host: &[u8],
         request: &mut Request,
+    ) -> Option<(Matched<'_>, &Arc<Server>)> {
+        self.find_by(host, |regex| regex.matches(request, host))
+    }
+
+    /// `matches` says whether a regex fits the host.
+    fn find_by(
+        &self,
+        host: &[u8],
+        mut matches: impl FnMut(&Regex) -> bool,
     ) -> Option<(Matched<'_>, &Arc<Server>)> {
         if let Some(server) = self.exact.get(host) {
             return Some((Matched::Exact, server));
@@ -124,7 +139,7 @@ impl ServerNames {
             }
         }
         for (regex, server) in &self.regexes {
-            if regex.matches(request, host) {
+            if matches(regex) {
                 return Some((Matched::Regex(regex), server));
             }
         }

@@ -10,7 +10,7 @@ use crate::http::request::Request;
 use crate::variables::core::append_address;
 
 /// nginx's number and text for a time limit that passed.
-const TIMED_OUT: &str = "(110: Connection timed out)";
+pub(super) const TIMED_OUT: &str = "(110: Connection timed out)";
 
 /// The client closed its side while a request was awaited; `first` when none had come yet.
 pub fn connection_closed(connection: &Connection, first: bool) {
@@ -168,7 +168,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
 }
 
 /// nginx's `ngx_connection_error` for clients: what networks do is no alarm.
-fn failure_level(cause: &io::Error) -> Level {
+pub(super) fn failure_level(cause: &io::Error) -> Level {
     match cause.kind() {
         io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe

@@ -20,6 +20,7 @@ mod format;
 mod memory;
 mod syslog;
 mod time;
+mod tls;
 mod unwritten;
 
 pub use base::level::Level;
@@ -39,6 +40,10 @@ pub(crate) use error::{error, event};
 pub use file::{Buffering, LogFile, LogTable, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
+pub use tls::{
+    certificate_not_loaded, handshake_broken, handshake_failed, handshake_left, handshake_rejected,
+    handshake_timed_out,
+};
 pub use unwritten::{flush_all, flush_thread, has_unwritten, start_thread};
 
 /// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.

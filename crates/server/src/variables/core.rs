@@ -27,7 +27,7 @@ use crate::http::filters::compress::{self, Coding};
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::{acme, browser, referer, secure_link};
 use crate::http::request::Request;
-use crate::log;
+use crate::{log, tls};
 
 /// A variable that is there without being defined.
 #[derive(Clone)]
@@ -64,6 +64,12 @@ pub fn find(name: &str) -> Option<Found> {
     };
     if let Some(evaluate) = fixed(name) {
         return builtin(evaluate);
+    }
+    if let Some(evaluate) = tls::variables::find(name) {
+        return Some(Found {
+            source: Source::Builtin(evaluate),
+            assignable: true,
+        });
     }
     match name {
         "request_id" => {
@@ -156,7 +162,16 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "http_x_forwarded_for" => {
             |request, out| client::known_header(request, Known::XForwardedFor, out)
         }
-        "https" => |_, _| true,
+        "https" => |request, out| {
+            text(
+                if request.connection.stream.is_secure() {
+                    "on"
+                } else {
+                    ""
+                },
+                out,
+            )
+        },
         "is_args" => |request, out| text(if request.args.is_empty() { "" } else { "?" }, out),
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
@@ -215,7 +230,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
             )
         },
         "request_uri" => client::request_uri,
-        "scheme" => |_, out| text("http", out),
+        "scheme" => |request, out| text(request.scheme(), out),
         "sent_http_connection" => response::connection,
         "sent_http_content_length" => response::content_length,
         "sent_http_content_type" => response::content_type,

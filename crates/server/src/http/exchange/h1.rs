@@ -290,7 +290,7 @@ impl H1 {
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);
         self.head_sent = true;
-        self.copy_files = !plan.core.sendfile;
+        self.copy_files = !plan.core.sendfile || self.connection.stream.is_secure();
         self.connection
             .stream
             .set_send_timeout(plan.core.send_timeout);
@@ -537,7 +537,7 @@ impl H1 {
             }
         }
         // Where nothing has left yet, the client gets no answer rather than a broken one.
-        if self.connection.stream.backlog() as u64 == request.bytes_sent {
+        if self.connection.stream.holds_back(request.bytes_sent) {
             request.bytes_sent = 0;
             request.body_bytes_sent = 0;
             return After::Drop;
@@ -703,15 +703,20 @@ fn write_date(out: &mut Vec<u8>, name: &[u8], time: i64) {
 /// Location of a path, made absolute with scheme, host and port (`absolute_redirect`).
 fn write_location(request: &Request, path: &[u8], out: &mut Vec<u8>) {
     let core = &request.plan.core;
-    out.extend_from_slice(b"Location: http://");
+    let secure = request.connection.stream.is_secure();
+    let (scheme, usual_port): (&[u8], u16) = match secure {
+        true => (b"Location: https://", 443),
+        false => (b"Location: http://", 80),
+    };
+    out.extend_from_slice(scheme);
     let host = request.redirect_host();
     if host.is_empty() {
         out.extend_from_slice(host_text(request.connection.local()).as_bytes());
     } else {
         out.extend_from_slice(&host);
     }
-    let port = request.connection.local().port().unwrap_or(80);
-    if core.port_in_redirect && port != 80 {
+    let port = request.connection.local().port().unwrap_or(usual_port);
+    if core.port_in_redirect && port != usual_port {
         // Writing to a vector cannot fail.
         let _ = write!(out, ":{port}");
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::Buffer;
-use engine::net::{Address, Segment, Stream};
+use engine::net::{Address, Segment};
 use engine::select::{Either, either};
 use proto::method::Method;
 
@@ -30,6 +30,7 @@ use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
 use crate::log;
+use crate::transport::Transport;
 
 pub use body::UpstreamBody;
 pub use settings::{DIRECTIVES, Proxy, Settings};
@@ -101,7 +102,7 @@ impl Seen {
 
 /// A connection to a peer.
 pub(super) struct Peer {
-    stream: Stream,
+    stream: Transport,
     /// What it sent, or how it ended, while the request was still being sent.
     early: Option<io::Result<Buffer>>,
 }
@@ -386,7 +387,7 @@ async fn connect(
             }
             note(request, |attempt, elapsed| attempt.connect_time = elapsed);
             Ok(Peer {
-                stream,
+                stream: stream.into(),
                 early: None,
             })
         }
@@ -519,7 +520,7 @@ async fn wait_for_peer(
 }
 
 /// What came of a streamed body at once, framed as the client framed it: one chunk.
-fn push_parts(request: &Request, stream: &Stream, parts: &[Bytes]) -> u64 {
+fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
     let length = parts.iter().map(|part| part.len() as u64).sum();
     let chunked = request.body.chunked() && length > 0;
     let line = proto::h1::chunked::ChunkLine::new(length);
@@ -536,7 +537,7 @@ fn push_parts(request: &Request, stream: &Stream, parts: &[Bytes]) -> u64 {
     length + line.as_bytes().len() as u64 + 2
 }
 
-fn push_stored_body(request: &Request, stream: &Stream) -> u64 {
+fn push_stored_body(request: &Request, stream: &Transport) -> u64 {
     if let Some(parts) = request.body.in_memory() {
         for part in parts {
             stream.push(Segment::Bytes(part.clone()));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::net::{Segment, Stream};
+use engine::net::Segment;
 use engine::select::{Either, either};
 
 use super::response::{self, Answer};
@@ -12,6 +12,7 @@ use super::{BACKLOG_MAX, Peer, Settings};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{Request, Step};
 use crate::log;
+use crate::transport::Transport;
 
 /// Answers 101 to the client and carries bytes both ways.
 pub(super) async fn run(
@@ -69,8 +70,8 @@ pub(super) async fn run(
 /// Carries bytes one way until the sender ends or the receiver takes no more. Each way waits for its own receiver only, so
 /// that one which does not read holds nothing else up. Silence in both ways for `timeout` ends it.
 async fn carry(
-    from: &Stream,
-    to: &Stream,
+    from: &Transport,
+    to: &Transport,
     timeout: Duration,
     active: &Cell<Instant>,
     passed: &Cell<u64>,

@@ -1,0 +1,354 @@
+//! The ClientHello: from records to a message, from the message to its parts.
+
+use crate::Span;
+
+/// Longest ClientHello that is looked at, in bytes of its records. rustls takes none that is longer.
+pub const HELLO_SIZE_MAX: usize = 64 * 1024;
+
+/// Bytes before a record's content: type, version, length.
+const RECORD_HEADER: usize = 5;
+
+/// The record type of handshake messages.
+const HANDSHAKE: u8 = 22;
+
+/// The handshake type of a ClientHello.
+const CLIENT_HELLO: u8 = 1;
+
+/// Bytes before a handshake message: type and length.
+const MESSAGE_HEADER: usize = 4;
+
+const SERVER_NAME: u16 = 0;
+const SUPPORTED_GROUPS: u16 = 10;
+const SIGNATURE_ALGORITHMS: u16 = 13;
+const ALPN: u16 = 16;
+const SUPPORTED_VERSIONS: u16 = 43;
+
+/// What the first bytes of a connection hold.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The beginning of a ClientHello; more must come.
+    Incomplete,
+    /// A whole one.
+    Hello(Box<ClientHello>),
+    /// Something else, or a ClientHello that cannot be read: the handshake will say what is
+    /// wrong with it.
+    Other,
+}
+
+/// A ClientHello, as far as it matters before and after the handshake.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClientHello {
+    /// The message without its header.
+    message: Vec<u8>,
+    /// `legacy_version`.
+    pub version: u16,
+    ciphers: Span,
+    /// Extensions in the client's order: type and content.
+    extensions: Vec<(u16, Span)>,
+}
+
+/// Looks for a ClientHello at the start of what a client has sent.
+pub fn find(bytes: &[u8]) -> Found {
+    let mut message = Vec::new();
+    let mut rest = bytes;
+    loop {
+        let Some((header, content)) = rest.split_at_checked(RECORD_HEADER) else {
+            let begins_well = rest.first().is_none_or(|first| *first == HANDSHAKE);
+            return match begins_well && bytes.len() < HELLO_SIZE_MAX {
+                true => Found::Incomplete,
+                false => Found::Other,
+            };
+        };
+        let (kind, length) = match *header {
+            [kind, 3, _, high, low] => (kind, usize::from(u16::from_be_bytes([high, low]))),
+            _ => return Found::Other,
+        };
+        if kind != HANDSHAKE || length == 0 {
+            return Found::Other;
+        }
+        let Some((fragment, following)) = content.split_at_checked(length) else {
+            return match bytes.len() < HELLO_SIZE_MAX {
+                true => Found::Incomplete,
+                false => Found::Other,
+            };
+        };
+        message.extend_from_slice(fragment);
+        match whole(&message) {
+            Ok(Some(body)) => {
+                let hello = ClientHello::parse(body.to_vec());
+                return hello.map_or(Found::Other, |hello| Found::Hello(Box::new(hello)));
+            }
+            Ok(None) => rest = following,
+            Err(NotHello) => return Found::Other,
+        }
+    }
+}
+
+struct NotHello;
+
+/// The content of the message that begins here, once all of it is there.
+fn whole(message: &[u8]) -> Result<Option<&[u8]>, NotHello> {
+    let Some((header, body)) = message.split_at_checked(MESSAGE_HEADER) else {
+        return match message.first() {
+            Some(&CLIENT_HELLO) | None => Ok(None),
+            Some(_) => Err(NotHello),
+        };
+    };
+    let [CLIENT_HELLO, high, middle, low] = *header else {
+        return Err(NotHello);
+    };
+    let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+    if length > HELLO_SIZE_MAX {
+        return Err(NotHello);
+    }
+    Ok(body.get(..length))
+}
+
+impl ClientHello {
+    fn parse(message: Vec<u8>) -> Option<ClientHello> {
+        let mut reader = Reader {
+            bytes: &message,
+            at: 0,
+        };
+        let version = reader.u16()?;
+        reader.skip(32)?; // the random
+        let session_id = usize::from(reader.u8()?);
+        reader.skip(session_id)?;
+        let ciphers = reader.span16()?;
+        let compressions = usize::from(reader.u8()?);
+        reader.skip(compressions)?;
+        let mut extensions = Vec::new();
+        if !reader.is_at_end() {
+            let all = reader.span16()?;
+            let mut inner = Reader {
+                bytes: message.get(..all.end as usize)?,
+                at: all.start as usize,
+            };
+            while !inner.is_at_end() {
+                extensions.push((inner.u16()?, inner.span16()?));
+            }
+        }
+        Some(ClientHello {
+            version,
+            ciphers,
+            extensions,
+            message,
+        })
+    }
+
+    /// The content of an extension.
+    fn extension(&self, kind: u16) -> Option<&[u8]> {
+        let found = self.extensions.iter().find(|(known, _)| *known == kind)?;
+        Some(found.1.of(&self.message))
+    }
+
+    /// The host that the client wants to talk to, as it writes it.
+    pub fn server_name(&self) -> Option<&[u8]> {
+        let content = self.extension(SERVER_NAME)?;
+        let mut reader = Reader {
+            bytes: content,
+            at: 0,
+        };
+        reader.skip(2)?; // the list's length
+        while !reader.is_at_end() {
+            let kind = reader.u8()?;
+            let name = reader.span16()?;
+            if kind == 0 {
+                return Some(name.of(content));
+            }
+        }
+        None
+    }
+
+    /// The protocols that the client offers to speak (ALPN), in its order.
+    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
+        let content = self.extension(ALPN).unwrap_or_default();
+        let mut rest = content.get(2..).unwrap_or_default();
+        std::iter::from_fn(move || {
+            let (length, following) = rest.split_first()?;
+            let (name, after) = following.split_at_checked(usize::from(*length))?;
+            rest = after;
+            Some(name)
+        })
+    }
+
+    /// Cipher suites by number, in the client's order.
+    pub fn ciphers(&self) -> Values<'_> {
+        Values(self.ciphers.of(&self.message))
+    }
+
+    /// Groups for the key exchange ("curves") by number, in the client's order.
+    pub fn groups(&self) -> Values<'_> {
+        Values(self.list(SUPPORTED_GROUPS, 2))
+    }
+
+    /// Signature algorithms by number, in the client's order.
+    pub fn signature_algorithms(&self) -> Values<'_> {
+        Values(self.list(SIGNATURE_ALGORITHMS, 2))
+    }
+
+    /// Versions of TLS that the client speaks, where it lists them (TLS 1.3 and later).
+    pub fn versions(&self) -> Values<'_> {
+        Values(self.list(SUPPORTED_VERSIONS, 1))
+    }
+
+    /// The types of its extensions, in the client's order.
+    pub fn extension_types(&self) -> impl Iterator<Item = u16> {
+        self.extensions.iter().map(|(kind, _)| *kind)
+    }
+
+    /// The content of an extension that is one list, behind its length.
+    fn list(&self, kind: u16, length_size: usize) -> &[u8] {
+        let content = self.extension(kind).unwrap_or_default();
+        content.get(length_size..).unwrap_or_default()
+    }
+}
+
+/// Numbers of two bytes each.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a>(&'a [u8]);
+
+impl Iterator for Values<'_> {
+    type Item = u16;
+
+    fn next(&mut self) -> Option<u16> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u16::from_be_bytes(*value))
+    }
+}
+
+/// Whether a number is one of those that clients strew in to keep servers tolerant (RFC 8701).
+pub fn is_grease(value: u16) -> bool {
+    let [high, low] = value.to_be_bytes();
+    high == low && low & 0x0f == 0x0a
+}
+
+/// Reads numbers in network order; `None` past the end.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    fn skip(&mut self, count: usize) -> Option<()> {
+        let end = self.at.checked_add(count)?;
+        (end <= self.bytes.len()).then(|| self.at = end)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        let value = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(value)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes([self.u8()?, self.u8()?]))
+    }
+
+    /// A stretch behind its length in two bytes.
+    fn span16(&mut self) -> Option<Span> {
+        let length = usize::from(self.u16()?);
+        let start = self.at;
+        self.skip(length)?;
+        Some(Span::new(start, self.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message as RFC 8446 lays it out, put together by hand.
+    fn hello() -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.extend([0]); // no session
+        body.extend([0, 6, 0x1a, 0x1a, 0x13, 0x01, 0xc0, 0x2f]);
+        body.extend([1, 0]);
+        let mut extensions = Vec::new();
+        let mut extension = |kind: u16, content: &[u8]| {
+            extensions.extend(kind.to_be_bytes());
+            extensions.extend((content.len() as u16).to_be_bytes());
+            extensions.extend(content);
+        };
+        extension(0, &[&[0, 14, 0, 0, 11][..], b"example.org"].concat());
+        extension(10, &[0, 4, 0, 29, 0, 23]);
+        extension(13, &[0, 4, 4, 3, 8, 4]);
+        extension(16, &[&[0, 12, 2][..], b"h2", &[8], b"http/1.1"].concat());
+        extension(43, &[4, 3, 4, 3, 3]);
+        body.extend((extensions.len() as u16).to_be_bytes());
+        body.extend(extensions);
+        let mut message = vec![1, 0, 0, body.len() as u8];
+        message.extend(body);
+        message
+    }
+
+    /// The same in records of this size.
+    fn records(message: &[u8], size: usize) -> Vec<u8> {
+        let record = |part: &[u8]| [&[22, 3, 1, 0, part.len() as u8], part].concat();
+        message.chunks(size).flat_map(record).collect()
+    }
+
+    #[test]
+    fn the_parts_of_a_hello() {
+        let Found::Hello(hello) = find(&records(&hello(), 255)) else {
+            panic!("no hello");
+        };
+        assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
+        assert_eq!(hello.version, 0x0303);
+        assert_eq!(
+            hello.protocols().collect::<Vec<_>>(),
+            [&b"h2"[..], b"http/1.1"]
+        );
+        let ciphers: Vec<u16> = hello.ciphers().collect();
+        assert_eq!(ciphers, [0x1a1a, 0x1301, 0xc02f]);
+        assert!(is_grease(ciphers[0]) && !is_grease(ciphers[1]));
+        assert_eq!(hello.groups().collect::<Vec<_>>(), [29, 23]);
+        let algorithms: Vec<u16> = hello.signature_algorithms().collect();
+        assert_eq!(algorithms, [0x0403, 0x0804]);
+        assert_eq!(hello.versions().collect::<Vec<_>>(), [0x0304, 0x0303]);
+        let kinds: Vec<u16> = hello.extension_types().collect();
+        assert_eq!(kinds, [0, 10, 13, 16, 43]);
+    }
+
+    #[test]
+    fn a_hello_in_pieces_is_awaited() {
+        for size in [1, 7, 200] {
+            let bytes = records(&hello(), size);
+            for end in 0..bytes.len() {
+                assert_eq!(find(&bytes[..end]), Found::Incomplete, "{size}, {end}");
+            }
+            assert!(matches!(find(&bytes), Found::Hello(_)));
+        }
+    }
+
+    #[test]
+    fn everything_else_is_left_to_the_handshake() {
+        assert_eq!(find(b"GET / HTTP/1.1\r\n\r\n"), Found::Other);
+        assert_eq!(find(&[22, 2, 0, 0, 1, 1]), Found::Other);
+        assert_eq!(find(&[23, 3, 3, 0, 1, 0]), Found::Other);
+        assert_eq!(find(&[22, 3, 1, 0, 4, 2, 0, 0, 0]), Found::Other);
+        assert_eq!(find(&[22, 3, 1, 0, 0]), Found::Other);
+        let mut cut = hello();
+        cut[3] -= 1; // the last extension no longer fits
+        assert_eq!(find(&records(&cut, 255)), Found::Other);
+        let endless = records(&[0; 200], 200).repeat(2);
+        assert_eq!(find(&endless), Found::Other);
+    }
+
+    #[test]
+    fn a_hello_without_extensions() {
+        let mut message = hello();
+        message.truncate(4 + 2 + 32 + 1 + 8 + 2);
+        message[3] = (message.len() - 4) as u8;
+        let Found::Hello(hello) = find(&records(&message, 255)) else {
+            panic!("no hello");
+        };
+        assert_eq!((hello.server_name(), hello.protocols().count()), (None, 0));
+    }
+}

@@ -1,0 +1,10 @@
+//! What a TLS client says first, before anybody has chosen whom it talks to.
+//!
+//! RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3 (`server_name`), RFC 7301 (ALPN). The server
+//! needs the name and the protocols of a ClientHello to choose a virtual server, and variables
+//! show what the client offers. The handshake itself is rustls's, which reads the same bytes
+//! again and judges them; nothing here decides whether a client is in order.
+
+mod client_hello;
+
+pub use client_hello::{ClientHello, Found, HELLO_SIZE_MAX, Values, find, is_grease};

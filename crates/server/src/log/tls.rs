@@ -1,0 +1,64 @@
+//! What is logged of handshakes that come to nothing: nginx's texts and levels, with rustls's reasons
+//! in the place of OpenSSL's.
+
+use std::io;
+
+use super::client::{TIMED_OUT, failure_level};
+use super::error::write_connection;
+use super::{Errno, Level, Subject};
+use crate::http::connection::Connection;
+
+/// The client closed its side before the handshake had ended; `first` when it had sent nothing.
+pub fn handshake_left(connection: &Connection, first: bool) {
+    let text = match first {
+        true => format_args!("client closed connection while SSL handshaking"),
+        false => format_args!("peer closed connection in SSL handshake while SSL handshaking"),
+    };
+    write(connection, Level::Info, text);
+}
+
+/// The client took too long.
+pub fn handshake_timed_out(connection: &Connection) {
+    let text = format_args!("client timed out {TIMED_OUT} while SSL handshaking");
+    write(connection, Level::Info, text);
+}
+
+/// The connection broke.
+pub fn handshake_broken(connection: &Connection, cause: &io::Error) {
+    let text = format_args!(
+        "peer closed connection in SSL handshake {} while SSL handshaking",
+        Errno(cause)
+    );
+    write(connection, failure_level(cause), text);
+}
+
+/// The server's certificate could not be loaded.
+pub fn certificate_not_loaded(connection: &Connection, cause: &dyn std::fmt::Display) {
+    let text = format_args!("{cause} while SSL handshaking");
+    write(connection, Level::Error, text);
+}
+
+/// The two could not agree, or what came was no TLS.
+pub fn handshake_failed(connection: &Connection, cause: &rustls::Error) {
+    let text = format_args!("SSL_do_handshake() failed (SSL: {cause}) while SSL handshaking");
+    write(connection, level(cause), text);
+}
+
+/// The server wants no handshake (`ssl_reject_handshake`).
+pub fn handshake_rejected(connection: &Connection) {
+    let text =
+        format_args!("SSL_do_handshake() failed (SSL: callback failed) while SSL handshaking");
+    write(connection, Level::Info, text);
+}
+
+/// What clients do wrong is no alarm, what we do wrong is.
+fn level(cause: &rustls::Error) -> Level {
+    match cause {
+        rustls::Error::General(_) | rustls::Error::EncryptError => Level::Crit,
+        _ => Level::Info,
+    }
+}
+
+fn write(connection: &Connection, level: Level, text: std::fmt::Arguments<'_>) {
+    write_connection(connection, level, Subject::Connection(connection), text);
+}

@@ -1,0 +1,174 @@
+//! The beginning of a connection to a port with `listen … ssl`: what does the client speak, whom
+//! does it ask for, and do we agree?
+//!
+//! As in nginx the first byte tells TLS from a plain request, which is answered with an error page
+//! (497) in the clear. The host that the client names chooses the virtual server, and everything
+//! of its settings. The time for it all is `client_header_timeout`.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::Buffer;
+use proto::tls::{ClientHello, Found};
+
+use crate::http::connection::Connection;
+use crate::http::plan::Server;
+use crate::http::request::Request;
+use crate::log;
+use crate::tls::session::Session;
+use crate::tls::variables::OF_HELLO;
+
+/// The alert that refuses a name: record header, level fatal, `unrecognized_name` (RFC 6066).
+const UNRECOGNIZED_NAME: &[u8] = &[21, 3, 3, 0, 2, 2, 112];
+
+/// How the beginning ended.
+pub enum Begun {
+    /// The connection is secure; requests may follow.
+    Secure,
+    /// The client speaks plain HTTP. These are its first bytes.
+    Plain(Buffer),
+    /// Nothing follows; the reason has been logged.
+    Ended,
+}
+
+/// Shakes hands with a client. `received` is what has been read of it already.
+pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
+    let local = connection.generation();
+    let Some(default) = connection.first_server(&local) else {
+        return Begun::Ended;
+    };
+    let deadline = Some(connection.started + default.core.client_header_timeout);
+    let mut received = received;
+    let mut gathered = Vec::new();
+    let hello = loop {
+        if received.is_empty() {
+            received = match receive(connection, deadline, gathered.is_empty()).await {
+                Some(buffer) => buffer,
+                None => return Begun::Ended,
+            };
+        }
+        if gathered.is_empty() && !received.first().is_some_and(|first| is_tls(*first)) {
+            return Begun::Plain(received);
+        }
+        gathered.extend_from_slice(&received);
+        received = Buffer::empty();
+        match proto::tls::find(&gathered) {
+            Found::Incomplete => {}
+            Found::Hello(hello) => break Some(hello),
+            Found::Other => break None,
+        }
+    };
+    let first = Buffer::copy_of(&gathered);
+    drop(gathered);
+    if let Some(name) = hello.as_deref().and_then(ClientHello::server_name) {
+        connection.stream.set_asked_name(name);
+    }
+    let Some(session) = begin(connection, &default, hello).await else {
+        return Begun::Ended;
+    };
+    let session = connection.stream.secure(Box::new(session));
+    connection.forget_servers();
+    session.feed(connection.stream.stream(), first);
+    while session.is_handshaking() && !session.has_received() {
+        if let Some(failure) = session.failure() {
+            log::handshake_failed(connection, &failure);
+            return Begun::Ended;
+        }
+        match receive(connection, deadline, false).await {
+            Some(buffer) => session.feed(connection.stream.stream(), buffer),
+            None => return Begun::Ended,
+        }
+    }
+    session.early.set(session.is_handshaking());
+    session.look_at_client();
+    Begun::Secure
+}
+
+/// Whether a connection that begins with this byte speaks TLS, or the SSL of 1995.
+fn is_tls(first: u8) -> bool {
+    first == 0x16 || first & 0x80 != 0
+}
+
+/// The next bytes of a handshake; `None`, and a line in the log, where none come.
+async fn receive(
+    connection: &Rc<Connection>,
+    deadline: Option<std::time::Instant>,
+    first: bool,
+) -> Option<Buffer> {
+    if first {
+        connection.idle_since.set(Some(engine::now()));
+    }
+    let received = connection.stream.stream().recv(deadline).await;
+    connection.idle_since.set(None);
+    match received {
+        Ok(buffer) if !buffer.is_empty() => return Some(buffer),
+        Ok(_) => log::handshake_left(connection, first),
+        Err(error) if error.kind() == ErrorKind::TimedOut => log::handshake_timed_out(connection),
+        Err(error) => log::handshake_broken(connection, &error),
+    }
+    None
+}
+
+/// The session under the settings of the server that the client asks for.
+async fn begin(
+    connection: &Rc<Connection>,
+    default: &Arc<Server>,
+    hello: Option<Box<ClientHello>>,
+) -> Option<Session> {
+    let local = connection.generation();
+    let asked = hello.as_deref().and_then(ClientHello::server_name);
+    let name = asked.and_then(host);
+    let named = name.as_ref().and_then(|name| {
+        let named = connection.with_servers(&local, |servers| servers.names.find_name(name));
+        named.flatten()
+    });
+    let server = named.as_ref().unwrap_or(default);
+    let settings = match (&server.tls, &default.tls) {
+        (Some(tls), _) | (None, Some(tls)) => tls,
+        (None, None) => return None, // no configuration without is loaded
+    };
+    if settings.rejects {
+        return reject(connection);
+    }
+    let name = name.filter(|_| named.is_some());
+    let variables = &local.generation.variables;
+    let is_shown = |name: &str| variables.find(name).is_some();
+    let hello = hello.filter(|_| OF_HELLO.iter().any(|name| is_shown(name)));
+    let config = match &settings.dynamic {
+        None => Arc::clone(&settings.config),
+        Some(dynamic) => {
+            let mut request = Request::new(&local, connection, server);
+            match dynamic.load(&mut request).await {
+                Ok(loaded) => Arc::new(settings.with_certificates(loaded)),
+                Err(failed) => {
+                    log::certificate_not_loaded(connection, &failed);
+                    return None;
+                }
+            }
+        }
+    };
+    match Session::new(settings, &config, name, hello) {
+        Ok(session) => Some(session),
+        Err(error) => {
+            log::handshake_failed(connection, &error);
+            None
+        }
+    }
+}
+
+/// Ends a handshake with a server that wants none (`ssl_reject_handshake`).
+fn reject(connection: &Rc<Connection>) -> Option<Session> {
+    let stream = connection.stream.stream();
+    stream.push(Bytes::from_static(UNRECOGNIZED_NAME));
+    stream.start_send();
+    log::handshake_rejected(connection);
+    None
+}
+
+/// A host as it is looked up: in lower case, without a dot at its end.
+fn host(name: &[u8]) -> Option<Bytes> {
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    (!name.is_empty()).then(|| name.to_ascii_lowercase().into())
+}

@@ -1,0 +1,33 @@
+//! TLS for connections of clients: certificates, handshakes, sessions, and what is known of them.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>; RFC 8446 (TLS 1.3), 5246 (TLS 1.2).
+//! The protocol is rustls's with the cryptography of aws-lc; ours is everything around it. Read
+//! [`settings`] for the directives, [`server`] for what they compile to, [`handshake`] for the
+//! way of a connection, [`session`] for its bytes.
+//!
+//! Not here: anything older than TLS 1.2, renegotiation, DHE, keys in engines or stores.
+
+pub mod certificates;
+pub mod dynamic;
+pub mod handshake;
+mod ja4;
+mod names;
+pub mod pem;
+pub mod requests;
+pub mod resumption;
+pub mod server;
+pub mod session;
+pub mod settings;
+pub mod suites;
+pub mod variables;
+pub mod verify;
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::CryptoProvider;
+
+/// The one set of algorithms that this program has. Servers choose from it.
+pub fn provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+}

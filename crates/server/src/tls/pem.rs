@@ -1,0 +1,163 @@
+//! Certificates, keys and revocation lists out of PEM files.
+//!
+//! RFC 7468. What stands between the sections is skipped, as `openssl` does. Encrypted keys are
+//! those of PKCS #8 (RFC 5958, PBES2), which OpenSSL writes since 1.0. Not here: files, and the
+//! older encryption that lines in a section's head announce (`DEK-Info`).
+
+use std::fmt;
+
+use proto::base64::{self, Alphabet};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs1KeyDer,
+    PrivatePkcs8KeyDer, PrivateSec1KeyDer,
+};
+
+/// Why a file does not give what is wanted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PemError {
+    /// It has no section of the kind.
+    Missing,
+    /// A section does not end, or is no Base64.
+    Malformed,
+    /// The key is encrypted and none of the passwords opens it.
+    WrongPassword,
+    /// The key is encrypted in a way that is not known here.
+    UnknownEncryption,
+}
+
+impl fmt::Display for PemError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            PemError::Missing => "no start line",
+            PemError::Malformed => "bad base64 decode",
+            PemError::WrongPassword => "bad decrypt",
+            PemError::UnknownEncryption => "unsupported encryption",
+        })
+    }
+}
+
+/// One section of a file.
+struct Section<'a> {
+    label: &'a [u8],
+    /// Whether lines stand before the content, as in keys encrypted in the older way.
+    has_head: bool,
+    content: Vec<u8>,
+}
+
+const BEGIN: &[u8] = b"-----BEGIN ";
+const END: &[u8] = b"-----END ";
+const DASHES: &[u8] = b"-----";
+
+/// The file's sections whose label is wanted, in order.
+fn sections<'a>(file: &'a [u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<Section<'a>>, PemError> {
+    let mut found = Vec::new();
+    let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    while let Some(line) = lines.next() {
+        let label = line.strip_prefix(BEGIN);
+        let Some(label) = label.and_then(|label| label.strip_suffix(DASHES)) else {
+            continue;
+        };
+        let (mut has_head, mut text) = (false, Vec::new());
+        loop {
+            let line = lines.next().ok_or(PemError::Malformed)?;
+            if line.starts_with(END) {
+                break;
+            }
+            match line.contains(&b':') {
+                true => has_head = true,
+                false => text.extend_from_slice(line),
+            }
+        }
+        if wanted(label) {
+            let content = match has_head {
+                true => Vec::new(),
+                false => decode(&text)?,
+            };
+            found.push(Section {
+                label,
+                has_head,
+                content,
+            });
+        }
+    }
+    match found.is_empty() {
+        true => Err(PemError::Missing),
+        false => Ok(found),
+    }
+}
+
+fn decode(text: &[u8]) -> Result<Vec<u8>, PemError> {
+    let mut content = Vec::with_capacity(text.len());
+    match base64::decode(text, Alphabet::Standard, &mut content) {
+        true => Ok(content),
+        false => Err(PemError::Malformed),
+    }
+}
+
+/// The certificates of a file, in order.
+///
+/// # Errors
+/// Where there is none, or one is no Base64. Whether they are certificates is not asked.
+pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let wanted = |label: &[u8]| {
+        matches!(
+            label,
+            b"CERTIFICATE" | b"X509 CERTIFICATE" | b"TRUSTED CERTIFICATE"
+        )
+    };
+    let sections = sections(file, wanted)?;
+    Ok(sections
+        .into_iter()
+        .map(|section| section.content.into())
+        .collect())
+}
+
+/// The revocation lists of a file, in order.
+///
+/// # Errors
+/// Where there is none, or one is no Base64.
+pub fn revocation_lists(
+    file: &[u8],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
+    let sections = sections(file, |label| label == b"X509 CRL")?;
+    Ok(sections
+        .into_iter()
+        .map(|section| section.content.into())
+        .collect())
+}
+
+/// The first private key of a file. An encrypted one is opened by the first password that fits.
+///
+/// # Errors
+/// Where there is none, or it cannot be opened.
+pub fn private_key<P: AsRef<[u8]>>(
+    file: &[u8],
+    passwords: &[P],
+) -> Result<PrivateKeyDer<'static>, PemError> {
+    let wanted = |label: &[u8]| label.ends_with(b"PRIVATE KEY");
+    let section = sections(file, wanted)?.into_iter().next();
+    let section = section.ok_or(PemError::Missing)?;
+    if section.has_head {
+        return Err(PemError::UnknownEncryption);
+    }
+    match section.label {
+        b"RSA PRIVATE KEY" => Ok(PrivatePkcs1KeyDer::from(section.content).into()),
+        b"EC PRIVATE KEY" => Ok(PrivateSec1KeyDer::from(section.content).into()),
+        b"PRIVATE KEY" => Ok(PrivatePkcs8KeyDer::from(section.content).into()),
+        b"ENCRYPTED PRIVATE KEY" => decrypt(&section.content, passwords),
+        _ => Err(PemError::Missing),
+    }
+}
+
+fn decrypt<P: AsRef<[u8]>>(
+    encrypted: &[u8],
+    passwords: &[P],
+) -> Result<PrivateKeyDer<'static>, PemError> {
+    let info = pkcs8::EncryptedPrivateKeyInfoRef::try_from(encrypted)
+        .map_err(|_| PemError::UnknownEncryption)?;
+    let opened = passwords
+        .iter()
+        .find_map(|password| info.decrypt(password.as_ref()).ok())
+        .ok_or(PemError::WrongPassword)?;
+    Ok(PrivatePkcs8KeyDer::from(opened.as_bytes().to_vec()).into())
+}

@@ -1,0 +1,70 @@
+//! What a request's connection must be before anything looks at the request: 497 where it is in the
+//! clear and should not be, 495 and 496 where the client's certificate is not what the server
+//! wants, 421 where the request is for a server that the handshake was not with.
+
+use crate::http::connection::Connection;
+use crate::http::plan::Server;
+use crate::http::request::{Request, Step};
+use crate::log;
+use crate::tls::verify::{ClientVerification, Mode, Verdict};
+
+/// While what is logged here is done.
+const READING: &str = "while reading client request headers";
+
+/// Whether requests to a server must be looked at here.
+pub fn must_check(connection: &Connection, server: &Server) -> bool {
+    connection.plain_on_secure_port.get()
+        || (connection.stream.is_secure() && verification(server).is_some())
+}
+
+fn verification(server: &Server) -> Option<&ClientVerification> {
+    server.tls.as_ref()?.clients.as_deref()
+}
+
+/// How the request ends, where its connection is not what its server wants.
+pub fn check(request: &Request) -> Option<Step> {
+    if request.connection.plain_on_secure_port.get() {
+        log::error!(
+            request,
+            Info,
+            "client sent plain HTTP request to HTTPS port {READING}"
+        );
+        return Some(Step::Finish(497));
+    }
+    let session = request.connection.stream.session()?;
+    let wanted = verification(&request.server)?;
+    let named = session.server_name.as_deref();
+    if named.is_some_and(|named| *named != *request.client.host) {
+        log::error!(
+            request,
+            Info,
+            "client attempted to request the server name different from the one that was negotiated {READING}"
+        );
+        return Some(Step::Finish(421));
+    }
+    match session.verdict.get() {
+        Verdict::Good => None,
+        Verdict::Bad(reason) if wanted.mode == Mode::OptionalNoCa && reason.is_unknown_issuer() => {
+            None
+        }
+        Verdict::Bad(reason) => {
+            log::error!(
+                request,
+                Info,
+                "client SSL certificate verify error: ({}:{}) {READING}",
+                reason.0,
+                reason.1
+            );
+            Some(Step::Finish(495))
+        }
+        Verdict::Missing if wanted.mode == Mode::Required => {
+            log::error!(
+                request,
+                Info,
+                "client sent no required SSL certificate {READING}"
+            );
+            Some(Step::Finish(496))
+        }
+        Verdict::Missing => None,
+    }
+}

@@ -1,0 +1,393 @@
+//! Sessions that go on: caches that all threads share, and tickets.
+//!
+//! `ssl_session_cache shared:NAME:SIZE` is a zone and outlives a reload, `builtin` lives as long as the
+//! configuration. Tickets (RFC 5077) are sealed with AES-GCM by a key of `ssl_session_ticket_key`, or
+//! by keys of the process, which change every day and outlive reloads too. A session goes on only
+//! at a server with the same certificates and the same demands on clients.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use base::hash::Map;
+use rustls::server::{ProducesTickets, StoresServerSessions};
+
+use crate::zone::{Shared, Zone};
+
+/// What a stored session costs beyond its bytes, about.
+const SESSION_OVERHEAD: usize = 160;
+
+/// Sessions that `builtin` holds, as OpenSSL's own cache.
+pub const BUILTIN_SESSIONS: u64 = 20_480;
+
+/// What a session takes, for a cache that is given in sessions.
+const SESSION_SIZE: u64 = 512;
+
+/// How long a key that nobody has chosen seals tickets. It opens them for as long again.
+const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Bytes of a key's name at the head of a ticket.
+const NAME_LENGTH: usize = 16;
+
+/// Bytes of the number that each ticket is sealed with.
+const NONCE_LENGTH: usize = 12;
+
+/// Tells servers apart, so that the sessions of one do not go on at another.
+pub type Context = [u8; 16];
+
+/// Sessions by their numbers, the oldest leaving first when there is no more room.
+pub struct SessionCache {
+    size: usize,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    by_number: Map<Vec<u8>, Session>,
+    /// Numbers in the order of storing; some may be gone.
+    order: VecDeque<Vec<u8>>,
+    used: usize,
+}
+
+struct Session {
+    value: Vec<u8>,
+    /// Seconds since 1970.
+    ends: u64,
+}
+
+impl Shared for SessionCache {
+    type Settings = ();
+
+    fn new(size: u64) -> SessionCache {
+        SessionCache {
+            size: usize::try_from(size).unwrap_or(usize::MAX),
+            sessions: Mutex::default(),
+        }
+    }
+
+    fn check(_: &str, (): &(), (): &()) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl SessionCache {
+    /// A cache for about so many sessions.
+    pub fn for_sessions(count: u64) -> SessionCache {
+        SessionCache::new(count.saturating_mul(SESSION_SIZE))
+    }
+
+    fn put(&self, number: Vec<u8>, value: Vec<u8>, timeout: Duration) -> bool {
+        let cost = cost(&number, &value);
+        if cost > self.size {
+            return false;
+        }
+        let mut sessions = self.lock();
+        sessions.remove(&number);
+        while sessions.used + cost > self.size {
+            let Some(oldest) = sessions.order.pop_front() else {
+                break;
+            };
+            sessions.remove(&oldest);
+        }
+        sessions.used += cost;
+        sessions.order.push_back(number.clone());
+        let ends = seconds_now() + timeout.as_secs();
+        sessions.by_number.insert(number, Session { value, ends });
+        // Numbers of sessions that were taken pile up otherwise.
+        if sessions.order.len() > 64 && sessions.order.len() > 2 * sessions.by_number.len() {
+            let Sessions {
+                by_number, order, ..
+            } = &mut *sessions;
+            order.retain(|number| by_number.contains_key(number));
+        }
+        true
+    }
+
+    fn get(&self, number: &[u8]) -> Option<Vec<u8>> {
+        let sessions = self.lock();
+        let session = sessions.by_number.get(number)?;
+        (session.ends > seconds_now()).then(|| session.value.clone())
+    }
+
+    fn take(&self, number: &[u8]) -> Option<Vec<u8>> {
+        let session = self.lock().remove(number)?;
+        (session.ends > seconds_now()).then_some(session.value)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sessions {
+    fn remove(&mut self, number: &[u8]) -> Option<Session> {
+        let session = self.by_number.remove(number)?;
+        self.used = self.used.saturating_sub(cost(number, &session.value));
+        Some(session)
+    }
+}
+
+/// The number stands in the map and in the order.
+fn cost(number: &[u8], value: &[u8]) -> usize {
+    2 * number.len() + value.len() + SESSION_OVERHEAD
+}
+
+fn seconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+/// Where a server's sessions are kept.
+pub enum Cache {
+    /// Nowhere.
+    None,
+    /// `builtin`.
+    Own(Arc<SessionCache>),
+    /// `shared`.
+    Zone(Arc<Zone<SessionCache>>),
+}
+
+impl Cache {
+    fn sessions(&self) -> Option<&SessionCache> {
+        match self {
+            Cache::None => None,
+            Cache::Own(cache) => Some(cache),
+            Cache::Zone(zone) => Some(zone.state()),
+        }
+    }
+}
+
+/// A cache as one server uses it.
+pub struct ServerSessions {
+    /// Where sessions are kept.
+    pub cache: Cache,
+    /// Whose they are.
+    pub context: Context,
+    /// `ssl_session_timeout`.
+    pub timeout: Duration,
+}
+
+impl ServerSessions {
+    fn number(&self, key: &[u8]) -> Vec<u8> {
+        [&self.context[..], key].concat()
+    }
+}
+
+impl fmt::Debug for ServerSessions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ServerSessions")
+    }
+}
+
+impl StoresServerSessions for ServerSessions {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let cache = self.cache.sessions();
+        cache.is_some_and(|cache| cache.put(self.number(&key), value, self.timeout))
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.cache.sessions()?.get(&self.number(key))
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.cache.sessions()?.take(&self.number(key))
+    }
+
+    fn can_cache(&self) -> bool {
+        self.cache.sessions().is_some()
+    }
+}
+
+/// A key that tickets are sealed with.
+pub struct TicketKey {
+    name: [u8; NAME_LENGTH],
+    key: LessSafeKey,
+}
+
+impl TicketKey {
+    /// The content of a file of `ssl_session_ticket_key`: 80 bytes, or 48 with a shorter key. What
+    /// nginx uses to authenticate is not needed here.
+    pub fn from_file(content: &[u8]) -> Option<TicketKey> {
+        let (algorithm, key) = match content.len() {
+            80 => (&AES_256_GCM, content.get(48..)?),
+            48 => (&AES_128_GCM, content.get(16..32)?),
+            _ => return None,
+        };
+        Some(TicketKey {
+            name: *content.first_chunk()?,
+            key: LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?),
+        })
+    }
+
+    fn random() -> Option<TicketKey> {
+        let mut content = [0; 80];
+        aws_lc_rs::rand::fill(&mut content).ok()?;
+        TicketKey::from_file(&content)
+    }
+
+    /// `name | nonce | sealed(time | plain)`
+    fn seal(&self, context: &Context, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut nonce = [0; NONCE_LENGTH];
+        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        let mut sealed = seconds_now().to_be_bytes().to_vec();
+        sealed.extend_from_slice(plain);
+        let number = Nonce::assume_unique_for_key(nonce);
+        self.key
+            .seal_in_place_append_tag(number, Aad::from(context), &mut sealed)
+            .ok()?;
+        Some([&self.name[..], &nonce, &sealed].concat())
+    }
+
+    fn open(&self, context: &Context, ticket: &[u8], timeout: Duration) -> Option<Vec<u8>> {
+        let rest = ticket.strip_prefix(&self.name[..])?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LENGTH>()?;
+        let mut sealed = sealed.to_vec();
+        let number = Nonce::assume_unique_for_key(*nonce);
+        let opened = self
+            .key
+            .open_in_place(number, Aad::from(context), &mut sealed)
+            .ok()?;
+        let (made, plain) = opened.split_first_chunk()?;
+        let age = seconds_now().checked_sub(u64::from_be_bytes(*made))?;
+        (age <= timeout.as_secs()).then(|| plain.to_vec())
+    }
+}
+
+/// Keys of the process, for servers that name none.
+#[derive(Default)]
+struct OwnKeys {
+    current: Option<(TicketKey, SystemTime)>,
+    previous: Option<TicketKey>,
+}
+
+impl OwnKeys {
+    fn shared() -> &'static Mutex<OwnKeys> {
+        static KEYS: OnceLock<Mutex<OwnKeys>> = OnceLock::new();
+        KEYS.get_or_init(Mutex::default)
+    }
+
+    /// The key that seals now; a new one when the last has had its time.
+    fn current(&mut self) -> Option<&TicketKey> {
+        let now = SystemTime::now();
+        let in_time = |made: &SystemTime| {
+            now.duration_since(*made)
+                .is_ok_and(|age| age < KEY_LIFETIME)
+        };
+        if !self.current.as_ref().is_some_and(|(_, made)| in_time(made)) {
+            let fresh = TicketKey::random()?;
+            let replaced = self.current.replace((fresh, now));
+            self.previous = replaced.map(|(key, _)| key);
+        }
+        self.current.as_ref().map(|(key, _)| key)
+    }
+}
+
+/// Tickets of one server.
+pub struct Tickets {
+    /// `ssl_session_ticket_key`: the first seals, all open. Empty: keys of the process.
+    pub keys: Vec<TicketKey>,
+    /// Whose they are.
+    pub context: Context,
+    /// `ssl_session_timeout`.
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Tickets")
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        if let Some(first) = self.keys.first() {
+            return first.seal(&self.context, plain);
+        }
+        let mut own = OwnKeys::shared()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        own.current()?.seal(&self.context, plain)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let open = |key: &TicketKey| key.open(&self.context, ticket, self.timeout);
+        if !self.keys.is_empty() {
+            return self.keys.iter().find_map(open);
+        }
+        let own = OwnKeys::shared()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let current = own.current.as_ref().map(|(key, _)| key);
+        current.into_iter().chain(&own.previous).find_map(open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_cache_forgets_the_oldest() {
+        let cache = SessionCache::new(4 * (SESSION_OVERHEAD as u64 + 102));
+        for number in 0..6 {
+            assert!(cache.put(vec![number], vec![number; 100], HOUR));
+        }
+        assert_eq!(cache.get(&[0]), None);
+        assert_eq!(cache.get(&[5]), Some(vec![5; 100]));
+        assert_eq!(cache.take(&[5]), Some(vec![5; 100]));
+        assert_eq!(cache.take(&[5]), None);
+        assert!(!cache.put(vec![9], vec![0; 10_000], HOUR));
+        assert!(cache.put(vec![7], vec![1], Duration::ZERO));
+        assert_eq!(cache.get(&[7]), None);
+    }
+
+    #[test]
+    fn tickets_belong_to_their_key_and_server() {
+        for length in [48, 80] {
+            let content: Vec<u8> = (0..length).collect();
+            let tickets = |context: u8, keys| Tickets {
+                keys,
+                context: [context; 16],
+                timeout: HOUR,
+            };
+            let key = || TicketKey::from_file(&content).unwrap();
+            let mut other = content.clone();
+            other[20] ^= 1;
+            other[50 % usize::from(length)] ^= 1;
+            let other = || TicketKey::from_file(&other).unwrap();
+            let ticket = tickets(1, vec![key()]).encrypt(b"session").unwrap();
+            let open = |tickets: Tickets| tickets.decrypt(&ticket);
+            assert_eq!(
+                open(tickets(1, vec![other(), key()])),
+                Some(b"session".to_vec())
+            );
+            assert_eq!(open(tickets(2, vec![key()])), None);
+            assert_eq!(open(tickets(1, vec![other()])), None);
+            assert_eq!(tickets(1, vec![key()]).decrypt(&ticket[..20]), None);
+        }
+        assert!(TicketKey::from_file(&[0; 79]).is_none());
+    }
+
+    #[test]
+    fn keys_of_the_process() {
+        let tickets = |timeout| Tickets {
+            keys: Vec::new(),
+            context: [1; 16],
+            timeout,
+        };
+        let ticket = tickets(HOUR).encrypt(b"session").unwrap();
+        assert_eq!(tickets(HOUR).decrypt(&ticket), Some(b"session".to_vec()));
+    }
+}

@@ -1,0 +1,36 @@
+//! What a virtual server's TLS settings amount to.
+
+use std::sync::Arc;
+
+use rustls::sign::CertifiedKey;
+
+use crate::tls::certificates::{Resolver, Slot};
+use crate::tls::dynamic::Dynamic;
+use crate::tls::verify::ClientVerification;
+
+/// TLS as one virtual server wants it. Only servers with a certificate, or with
+/// `ssl_reject_handshake`, have one.
+pub struct ServerTls {
+    /// Certificates, versions, algorithms, sessions: as rustls takes them.
+    pub config: Arc<rustls::ServerConfig>,
+    /// How the certificates of clients are looked at; `None` where none is asked for.
+    pub clients: Option<Arc<ClientVerification>>,
+    /// Certificates that are named with variables; `None` where none is.
+    pub dynamic: Option<Dynamic>,
+    /// `ssl_reject_handshake`.
+    pub rejects: bool,
+    /// Whether there is any certificate.
+    pub has_certificate: bool,
+}
+
+impl ServerTls {
+    /// The same configuration with these certificates.
+    pub fn with_certificates(&self, certificates: Vec<Arc<CertifiedKey>>) -> rustls::ServerConfig {
+        let slots = certificates
+            .into_iter()
+            .map(|one| Arc::new(Slot::new(Some(one))));
+        let mut config = rustls::ServerConfig::clone(&self.config);
+        config.cert_resolver = Arc::new(Resolver(slots.collect()));
+        config
+    }
+}

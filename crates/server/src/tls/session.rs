@@ -1,0 +1,353 @@
+//! The TLS session of one connection: records in and out, with our buffers.
+//!
+//! rustls's interface without buffers of its own (`rustls::unbuffered`) is used, so that an idle
+//! connection holds keys and nothing else. Received records are opened where they lie; what is
+//! sent waits as it was pushed until the turn's sending, so that small pieces share a record.
+//!
+//! Not here: the choice of a configuration (`handshake.rs`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::Stream;
+use proto::tls::ClientHello;
+use rustls::pki_types::UnixTime;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+
+use crate::tls::server::ServerTls;
+use crate::tls::verify::Verdict;
+
+/// What a record adds to what it carries: header, nonce, type and tag, in bytes.
+const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
+
+/// Most bytes that are sealed in one piece, in several records.
+const SEALED_MAX: usize = 64 * 1024;
+
+/// Where what waits to be sealed is sealed without being asked for, in bytes.
+const WAITING_MAX: usize = 64 * 1024;
+
+/// Room for the alert that ends a connection.
+const ALERT_MAX: usize = 64;
+
+/// A session; see the module.
+pub struct Session {
+    /// The settings that the connection was accepted under. They stay its own over a reload.
+    pub server: Arc<ServerTls>,
+    /// The host that the client asked for, in lower case, if it led to a server.
+    pub server_name: Option<Bytes>,
+    /// What it has offered, where variables show that.
+    pub hello: Option<Box<ClientHello>>,
+    /// What is to be said of its certificate.
+    pub verdict: Cell<Verdict>,
+    /// Whether a request was received before the handshake had ended.
+    pub early: Cell<bool>,
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    tls: UnbufferedServerConnection,
+    /// Received bytes that are no whole record yet. Empty, and without memory, most of the time.
+    partial: Vec<u8>,
+    /// Opened and not yet taken.
+    received: VecDeque<Buffer>,
+    /// Waits to be sealed.
+    outgoing: VecDeque<Bytes>,
+    /// How many bytes that are.
+    waiting: usize,
+    /// The client has ended its side.
+    ended: bool,
+    /// Why the session cannot go on.
+    failure: Option<rustls::Error>,
+    /// We have said that nothing more follows.
+    closed: bool,
+}
+
+impl Session {
+    /// A session that begins under these settings.
+    ///
+    /// # Errors
+    /// rustls's, for a configuration that cannot work.
+    pub fn new(
+        server: &Arc<ServerTls>,
+        config: &Arc<rustls::ServerConfig>,
+        server_name: Option<Bytes>,
+        hello: Option<Box<ClientHello>>,
+    ) -> Result<Session, rustls::Error> {
+        Ok(Session {
+            server: Arc::clone(server),
+            server_name,
+            hello,
+            verdict: Cell::new(Verdict::Missing),
+            early: Cell::new(false),
+            inner: RefCell::new(Inner {
+                tls: UnbufferedServerConnection::new(Arc::clone(config))?,
+                partial: Vec::new(),
+                received: VecDeque::new(),
+                outgoing: VecDeque::new(),
+                waiting: 0,
+                ended: false,
+                failure: None,
+                closed: false,
+            }),
+        })
+    }
+
+    /// Looks at what rustls knows of the connection.
+    pub fn with<R>(&self, look: impl FnOnce(&UnbufferedServerConnection) -> R) -> R {
+        look(&self.inner.borrow().tls)
+    }
+
+    /// Looks at the client's certificate, once the handshake has ended.
+    pub fn look_at_client(&self) {
+        let Some(clients) = &self.server.clients else {
+            return;
+        };
+        let now = UnixTime::since_unix_epoch(engine::wall());
+        let verdict = self.with(|tls| clients.verdict(tls.peer_certificates(), now));
+        self.verdict.set(verdict);
+    }
+
+    /// Whether the handshake is still going on.
+    pub fn is_handshaking(&self) -> bool {
+        self.inner.borrow().tls.is_handshaking()
+    }
+
+    /// Whether something has been received and opened that nobody has taken.
+    pub fn has_received(&self) -> bool {
+        !self.inner.borrow().received.is_empty()
+    }
+
+    /// Why the session cannot go on.
+    pub fn failure(&self) -> Option<rustls::Error> {
+        self.inner.borrow().failure.clone()
+    }
+
+    /// What has been received, an empty buffer at the end, an error where the session failed;
+    /// `None`: more must come.
+    pub fn take_received(&self) -> Option<io::Result<Buffer>> {
+        let inner = &mut *self.inner.borrow_mut();
+        if let Some(buffer) = inner.received.pop_front() {
+            if inner.received.is_empty() {
+                inner.received = VecDeque::new();
+            }
+            return Some(Ok(buffer));
+        }
+        if inner.ended {
+            return Some(Ok(Buffer::empty()));
+        }
+        let failure = inner.failure.clone()?;
+        Some(Err(io::Error::new(io::ErrorKind::InvalidData, failure)))
+    }
+
+    /// Takes in what the socket has received; an empty buffer is its end. What that leads to
+    /// (alerts, tickets, the next messages of the handshake) is sent.
+    pub fn feed(&self, stream: &Stream, mut buffer: Buffer) {
+        let inner = &mut *self.inner.borrow_mut();
+        if buffer.is_empty() {
+            inner.ended = true;
+            return;
+        }
+        if inner.failure.is_some() {
+            return; // nothing that follows counts
+        }
+        if inner.partial.is_empty() {
+            let taken = inner.advance(stream, &mut buffer);
+            inner
+                .partial
+                .extend_from_slice(buffer.get(taken..).unwrap_or_default());
+        } else {
+            inner.partial.extend_from_slice(&buffer);
+            inner.advance_partial(stream);
+        }
+        stream.start_send();
+    }
+
+    /// Queues bytes for the client. They are sealed when the turn's sending starts, or when many
+    /// have come together.
+    pub fn push(&self, stream: &Stream, bytes: Bytes) {
+        let inner = &mut *self.inner.borrow_mut();
+        if bytes.is_empty() || inner.closed {
+            return;
+        }
+        inner.waiting += bytes.len();
+        inner.outgoing.push_back(bytes);
+        if inner.waiting >= WAITING_MAX {
+            inner.advance_partial(stream);
+        }
+    }
+
+    /// How many bytes wait to be sealed.
+    pub fn waiting(&self) -> usize {
+        self.inner.borrow().waiting
+    }
+
+    /// Seals what waits and gives it to the stream, which does not start to send yet.
+    pub fn seal(&self, stream: &Stream) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.waiting > 0 {
+            inner.advance_partial(stream);
+        }
+    }
+
+    /// Seals what waits, then says that nothing more follows.
+    pub fn close(&self, stream: &Stream) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.waiting > 0 {
+            inner.advance_partial(stream);
+        }
+        if std::mem::replace(&mut inner.closed, true) || inner.failure.is_some() {
+            return;
+        }
+        let Inner { tls, partial, .. } = inner;
+        if let Ok(ConnectionState::WriteTraffic(mut traffic)) =
+            tls.process_tls_records(partial).state
+        {
+            let mut alert = vec![0; ALERT_MAX];
+            if let Ok(length) = traffic.queue_close_notify(&mut alert) {
+                alert.truncate(length);
+                stream.push(Bytes::from(alert));
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Goes on with what has been received and was no whole record before.
+    fn advance_partial(&mut self, stream: &Stream) {
+        let mut partial = std::mem::take(&mut self.partial);
+        let taken = self.advance(stream, &mut partial);
+        if taken < partial.len() {
+            partial.drain(..taken);
+            self.partial = partial;
+        }
+    }
+
+    /// Lets rustls go as far as it can with these received bytes and seals what waits. How many
+    /// bytes have been used up is returned.
+    fn advance(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
+        let mut taken = 0;
+        loop {
+            let rest = incoming.get_mut(taken..).unwrap_or_default();
+            let UnbufferedStatus { mut discard, state } = self.tls.process_tls_records(rest);
+            let mut blocked = false;
+            match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        discard += record.discard;
+                        self.received.push_back(Buffer::copy_of(record.payload));
+                    }
+                }
+                Ok(ConnectionState::ReadEarlyData(mut traffic)) => {
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        discard += record.discard;
+                        self.received.push_back(Buffer::copy_of(record.payload));
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(encode)) => send_message(stream, encode),
+                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    let Inner {
+                        outgoing, waiting, ..
+                    } = self;
+                    blocked = true;
+                    // A sealed piece may call for new keys, which are then sent first.
+                    if let Err(EncryptError::EncryptExhausted) =
+                        seal(&mut traffic, outgoing, waiting, stream)
+                    {
+                        self.failure = Some(rustls::Error::EncryptError);
+                    }
+                }
+                Ok(ConnectionState::PeerClosed) => self.ended = true,
+                Ok(_) => blocked = true,
+                Err(error) => {
+                    self.failure = Some(error);
+                    self.send_alert(stream);
+                    return incoming.len();
+                }
+            }
+            taken += discard;
+            if blocked {
+                return taken;
+            }
+        }
+    }
+
+    /// Sends the alert that a failure has led to.
+    fn send_alert(&mut self, stream: &Stream) {
+        if let Ok(ConnectionState::EncodeTlsData(encode)) =
+            self.tls.process_tls_records(&mut []).state
+        {
+            send_message(stream, encode);
+        }
+    }
+}
+
+/// Sends a message that rustls has ready.
+fn send_message(stream: &Stream, mut encode: EncodeTlsData<'_, ServerConnectionData>) {
+    if let Err(EncodeError::InsufficientSize(needed)) = encode.encode(&mut []) {
+        let mut message = vec![0; needed.required_size];
+        if encode.encode(&mut message).is_ok() {
+            stream.push(Bytes::from(message));
+        }
+    }
+}
+
+/// Seals everything that waits, small pieces together.
+fn seal(
+    traffic: &mut WriteTraffic<'_, ServerConnectionData>,
+    outgoing: &mut VecDeque<Bytes>,
+    waiting: &mut usize,
+    stream: &Stream,
+) -> Result<(), EncryptError> {
+    while let Some(bytes) = next_piece(outgoing) {
+        *waiting = waiting.saturating_sub(bytes.len());
+        let mut records = vec![0; bytes.len() + RECORD_OVERHEAD];
+        let mut sealed = traffic.encrypt(&bytes, &mut records);
+        if let Err(EncryptError::InsufficientSize(needed)) = &sealed {
+            records.resize(needed.required_size, 0);
+            sealed = traffic.encrypt(&bytes, &mut records);
+        }
+        records.truncate(sealed?);
+        stream.push(Bytes::from(records));
+    }
+    // A queue that once was long keeps no memory for it.
+    *outgoing = VecDeque::new();
+    Ok(())
+}
+
+/// What is sealed next: a part of a long piece, or several short ones that fit a record.
+fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
+    let first = outgoing.front_mut()?;
+    if first.len() > SEALED_MAX {
+        return Some(first.split_to(SEALED_MAX));
+    }
+    let mut together = outgoing.pop_front()?;
+    let room = rustls_record_max();
+    if together.len() >= room || outgoing.is_empty() {
+        return Some(together);
+    }
+    let mut gathered = Vec::with_capacity(room);
+    loop {
+        gathered.extend_from_slice(&together);
+        let left = room - gathered.len();
+        match outgoing.front_mut() {
+            Some(_) if left == 0 => break,
+            Some(next) if next.len() > left => together = next.split_to(left),
+            Some(_) => together = outgoing.pop_front()?,
+            None => break,
+        }
+    }
+    Some(gathered.into())
+}
+
+/// Most bytes that one record carries (RFC 8446 section 5.1).
+const fn rustls_record_max() -> usize {
+    16 * 1024
+}

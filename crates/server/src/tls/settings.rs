@@ -1,0 +1,795 @@
+//! The `ssl_*` directives, and what they compile to for a server.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
+};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use sha2::{Digest, Sha256};
+use webpki::OwnedCertRevocationList;
+
+use crate::compile::{Compiler, Feature};
+use crate::text::Text;
+use crate::tls::certificates::{self, LoadError, Resolver, Slot};
+use crate::tls::dynamic::{Cache, CacheSettings, Dynamic};
+use crate::tls::resumption::{
+    self, BUILTIN_SESSIONS, Context, ServerSessions, SessionCache, TicketKey, Tickets,
+};
+use crate::tls::server::ServerTls;
+use crate::tls::verify::{ClientVerification, Mode, TakeAny};
+use crate::tls::{pem, provider, suites};
+use crate::zone::Refused;
+
+/// Most bytes of requests that come before the handshake has ended, as nginx has it.
+const EARLY_DATA_MAX: u32 = 16 * 1024;
+
+const HTTP_AND_SERVER: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+
+static CERTIFICATE: Setting<Vec<Word>> = Setting::new("ssl_certificate", &["file"], words)
+    .contexts(HTTP_AND_SERVER)
+    .inherit(Inherit::List)
+    .manual(
+        "A file with the server's certificate and the intermediate ones after it, in PEM. Written \
+         several times with keys of different kinds (RSA, ECDSA), each client gets one that it can \
+         check. The file is read at start and reload.",
+    );
+
+static CERTIFICATE_KEY: Setting<Vec<Word>> = Setting::new("ssl_certificate_key", &["file"], words)
+    .contexts(HTTP_AND_SERVER)
+    .inherit(Inherit::List)
+    .manual(
+        "A file with the private key of the certificate in the same place among several, in PEM: PKCS #1, \
+         SEC 1 or PKCS #8. One that is encrypted is opened by `ssl_password_file`.",
+    );
+
+static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
+    "ssl_certificate_cache",
+    &["off", "max=N [inactive=time] [valid=time]"],
+    certificate_cache,
+)
+.contexts(HTTP_AND_SERVER)
+.arity(Arity::between(1, 3))
+.default("off")
+.manual(
+    "Keeps certificates that are named with variables: so many, as long as they are used within `inactive` (10s), \
+     and loads them again after `valid` (60s).",
+);
+
+static PASSWORD_FILE: Setting<PathBuf> = Setting::new("ssl_password_file", &["file"], parse::path)
+    .contexts(HTTP_AND_SERVER)
+    .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
+
+static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new(
+    "ssl_protocols",
+    &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
+    protocols,
+)
+.contexts(HTTP_AND_SERVER)
+.arity(Arity::at_least(1))
+.default("TLSv1.2 TLSv1.3")
+.manual(
+    "The versions that clients may speak. Those before TLSv1.2 are broken and do not exist here: they are \
+     skipped with a warning, and an error only where nothing else is named.",
+);
+
+static CIPHERS: Setting<Vec<SupportedCipherSuite>> = Setting::new("ssl_ciphers", &["ciphers"], ciphers)
+    .contexts(HTTP_AND_SERVER)
+    .default("HIGH:!aNULL:!MD5")
+    .manual(
+        "Cipher suites of TLS 1.2 in OpenSSL's language. There are six here: ECDHE with ECDSA or RSA, and \
+         AES-128-GCM, AES-256-GCM or ChaCha20-Poly1305. Names of others are skipped with a warning.",
+    );
+
+static PREFER_SERVER_CIPHERS: Setting<bool> =
+    Setting::new("ssl_prefer_server_ciphers", &["on | off"], parse::flag)
+        .contexts(HTTP_AND_SERVER)
+        .arity(Arity::flag())
+        .default("off")
+        .manual("Lets the order of `ssl_ciphers` decide instead of the client's.");
+
+static ECDH_CURVE: Setting<Vec<&'static dyn rustls::crypto::SupportedKxGroup>> =
+    Setting::new("ssl_ecdh_curve", &["curve"], curves)
+        .contexts(HTTP_AND_SERVER)
+        .default("auto")
+        .manual(
+            "Groups for the key exchange, separated by colons, the preferred first: X25519MLKEM768, X25519, \
+             prime256v1, secp384r1. `auto` is these in this order. Others are skipped with a warning.",
+        );
+
+static BUFFER_SIZE: Setting<u64> = Setting::new("ssl_buffer_size", &["size"], parse::size)
+    .contexts(HTTP_AND_SERVER)
+    .default("16k")
+    .manual(
+        "Most bytes of a response in one record. A client can use a record only when all of it has come, \
+         so small ones show a page's beginning sooner, and large ones cost less.",
+    );
+
+static REJECT_HANDSHAKE: Setting<bool> =
+    Setting::new("ssl_reject_handshake", &["on | off"], parse::flag)
+        .contexts(HTTP_AND_SERVER)
+        .arity(Arity::flag())
+        .default("off")
+        .manual(
+            "Refuses every handshake with the server, so that unknown names get no certificate.",
+        );
+
+static VERIFY_CLIENT: Setting<Option<Mode>> = Setting::new(
+    "ssl_verify_client",
+    &["on | off | optional | optional_no_ca"],
+    |setter| {
+        let modes = [
+            ("off", None),
+            ("on", Some(Mode::Required)),
+            ("optional", Some(Mode::Optional)),
+            ("optional_no_ca", Some(Mode::OptionalNoCa)),
+        ];
+        parse::enumeration(setter, &modes)
+    },
+)
+.contexts(HTTP_AND_SERVER)
+.default("off")
+.manual(
+    "Asks clients for a certificate. With `on` requests without one that holds get an error page (496, 495), \
+     with `optional` those with one that does not hold. `optional_no_ca` leaves it to others who has signed it.",
+);
+
+static VERIFY_DEPTH: Setting<u64> = Setting::new("ssl_verify_depth", &["number"], parse::number)
+    .contexts(HTTP_AND_SERVER)
+    .default("1")
+    .manual("How many certificates may stand between a client's and one that is trusted.");
+
+static CLIENT_CERTIFICATE: Setting<Word> = Setting::new("ssl_client_certificate", &["file"], word)
+    .contexts(HTTP_AND_SERVER)
+    .manual(
+        "Certificates of authorities that sign those of clients, in PEM. Clients are told their names.",
+    );
+
+static TRUSTED_CERTIFICATE: Setting<Word> =
+    Setting::new("ssl_trusted_certificate", &["file"], word)
+        .contexts(HTTP_AND_SERVER)
+        .manual("More such certificates, of which clients are told nothing.");
+
+static CRL: Setting<Word> = Setting::new("ssl_crl", &["file"], word)
+    .contexts(HTTP_AND_SERVER)
+    .manual(
+        "Lists of revoked certificates, in PEM: one of every authority that a client's certificate leads to.",
+    );
+
+static SESSION_CACHE: Setting<Caches> = Setting::new(
+    "ssl_session_cache",
+    &["off | none | [builtin[:size]] [shared:name:size]"],
+    session_cache,
+)
+.contexts(HTTP_AND_SERVER)
+.arity(Arity::between(1, 2))
+.default("none")
+.manual(
+    "Where sessions are kept so that clients can go on with them. `shared` is memory of this size in bytes that \
+     all servers and threads which give the name share, and that outlives reloads; `builtin` is one of the \
+     server's own for this many sessions, 20480 if not said. `off` and `none` keep none; tickets need none.",
+);
+
+static SESSION_TIMEOUT: Setting<Duration> =
+    Setting::new("ssl_session_timeout", &["time"], parse::seconds)
+        .contexts(HTTP_AND_SERVER)
+        .default("5m")
+        .manual("How long a client can go on with a session, in the cache or by a ticket.");
+
+static SESSION_TICKETS: Setting<bool> =
+    Setting::new("ssl_session_tickets", &["on | off"], parse::flag)
+        .contexts(HTTP_AND_SERVER)
+        .arity(Arity::flag())
+        .default("on")
+        .manual("Whether clients keep their sessions themselves, sealed.");
+
+static SESSION_TICKET_KEY: Setting<Vec<Word>> =
+    Setting::new("ssl_session_ticket_key", &["file"], words)
+        .contexts(HTTP_AND_SERVER)
+        .inherit(Inherit::List)
+        .manual(
+            "A file of 80 or 48 random bytes that seals tickets; written several times, the first seals and all \
+             open. Without it keys are made, changed every day and kept over reloads.",
+        );
+
+static EARLY_DATA: Setting<bool> = Setting::new("ssl_early_data", &["on | off"], parse::flag)
+    .contexts(HTTP_AND_SERVER)
+    .arity(Arity::flag())
+    .default("off")
+    .manual(
+        "Takes requests that come with the first bytes of a resumed session (TLS 1.3). Who records them can send \
+         them again, so pass `$ssl_early_data` on where that matters. Sessions are then kept in a cache and \
+         not in tickets, so that each is used once.",
+    );
+
+static STAPLING: Setting<bool> = Setting::new("ssl_stapling", &["on | off"], parse::flag)
+    .contexts(HTTP_AND_SERVER)
+    .arity(Arity::flag())
+    .default("off")
+    .manual("Sends the response of `ssl_stapling_file` with the certificate.");
+
+static STAPLING_FILE: Setting<Word> = Setting::new("ssl_stapling_file", &["file"], word)
+    .contexts(HTTP_AND_SERVER)
+    .manual(
+        "A response about the server's certificate (OCSP), in DER, as `openssl ocsp` fetches it.",
+    );
+
+static STAPLING_RESPONDER: Setting<()> =
+    Setting::new("ssl_stapling_responder", &["url"], parse::nothing)
+        .contexts(HTTP_AND_SERVER)
+        .no_effect("responses are not fetched: `ssl_stapling_file` has them")
+        .manual("Names who answers questions about certificates.");
+
+static STAPLING_VERIFY: Setting<()> =
+    Setting::new("ssl_stapling_verify", &["on | off"], |setter| {
+        parse::flag(setter).map(drop)
+    })
+    .contexts(HTTP_AND_SERVER)
+    .arity(Arity::flag())
+    .no_effect("clients check what they are sent")
+    .manual("Makes nginx check responses about its certificates.");
+
+static DHPARAM: Setting<()> = Setting::new("ssl_dhparam", &["file"], parse::nothing)
+    .contexts(HTTP_AND_SERVER)
+    .no_effect("there are no ciphers with DHE")
+    .manual("Names a file with parameters for ciphers with DHE.");
+
+static CONF_COMMAND: Setting<Option<Vec<SupportedCipherSuite>>> =
+    Setting::new("ssl_conf_command", &["name value"], conf_commands)
+        .contexts(HTTP_AND_SERVER)
+        .arity(Arity::exactly(2))
+        .inherit(Inherit::List)
+        .manual(
+            "A command of OpenSSL's configuration. `Ciphersuites` names the suites of TLS 1.3, best first; others \
+             are skipped with a warning.",
+        );
+
+/// What `ssl_session_cache` says.
+#[derive(Clone, Debug, Default)]
+struct Caches {
+    /// `builtin`: for so many sessions.
+    builtin: Option<u64>,
+    /// `shared`: name and size.
+    shared: Option<(String, u64)>,
+}
+
+/// What the `ssl_*` directives of a scope come to.
+pub struct TlsSettings {
+    /// TLS as the server wants it; `None` where nothing is there to shake hands with.
+    pub server: Option<Arc<ServerTls>>,
+}
+
+/// Certificates that have been read, by the files of chain and key and the passwords: servers share them.
+pub type Loaded = Map<(Box<[u8]>, Box<[u8]>, Option<PathBuf>), Arc<CertifiedKey>>;
+
+impl Feature for TlsSettings {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &CERTIFICATE,
+        &CERTIFICATE_KEY,
+        &CERTIFICATE_CACHE,
+        &PASSWORD_FILE,
+        &PROTOCOLS,
+        &CIPHERS,
+        &PREFER_SERVER_CIPHERS,
+        &ECDH_CURVE,
+        &BUFFER_SIZE,
+        &REJECT_HANDSHAKE,
+        &VERIFY_CLIENT,
+        &VERIFY_DEPTH,
+        &CLIENT_CERTIFICATE,
+        &TRUSTED_CERTIFICATE,
+        &CRL,
+        &SESSION_CACHE,
+        &SESSION_TIMEOUT,
+        &SESSION_TICKETS,
+        &SESSION_TICKET_KEY,
+        &EARLY_DATA,
+        &STAPLING,
+        &STAPLING_FILE,
+        &STAPLING_RESPONDER,
+        &STAPLING_VERIFY,
+        &DHPARAM,
+        &CONF_COMMAND,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TlsSettings, Fault> {
+        let certificates = scope.written(&CERTIFICATE)?.unwrap_or_default();
+        let keys = scope.written(&CERTIFICATE_KEY)?.unwrap_or_default();
+        let rejects = scope.get(&REJECT_HANDSHAKE)?;
+        if let Some(last) = certificates.last()
+            && keys.len() < certificates.len()
+        {
+            let text = last.text();
+            return Err(Fault::new(format!(
+                "no \"ssl_certificate_key\" is defined for certificate \"{text}\""
+            )));
+        }
+        if certificates.is_empty() && !rejects {
+            return Ok(TlsSettings { server: None });
+        }
+        let passwords = scope.written(&PASSWORD_FILE)?;
+        let stapled = stapled(compiler, scope)?;
+        let clients = clients(compiler, scope)?.map(Arc::new);
+        let mut context = Sha256::new();
+        let dynamic = dynamic(compiler, scope, &certificates, &keys)?;
+        let mut slots = Vec::with_capacity(certificates.len());
+        for (certificate, key) in certificates.iter().zip(&keys) {
+            context.update(&certificate.bytes);
+            if dynamic.is_some() {
+                continue;
+            }
+            let mut certified = load(compiler, certificate, key, passwords.as_ref())?;
+            context.update(certified.cert.first().map_or(&[][..], |first| first));
+            if stapled.is_some() {
+                let mut with_response = CertifiedKey::clone(&certified);
+                with_response.ocsp.clone_from(&stapled);
+                certified = Arc::new(with_response);
+            }
+            slots.push(Arc::new(Slot::new(Some(certified))));
+        }
+        let has_certificate = !certificates.is_empty();
+        if let Some(clients) = &clients {
+            clients.identify(&mut context);
+        }
+        let mut config = config(scope, Resolver(slots), clients.as_ref())?;
+        remember_sessions(compiler, scope, context, &mut config)?;
+        Ok(TlsSettings {
+            server: Some(Arc::new(ServerTls {
+                config: Arc::new(config),
+                clients,
+                dynamic,
+                rejects,
+                has_certificate,
+            })),
+        })
+    }
+}
+
+/// The certificates of a server, if any of them is named with variables.
+fn dynamic(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    certificates: &[Word],
+    keys: &[Word],
+) -> Result<Option<Dynamic>, Fault> {
+    let mut pairs = Vec::with_capacity(certificates.len());
+    for (certificate, key) in certificates.iter().zip(keys) {
+        let text = |word: &Word| Ok(compiler.text(&Template::parse(word)?));
+        pairs.push((text(certificate)?, text(key)?));
+    }
+    let is_literal = |(certificate, key): &(Text, Text)| {
+        certificate.literal().is_some() && key.literal().is_some()
+    };
+    if pairs.iter().all(is_literal) {
+        return Ok(None);
+    }
+    let passwords = match scope.written(&PASSWORD_FILE)? {
+        Some(path) => read_passwords(compiler, &path)?,
+        None => Vec::new(),
+    };
+    Ok(Some(Dynamic {
+        pairs,
+        passwords,
+        prefix: compiler.conf_prefix.clone(),
+        cache: scope.get(&CERTIFICATE_CACHE)?.map(Cache::new),
+    }))
+}
+
+/// rustls's configuration of a server.
+fn config(
+    scope: ScopeRef<'_>,
+    resolver: Resolver,
+    clients: Option<&Arc<ClientVerification>>,
+) -> Result<ServerConfig, Fault> {
+    let commanded = scope.written(&CONF_COMMAND)?.flatten();
+    let mut cipher_suites = commanded.unwrap_or_else(suites::all_of_tls13);
+    cipher_suites.extend(scope.get(&CIPHERS)?);
+    let provider = CryptoProvider {
+        cipher_suites,
+        kx_groups: scope.get(&ECDH_CURVE)?,
+        ..CryptoProvider::clone(provider())
+    };
+    let versions = scope.get(&PROTOCOLS)?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&versions)
+        .map_err(|error| Fault::new(format!("SSL_CTX_new() failed: {error}")))?;
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(Arc::new(TakeAny(Arc::clone(clients)))),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(resolver));
+    config.ignore_client_order = scope.get(&PREFER_SERVER_CIPHERS)?;
+    config.alpn_protocols = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"]
+        .map(<[u8]>::to_vec)
+        .into();
+    config.max_fragment_size = Some(fragment_size(scope.get(&BUFFER_SIZE)?));
+    Ok(config)
+}
+
+/// How sessions go on: `ssl_session_cache` and its family, `ssl_early_data`.
+fn remember_sessions(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    context: Sha256,
+    config: &mut ServerConfig,
+) -> Result<(), Fault> {
+    let timeout = scope.get(&SESSION_TIMEOUT)?;
+    let early_data = scope.get(&EARLY_DATA)?;
+    let digest = context.finalize();
+    let context: Context = *digest.first_chunk().unwrap_or(&[0; 16]);
+    let caches = scope.get(&SESSION_CACHE)?;
+    let cache = match (&caches.shared, caches.builtin) {
+        (Some((name, size)), _) => {
+            let declared = compiler.zones.borrow_mut().declare(name, *size, ());
+            match declared {
+                Ok(zone) | Err(Refused::Declared(zone)) => resumption::Cache::Zone(zone),
+                Err(Refused::Conflict(text)) => return Err(Fault::new(text)),
+            }
+        }
+        (None, Some(sessions)) => {
+            resumption::Cache::Own(Arc::new(SessionCache::for_sessions(sessions)))
+        }
+        (None, None) if early_data => {
+            resumption::Cache::Own(Arc::new(SessionCache::for_sessions(BUILTIN_SESSIONS)))
+        }
+        (None, None) => resumption::Cache::None,
+    };
+    config.session_storage = Arc::new(ServerSessions {
+        cache,
+        context,
+        timeout,
+    });
+    let mut keys = Vec::new();
+    for word in scope.written(&SESSION_TICKET_KEY)?.unwrap_or_default() {
+        let path = compiler.conf_prefix.join(word.path());
+        let content = compiler.files.read(&path).map_err(|error| {
+            let cause = crate::log::Errno(&error);
+            Fault::new(format!("open() \"{}\" failed {cause}", path.display()))
+        })?;
+        keys.push(
+            TicketKey::from_file(&content).ok_or_else(|| {
+                Fault::new(format!("\"{}\" must be 48 or 80 bytes", path.display()))
+            })?,
+        );
+    }
+    if early_data {
+        config.max_early_data_size = EARLY_DATA_MAX;
+    } else if scope.get(&SESSION_TICKETS)? {
+        config.ticketer = Arc::new(Tickets {
+            keys,
+            context,
+            timeout,
+        });
+    }
+    Ok(())
+}
+
+/// How the certificates of clients are looked at, if any is asked for.
+fn clients(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+) -> Result<Option<ClientVerification>, Fault> {
+    let load = |setting: &Setting<Word>| match scope.written(setting)? {
+        Some(word) => authorities(compiler, &word),
+        None => Ok(Vec::new()),
+    };
+    // They are read in any case, so that a mistake shows.
+    let (told, others) = (load(&CLIENT_CERTIFICATE)?, load(&TRUSTED_CERTIFICATE)?);
+    let revoked = match scope.written(&CRL)? {
+        Some(word) => revocation_lists(compiler, &word)?,
+        None => Vec::new(),
+    };
+    let Some(mode) = scope.get(&VERIFY_CLIENT)? else {
+        return Ok(None);
+    };
+    if mode != Mode::OptionalNoCa && told.is_empty() && others.is_empty() {
+        return Err(Fault::new(
+            "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
+        ));
+    }
+    let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
+    Ok(Some(ClientVerification::new(
+        mode, depth, told, others, revoked,
+    )))
+}
+
+fn authorities(
+    compiler: &Compiler<'_>,
+    word: &Word,
+) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let path = compiler.conf_prefix.join(word.path());
+    let failed = |why: &dyn std::fmt::Display| {
+        let path = path.display();
+        Fault::new(format!(
+            "SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {why})"
+        ))
+    };
+    let content = compiler.files.read(&path);
+    let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
+    pem::certificates(&content).map_err(|error| failed(&error))
+}
+
+fn revocation_lists(
+    compiler: &Compiler<'_>,
+    word: &Word,
+) -> Result<Vec<OwnedCertRevocationList>, Fault> {
+    let path = compiler.conf_prefix.join(word.path());
+    let failed = |why: &dyn std::fmt::Display| {
+        let path = path.display();
+        Fault::new(format!(
+            "X509_LOOKUP_load_file(\"{path}\") failed (SSL: {why})"
+        ))
+    };
+    let content = compiler.files.read(&path);
+    let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
+    let lists = pem::revocation_lists(&content).map_err(|error| failed(&error))?;
+    let parse = |list: &rustls::pki_types::CertificateRevocationListDer<'_>| {
+        OwnedCertRevocationList::from_der(list).map_err(|error| failed(&error))
+    };
+    lists.iter().map(parse).collect()
+}
+
+/// The response about the certificate that is sent with it.
+fn stapled(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Vec<u8>>, Fault> {
+    if !scope.get(&STAPLING)? {
+        return Ok(None);
+    }
+    let Some(word) = scope.written(&STAPLING_FILE)? else {
+        compiler.diagnose(conf::Diagnostic::warn(
+            "\"ssl_stapling\" ignored, no \"ssl_stapling_file\": responses are not fetched",
+            None,
+        ));
+        return Ok(None);
+    };
+    let path = compiler.conf_prefix.join(word.path());
+    let read = compiler.files.read(&path);
+    read.map(Some).map_err(|error| {
+        let cause = crate::log::Errno(&error);
+        Fault::new(format!(
+            "BIO_new_file(\"{}\") failed (SSL: {cause})",
+            path.display()
+        ))
+    })
+}
+
+/// Most bytes of a record with its header, within what records may have.
+fn fragment_size(buffer_size: u64) -> usize {
+    const HEADER: usize = 5;
+    usize::try_from(buffer_size)
+        .unwrap_or(usize::MAX)
+        .clamp(512, 16 * 1024)
+        + HEADER
+}
+
+/// A certificate with its key, read once whoever names the same files.
+fn load(
+    compiler: &Compiler<'_>,
+    certificate: &Word,
+    key: &Word,
+    passwords: Option<&PathBuf>,
+) -> Result<Arc<CertifiedKey>, Fault> {
+    let identity = (
+        certificate.bytes.clone(),
+        key.bytes.clone(),
+        passwords.cloned(),
+    );
+    if let Some(known) = compiler.certificates.borrow().get(&identity) {
+        return Ok(Arc::clone(known));
+    }
+    let passwords = match passwords {
+        Some(path) => read_passwords(compiler, path)?,
+        None => Vec::new(),
+    };
+    let chain_pem = read(compiler, certificate, "certificate")?;
+    let key_pem = read(compiler, key, "certificate key")?;
+    let certified = certificates::certified_key(&chain_pem, &key_pem, &passwords)
+        .map_err(|error| unusable(compiler, certificate, key, &error))?;
+    let mut known = compiler.certificates.borrow_mut();
+    known.insert(identity, Arc::clone(&certified));
+    Ok(certified)
+}
+
+fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
+    if let Some(data) = word.bytes.strip_prefix(b"data:") {
+        return Ok(data.to_vec());
+    }
+    let path = compiler.conf_prefix.join(word.path());
+    compiler.files.read(&path).map_err(|error| {
+        let path = path.display();
+        let cause = crate::log::Errno(&error);
+        Fault::new(format!(
+            "cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {cause})"
+        ))
+    })
+}
+
+/// nginx's texts, with our reason in the place of OpenSSL's.
+fn unusable(compiler: &Compiler<'_>, certificate: &Word, key: &Word, error: &LoadError) -> Fault {
+    let shown = |word: &Word| match word.bytes.starts_with(b"data:") {
+        true => "data:...".to_owned(),
+        false => compiler.conf_prefix.join(word.path()).display().to_string(),
+    };
+    let (certificate, key) = (shown(certificate), shown(key));
+    Fault::new(match error {
+        LoadError::Certificate(_) => format!(
+            "cannot load certificate \"{certificate}\": PEM_read_bio_X509_AUX() failed (SSL: {error})"
+        ),
+        LoadError::Key(_) | LoadError::UnusableKey(_) => format!(
+            "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed (SSL: {error})"
+        ),
+        LoadError::Mismatch => {
+            format!("SSL_CTX_use_PrivateKey(\"{key}\") failed (SSL: {error})")
+        }
+    })
+}
+
+/// Passwords, one a line.
+fn read_passwords(compiler: &Compiler<'_>, path: &PathBuf) -> Result<Vec<Bytes>, Fault> {
+    let path = compiler.conf_prefix.join(path);
+    let text = compiler.files.read(&path).map_err(|error| {
+        let cause = crate::log::Errno(&error);
+        Fault::new(format!("open() \"{}\" failed {cause}", path.display()))
+    })?;
+    let lines = text.split(|byte| *byte == b'\n');
+    let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    Ok(lines
+        .filter(|line| !line.is_empty())
+        .map(Bytes::copy_from_slice)
+        .collect())
+}
+
+/// The first argument of every line.
+fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
+    let lines = setter.lines().iter();
+    Ok(lines.map(|line| line.argument(0).clone()).collect())
+}
+
+fn certificate_cache(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Fault> {
+    let mut settings = CacheSettings {
+        max: 0,
+        inactive: Duration::from_secs(10),
+        valid: Duration::from_secs(60),
+    };
+    for word in setter.args() {
+        let text = word.text();
+        let invalid = || Fault::at(word, format!("invalid parameter \"{text}\""));
+        let time = |text: &str| parse::seconds_text(text).map(Duration::from_secs);
+        match text.split_once('=') {
+            Some(("max", max)) => {
+                let max = max.parse().ok().filter(|max| *max > 0);
+                settings.max = max.ok_or_else(invalid)?;
+            }
+            Some(("inactive", value)) => settings.inactive = time(value).ok_or_else(invalid)?,
+            Some(("valid", value)) => settings.valid = time(value).ok_or_else(invalid)?,
+            None if text == "off" => return Ok(None),
+            _ => return Err(invalid()),
+        }
+    }
+    match settings.max {
+        0 => Err(Fault::new(
+            "\"ssl_certificate_cache\" must have the \"max\" parameter",
+        )),
+        _ => Ok(Some(settings)),
+    }
+}
+
+fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
+    setter.word().cloned()
+}
+
+fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
+    let mut caches = Caches::default();
+    for word in setter.args() {
+        let text = word.text();
+        let invalid = || Fault::at(word, format!("invalid session cache \"{text}\""));
+        match &*text {
+            "off" | "none" => {}
+            "builtin" => caches.builtin = Some(BUILTIN_SESSIONS),
+            text => {
+                if let Some(count) = text.strip_prefix("builtin:") {
+                    caches.builtin = Some(count.parse().map_err(|_| invalid())?);
+                    continue;
+                }
+                let shared = text.strip_prefix("shared:").ok_or_else(invalid)?;
+                let (name, size) = shared.split_once(':').ok_or_else(invalid)?;
+                let size = parse::size_text(size).filter(|_| !name.is_empty());
+                let size = size.ok_or_else(invalid)?;
+                if size < crate::zone::SIZE_MIN {
+                    let message = format!("session cache \"{text}\" is too small");
+                    return Err(Fault::at(word, message));
+                }
+                caches.shared = Some((name.to_owned(), size));
+            }
+        }
+    }
+    Ok(caches)
+}
+
+fn conf_commands(setter: &Setter<'_>) -> Result<Option<Vec<SupportedCipherSuite>>, Fault> {
+    let mut found = None;
+    for line in setter.lines() {
+        let (name, value) = (line.argument(0), line.argument(1));
+        if name.bytes.eq_ignore_ascii_case(b"Ciphersuites") {
+            let chosen = suites::ciphers_of_tls13(&value.text());
+            skip(setter, value, &chosen.found, &chosen.missing)?;
+            found = Some(chosen.found);
+        } else {
+            let text = name.text();
+            setter.warn(
+                name,
+                format!("\"ssl_conf_command {text}\" has no effect here"),
+            );
+        }
+    }
+    Ok(found)
+}
+
+fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
+    let mut versions = Vec::new();
+    let mut missing = Vec::new();
+    for word in setter.args() {
+        let version = match &*word.bytes.to_ascii_lowercase() {
+            b"tlsv1.2" => &TLS12,
+            b"tlsv1.3" => &TLS13,
+            b"sslv2" | b"sslv3" | b"tlsv1" | b"tlsv1.1" => {
+                missing.push(word.text().into_owned());
+                continue;
+            }
+            _ => {
+                let text = format!("invalid value \"{}\"", word.text());
+                return Err(Fault::at(word, text));
+            }
+        };
+        if versions.contains(&version) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        } else {
+            versions.push(version);
+        }
+    }
+    skip(setter, setter.word()?, &versions, &missing)?;
+    Ok(versions)
+}
+
+fn ciphers(setter: &Setter<'_>) -> Result<Vec<SupportedCipherSuite>, Fault> {
+    let word = setter.word()?;
+    let chosen = suites::ciphers(&word.text());
+    skip(setter, word, &chosen.found, &chosen.missing)?;
+    Ok(chosen.found)
+}
+
+fn curves(
+    setter: &Setter<'_>,
+) -> Result<Vec<&'static dyn rustls::crypto::SupportedKxGroup>, Fault> {
+    let word = setter.word()?;
+    let chosen = suites::groups(&word.text());
+    skip(setter, word, &chosen.found, &chosen.missing)?;
+    Ok(chosen.found)
+}
+
+/// Warns of what a list names and we do not have; an error where nothing remains.
+fn skip<T>(setter: &Setter<'_>, word: &Word, found: &[T], missing: &[String]) -> Result<(), Fault> {
+    let (name, missing) = (setter.name(), missing.join(", "));
+    if found.is_empty() {
+        return Err(Fault::at(
+            word,
+            format!("nothing of what \"{name}\" names is supported: {missing}"),
+        ));
+    }
+    if !missing.is_empty() {
+        setter.warn(
+            word,
+            format!("\"{name}\": not supported here, skipped: {missing}"),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! `$ssl_*`: what was agreed upon with a client, what it has offered, and who it is.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#variables>. Not found on connections in
+//! the clear. `$ssl_session_id`, `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls
+//! does not tell.
+
+use std::fmt::Write;
+
+use proto::base64;
+use proto::tls::ClientHello;
+use rustls::pki_types::CertificateDer;
+use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion};
+use sha1::{Digest, Sha1};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+
+use crate::http::request::Request;
+use crate::tls::names;
+use crate::tls::session::Session;
+use crate::tls::verify::Verdict;
+use crate::tls::{ja4, suites};
+use crate::variables::Evaluate;
+
+/// The variables that show what the client has offered. Only where one is named is that kept.
+pub const OF_HELLO: [&str; 4] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs", "ssl_ja4"];
+
+/// The variable of a name.
+pub fn find(name: &str) -> Option<Evaluate> {
+    Some(match name {
+        "ssl_protocol" => |request, out| with(request, out, protocol),
+        "ssl_cipher" => |request, out| with(request, out, cipher),
+        "ssl_ciphers" => |request, out| with_hello(request, out, ciphers),
+        "ssl_curve" => |request, out| with(request, out, curve),
+        "ssl_curves" => |request, out| with_hello(request, out, curves),
+        "ssl_sigalgs" => |request, out| with_hello(request, out, signature_algorithms),
+        "ssl_ja4" => |request, out| with_hello(request, out, ja4::append),
+        "ssl_session_reused" => |request, out| with(request, out, reused),
+        "ssl_session_id" | "ssl_sigalg" | "ssl_client_sigalg" => |_, _| false,
+        "ssl_early_data" => |request, out| with(request, out, early_data),
+        "ssl_server_name" => server_name,
+        "ssl_alpn_protocol" => |request, out| with(request, out, alpn_protocol),
+        "ssl_client_verify" => |request, out| with(request, out, client_verify),
+        "ssl_client_cert" => |request, out| of_client(request, out, pem_with_tabs),
+        "ssl_client_raw_cert" => |request, out| of_client(request, out, pem),
+        "ssl_client_escaped_cert" => |request, out| of_client(request, out, escaped_pem),
+        "ssl_client_fingerprint" => |request, out| of_client(request, out, fingerprint),
+        "ssl_client_s_dn" => |request, out| {
+            of_parsed(request, out, |parsed, out| {
+                names::append_rfc2253(parsed.tbs_certificate().subject(), out);
+            })
+        },
+        "ssl_client_i_dn" => |request, out| {
+            of_parsed(request, out, |parsed, out| {
+                names::append_rfc2253(parsed.tbs_certificate().issuer(), out);
+            })
+        },
+        "ssl_client_s_dn_legacy" => |request, out| {
+            of_parsed(request, out, |parsed, out| {
+                names::append_legacy(parsed.tbs_certificate().subject(), out);
+            })
+        },
+        "ssl_client_i_dn_legacy" => |request, out| {
+            of_parsed(request, out, |parsed, out| {
+                names::append_legacy(parsed.tbs_certificate().issuer(), out);
+            })
+        },
+        "ssl_client_serial" => |request, out| of_parsed(request, out, serial),
+        "ssl_client_v_start" => |request, out| {
+            of_parsed(request, out, |parsed, out| {
+                let start = parsed.tbs_certificate().validity().not_before;
+                append_time(start.to_unix_duration().as_secs(), out);
+            })
+        },
+        "ssl_client_v_end" => {
+            |request, out| of_parsed(request, out, |parsed, out| append_time(end_of(parsed), out))
+        }
+        "ssl_client_v_remain" => |request, out| of_parsed(request, out, days_left),
+        _ => return None,
+    })
+}
+
+/// A value of the session; not found where it is empty, or there is no session.
+fn with(request: &Request, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
+    let before = out.len();
+    if let Some(session) = request.connection.stream.session() {
+        append(session, out);
+    }
+    out.len() > before
+}
+
+fn with_hello(
+    request: &Request,
+    out: &mut Vec<u8>,
+    append: fn(&ClientHello, &mut Vec<u8>),
+) -> bool {
+    let before = out.len();
+    let session = request.connection.stream.session();
+    if let Some(hello) = session.and_then(|session| session.hello.as_deref()) {
+        append(hello, out);
+    }
+    out.len() > before
+}
+
+/// A value of the client's certificate.
+fn of_client(request: &Request, out: &mut Vec<u8>, append: fn(&[u8], &mut Vec<u8>)) -> bool {
+    let before = out.len();
+    if let Some(session) = request.connection.stream.session() {
+        session.with(|tls| {
+            let chain = tls.peer_certificates();
+            if let Some(first) = chain.and_then(<[CertificateDer<'_>]>::first) {
+                append(first, out);
+            }
+        });
+    }
+    out.len() > before
+}
+
+/// A value of what is in the client's certificate.
+fn of_parsed(request: &Request, out: &mut Vec<u8>, append: fn(&Certificate, &mut Vec<u8>)) -> bool {
+    let mut bytes = Vec::new();
+    if !of_client(request, &mut bytes, |bytes, out| {
+        out.extend_from_slice(bytes)
+    }) {
+        return false;
+    }
+    let before = out.len();
+    if let Ok(parsed) = Certificate::from_der(&bytes) {
+        append(&parsed, out);
+    }
+    out.len() > before
+}
+
+fn protocol(session: &Session, out: &mut Vec<u8>) {
+    let version = session.with(|tls| tls.protocol_version());
+    out.extend_from_slice(match version {
+        Some(ProtocolVersion::TLSv1_2) => b"TLSv1.2",
+        Some(ProtocolVersion::TLSv1_3) => b"TLSv1.3",
+        _ => b"",
+    });
+}
+
+fn cipher(session: &Session, out: &mut Vec<u8>) {
+    let suite = session.with(|tls| tls.negotiated_cipher_suite());
+    let name = suite.and_then(|suite| suites::cipher_name(suite.suite()));
+    out.extend_from_slice(name.unwrap_or_default().as_bytes());
+}
+
+fn curve(session: &Session, out: &mut Vec<u8>) {
+    let group = session.with(|tls| tls.negotiated_key_exchange_group());
+    if let Some(group) = group {
+        append_group(group.name().into(), out);
+    }
+}
+
+fn reused(session: &Session, out: &mut Vec<u8>) {
+    let kind = session.with(|tls| tls.handshake_kind());
+    out.push(match kind {
+        Some(HandshakeKind::Resumed) => b'r',
+        _ => b'.',
+    });
+}
+
+fn early_data(session: &Session, out: &mut Vec<u8>) {
+    if session.early.get() && session.is_handshaking() {
+        out.push(b'1');
+    }
+}
+
+fn server_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let name = request.connection.stream.asked_name();
+    out.extend_from_slice(name.unwrap_or_default());
+    name.is_some()
+}
+
+fn alpn_protocol(session: &Session, out: &mut Vec<u8>) {
+    session.with(|tls| {
+        let protocol = tls.alpn_protocol();
+        out.extend_from_slice(protocol.unwrap_or_default());
+    });
+}
+
+fn client_verify(session: &Session, out: &mut Vec<u8>) {
+    match session.verdict.get() {
+        Verdict::Missing => out.extend_from_slice(b"NONE"),
+        Verdict::Good => out.extend_from_slice(b"SUCCESS"),
+        Verdict::Bad(reason) => {
+            out.extend_from_slice(b"FAILED:");
+            out.extend_from_slice(reason.1.as_bytes());
+        }
+    }
+}
+
+fn ciphers(hello: &ClientHello, out: &mut Vec<u8>) {
+    append_list(
+        hello.ciphers(),
+        out,
+        |number, out| match suites::cipher_name(CipherSuite::from(number)) {
+            Some(name) => out.extend_from_slice(name.as_bytes()),
+            None => append_number(number, out),
+        },
+    );
+}
+
+fn curves(hello: &ClientHello, out: &mut Vec<u8>) {
+    append_list(hello.groups(), out, append_group);
+}
+
+fn signature_algorithms(hello: &ClientHello, out: &mut Vec<u8>) {
+    append_list(
+        hello.signature_algorithms(),
+        out,
+        |number, out| match signature_name(number) {
+            Some(name) => out.extend_from_slice(name.as_bytes()),
+            None => append_number(number, out),
+        },
+    );
+}
+
+fn append_list(
+    numbers: impl Iterator<Item = u16>,
+    out: &mut Vec<u8>,
+    append: fn(u16, &mut Vec<u8>),
+) {
+    for (at, number) in numbers.enumerate() {
+        if at > 0 {
+            out.push(b':');
+        }
+        append(number, out);
+    }
+}
+
+/// A signature algorithm as RFC 8446 section 4.2.3 names it, and OpenSSL.
+fn signature_name(number: u16) -> Option<&'static str> {
+    Some(match number {
+        0x0201 => "rsa_pkcs1_sha1",
+        0x0203 => "ecdsa_sha1",
+        0x0401 => "rsa_pkcs1_sha256",
+        0x0403 => "ecdsa_secp256r1_sha256",
+        0x0501 => "rsa_pkcs1_sha384",
+        0x0503 => "ecdsa_secp384r1_sha384",
+        0x0601 => "rsa_pkcs1_sha512",
+        0x0603 => "ecdsa_secp521r1_sha512",
+        0x0804 => "rsa_pss_rsae_sha256",
+        0x0805 => "rsa_pss_rsae_sha384",
+        0x0806 => "rsa_pss_rsae_sha512",
+        0x0807 => "ed25519",
+        0x0808 => "ed448",
+        0x0809 => "rsa_pss_pss_sha256",
+        0x080a => "rsa_pss_pss_sha384",
+        0x080b => "rsa_pss_pss_sha512",
+        0x0904 => "mldsa44",
+        0x0905 => "mldsa65",
+        0x0906 => "mldsa87",
+        _ => return None,
+    })
+}
+
+/// OpenSSL's name of a group.
+fn append_group(number: u16, out: &mut Vec<u8>) {
+    let name = match NamedGroup::from(number) {
+        NamedGroup::X25519 => "X25519",
+        NamedGroup::X448 => "X448",
+        NamedGroup::secp256r1 => "prime256v1",
+        NamedGroup::secp384r1 => "secp384r1",
+        NamedGroup::secp521r1 => "secp521r1",
+        NamedGroup::X25519MLKEM768 => "X25519MLKEM768",
+        NamedGroup::secp256r1MLKEM768 => "SecP256r1MLKEM768",
+        NamedGroup::MLKEM768 => "MLKEM768",
+        _ => return append_number(number, out),
+    };
+    out.extend_from_slice(name.as_bytes());
+}
+
+fn append_number(number: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("0x{number:04x}").as_bytes());
+}
+
+/// PEM with lines of 64, without the last line's end.
+fn pem(certificate: &[u8], out: &mut Vec<u8>) {
+    append_pem(certificate, b"\n", out);
+}
+
+/// The same for a header field: every line but the first begins with a tab.
+fn pem_with_tabs(certificate: &[u8], out: &mut Vec<u8>) {
+    append_pem(certificate, b"\n\t", out);
+}
+
+fn append_pem(certificate: &[u8], line_break: &[u8], out: &mut Vec<u8>) {
+    let mut text = Vec::new();
+    base64::encode(certificate, &mut text);
+    out.extend_from_slice(b"-----BEGIN CERTIFICATE-----");
+    for line in text.chunks(64) {
+        out.extend_from_slice(line_break);
+        out.extend_from_slice(line);
+    }
+    out.extend_from_slice(line_break);
+    out.extend_from_slice(b"-----END CERTIFICATE-----");
+}
+
+fn escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
+    let mut plain = Vec::new();
+    append_pem(certificate, b"\n", &mut plain);
+    plain.push(b'\n');
+    for byte in plain {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte),
+            _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+}
+
+fn fingerprint(certificate: &[u8], out: &mut Vec<u8>) {
+    for byte in Sha1::digest(certificate) {
+        out.extend_from_slice(format!("{byte:02x}").as_bytes());
+    }
+}
+
+fn serial(certificate: &Certificate, out: &mut Vec<u8>) {
+    let number = certificate.tbs_certificate().serial_number().as_bytes();
+    // DER puts a zero before a number whose first bit is set.
+    let number = match number {
+        [0, rest @ ..] if !rest.is_empty() => rest,
+        number => number,
+    };
+    for byte in number {
+        out.extend_from_slice(format!("{byte:02X}").as_bytes());
+    }
+}
+
+fn end_of(certificate: &Certificate) -> u64 {
+    let end = certificate.tbs_certificate().validity().not_after;
+    end.to_unix_duration().as_secs()
+}
+
+/// Whole days until the certificate ends; 0 when it has.
+fn days_left(certificate: &Certificate, out: &mut Vec<u8>) {
+    let left = end_of(certificate).saturating_sub(engine::wall().as_secs());
+    out.extend_from_slice((left / (24 * 60 * 60)).to_string().as_bytes());
+}
+
+/// As `ASN1_TIME_print` writes a time: `Nov  2 04:05:06 2026 GMT`.
+fn append_time(seconds: u64, out: &mut Vec<u8>) {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    let Ok(time) = jiff::Timestamp::from_second(seconds) else {
+        return;
+    };
+    let time = time.to_zoned(jiff::tz::TimeZone::UTC);
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{}", time.strftime("%b %e %H:%M:%S %Y GMT"));
+    out.extend_from_slice(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_as_openssl_prints_them() {
+        let mut text = Vec::new();
+        append_time(1_793_592_306, &mut text);
+        assert_eq!(text, b"Nov  2 03:25:06 2026 GMT");
+    }
+
+    #[test]
+    fn certificates_as_text() {
+        let mut text = Vec::new();
+        pem_with_tabs(&[7; 60], &mut text);
+        let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+        assert_eq!(lines.len(), 4);
+        assert!(lines[1].starts_with(b"\tBwcH") && lines[1].len() == 65);
+        text.clear();
+        escaped_pem(&[7; 3], &mut text);
+        let expected =
+            &b"-----BEGIN%20CERTIFICATE-----%0ABwcH%0A-----END%20CERTIFICATE-----%0A"[..];
+        assert_eq!(text, expected);
+    }
+}

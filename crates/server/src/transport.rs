@@ -1,0 +1,235 @@
+//! A client's connection as bytes: the engine's stream, and TLS over it once hands are shaken.
+//!
+//! What is pushed here is the client's to read, what is received is what it meant; whether
+//! records lie in between is this file's business and [`crate::tls::session`]'s. A connection
+//! begins plain (a PROXY header and the first byte are read so) and becomes secure once.
+//!
+//! Files are sent by the kernel on plain connections only: whoever sends asks [`is_secure`]
+//! first and reads them into memory where it says so.
+//!
+//! [`is_secure`]: Transport::is_secure
+
+use std::cell::OnceCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use engine::Buffer;
+use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
+
+use crate::tls::session::Session;
+
+/// A client's connection; see the module. Its methods are those of [`Stream`].
+pub struct Transport {
+    stream: Stream,
+    session: OnceCell<Box<Session>>,
+    asked_name: OnceCell<Box<[u8]>>,
+}
+
+impl From<Stream> for Transport {
+    fn from(stream: Stream) -> Transport {
+        Transport {
+            stream,
+            session: OnceCell::new(),
+            asked_name: OnceCell::new(),
+        }
+    }
+}
+
+impl Transport {
+    /// Whether the client speaks TLS.
+    pub fn is_secure(&self) -> bool {
+        self.session.get().is_some()
+    }
+
+    /// The host that the client has named in its handshake, as it wrote it. It is known before there
+    /// is a session.
+    pub fn asked_name(&self) -> Option<&[u8]> {
+        self.asked_name.get().map(|name| &**name)
+    }
+
+    /// Notes that name. The first one stays.
+    pub fn set_asked_name(&self, name: &[u8]) {
+        let _ = self.asked_name.set(name.into());
+    }
+
+    /// The TLS session, once there is one.
+    pub fn session(&self) -> Option<&Session> {
+        self.session.get().map(|session| &**session)
+    }
+
+    /// Puts a session over the stream. The first one stays.
+    pub fn secure(&self, session: Box<Session>) -> &Session {
+        self.session.get_or_init(|| session)
+    }
+
+    /// The stream underneath, for what the session itself sends.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// See [`Stream::recv`].
+    ///
+    /// # Errors
+    /// Those of the stream; `InvalidData` where what came is no TLS.
+    pub fn recv(&self, deadline: Option<Instant>) -> Receive<'_> {
+        Receive {
+            transport: self,
+            deadline,
+            idle: false,
+            receiving: self.stream.recv(deadline),
+        }
+    }
+
+    /// See [`Stream::recv_idle`].
+    ///
+    /// # Errors
+    /// As [`Transport::recv`].
+    pub fn recv_idle(&self, deadline: Option<Instant>) -> Receive<'_> {
+        Receive {
+            transport: self,
+            deadline,
+            idle: true,
+            receiving: self.stream.recv_idle(deadline),
+        }
+    }
+
+    /// See [`Stream::push`]. A file must not be given to a secure connection, which fails then.
+    pub fn push(&self, segment: impl Into<Segment>) {
+        match (self.session(), segment.into()) {
+            (None, segment) => self.stream.push(segment),
+            (Some(session), Segment::Bytes(bytes)) => session.push(&self.stream, bytes),
+            // Nobody does so; if somebody did, nothing would leave in the clear.
+            (Some(_), Segment::File { .. }) => self.stream.abort(),
+        }
+    }
+
+    /// See [`Stream::start_send`].
+    pub fn start_send(&self) -> usize {
+        if let Some(session) = self.session() {
+            session.seal(&self.stream);
+        }
+        self.stream.start_send()
+    }
+
+    /// See [`Stream::finish`]. The client is told that nothing more follows.
+    pub fn finish(self) {
+        if let Some(session) = self.session() {
+            session.close(&self.stream);
+        }
+        self.stream.finish();
+    }
+
+    /// See [`Stream::backlog`].
+    pub fn backlog(&self) -> usize {
+        let waiting = self.session().map_or(0, Session::waiting);
+        waiting + self.stream.backlog()
+    }
+
+    /// Whether nothing has left of what was pushed last, if that was `length` bytes.
+    pub fn holds_back(&self, length: u64) -> bool {
+        match self.session() {
+            Some(session) => session.waiting() as u64 == length,
+            None => self.stream.backlog() as u64 == length,
+        }
+    }
+
+    /// See [`Stream::drained`].
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn drained(&self, limit: usize) -> Drained<'_> {
+        if let Some(session) = self.session() {
+            session.seal(&self.stream);
+        }
+        self.stream.drained(limit)
+    }
+
+    /// See [`Stream::set_send_timeout`].
+    pub fn set_send_timeout(&self, timeout: Duration) {
+        self.stream.set_send_timeout(timeout);
+    }
+
+    /// See [`Stream::set_sendfile_chunk`].
+    pub fn set_sendfile_chunk(&self, bytes: usize) {
+        self.stream.set_sendfile_chunk(bytes);
+    }
+
+    /// See [`Stream::peer`].
+    pub fn peer(&self) -> Address {
+        self.stream.peer()
+    }
+
+    /// See [`Stream::local`].
+    pub fn local(&self) -> Address {
+        self.stream.local()
+    }
+
+    /// See [`Stream::shutdown_write`]. The client is told that nothing more follows.
+    pub fn shutdown_write(&self) {
+        if let Some(session) = self.session() {
+            session.close(&self.stream);
+        }
+        self.stream.shutdown_write();
+    }
+
+    /// See [`Stream::shutdown_read`].
+    pub fn shutdown_read(&self) {
+        self.stream.shutdown_read();
+    }
+
+    /// See [`Stream::abort`].
+    pub fn abort(&self) {
+        self.stream.abort();
+    }
+
+    /// See [`Stream::reset_when_dropped`].
+    pub fn reset_when_dropped(&self) {
+        self.stream.reset_when_dropped();
+    }
+
+    /// See [`Stream::set_nodelay`].
+    pub fn set_nodelay(&self, on: bool) {
+        self.stream.set_nodelay(on);
+    }
+
+    /// See [`Stream::tcp_info`].
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        self.stream.tcp_info()
+    }
+}
+
+/// The future of [`Transport::recv`]. Cancel-safe, as the stream's own.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Receive<'a> {
+    transport: &'a Transport,
+    deadline: Option<Instant>,
+    idle: bool,
+    receiving: Recv<'a>,
+}
+
+impl Future for Receive<'_> {
+    type Output = io::Result<Buffer>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<Buffer>> {
+        let transport = self.transport;
+        loop {
+            if let Some(session) = transport.session()
+                && let Some(received) = session.take_received()
+            {
+                return Poll::Ready(received);
+            }
+            let received = std::task::ready!(Pin::new(&mut self.receiving).poll(context));
+            let Some(session) = transport.session() else {
+                return Poll::Ready(received);
+            };
+            session.feed(&transport.stream, received?);
+            self.receiving = match self.idle {
+                true => transport.stream.recv_idle(self.deadline),
+                false => transport.stream.recv(self.deadline),
+            };
+        }
+    }
+}

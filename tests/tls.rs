@@ -1,0 +1,495 @@
+//! TLS towards clients: handshakes, the choice of certificate and server, what `ssl_*` changes.
+//! Expected: nginx's documentation, <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>.
+//!
+//! The client is rustls's; certificates and keys lie in tests/tls, made by openssl for a hundred
+//! years. TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
+
+#[path = "tls/client.rs"]
+mod client;
+#[allow(dead_code, reason = "shared by tests that each need a part")]
+mod support;
+
+use std::net::TcpListener;
+
+use client::Client;
+use support::Server;
+
+/// A port that nobody uses now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A file of tests/tls.
+fn file(name: &str) -> String {
+    format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The two lines for a certificate.
+fn certificate(name: &str) -> String {
+    format!(
+        "ssl_certificate {};\nssl_certificate_key {};\n",
+        file(&format!("{name}.crt")),
+        file(&format!("{name}.key"))
+    )
+}
+
+/// A server of its own on a port for TLS.
+fn tls_server(port: u16, options: &str, lines: &str) -> String {
+    format!("server {{ listen 127.0.0.1:{port} ssl {options};\n{lines}\n}}\n")
+}
+
+/// Starts a server with these blocks beside its plain one.
+fn start(blocks: &str) -> Server {
+    Server::start("", &format!("[http]\n{blocks}"))
+}
+
+/// Starts a server with one TLS port, and gives the port.
+fn start_one(lines: &str) -> (Server, u16) {
+    let port = free_port();
+    let lines = format!("{}{lines}", certificate("ecdsa"));
+    (start(&tls_server(port, "", &lines)), port)
+}
+
+const SHOW: &str = "location / { return 200 \"$scheme $https $server_name\\n\"; }";
+
+#[test]
+fn requests_over_both_versions() {
+    let (_server, port) = start_one(&format!("server_name localhost; {SHOW}"));
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut connection = Client::new().version(version).connect(port).unwrap();
+        for _ in 0..3 {
+            let response = connection.get("/").unwrap();
+            assert_eq!(response.body, b"https on localhost\n");
+        }
+        assert_eq!(connection.protocol(), Some(b"http/1.1".to_vec()));
+    }
+}
+
+#[test]
+fn large_files_and_large_bodies() {
+    let (server, port) = start_one(
+        "root html; location /up { client_max_body_size 10m; proxy_pass http://127.0.0.1:1; error_page 502 =200 /big; }",
+    );
+    let _ = std::fs::create_dir_all(server.prefix.join("html"));
+    let big: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(server.prefix.join("html/big"), &big).unwrap();
+    let mut connection = Client::new().connect(port).unwrap();
+    assert_eq!(connection.get("/big").unwrap().body, big);
+    let body = vec![b'x'; 1_000_000];
+    let response = connection.post("/up", &body).unwrap();
+    assert_eq!(response.body, big);
+    assert_eq!(connection.get("/missing").unwrap().status, 404);
+}
+
+#[test]
+fn a_plain_request_gets_an_error_page() {
+    let (server, port) = start_one("error_log logs/tls.log info;");
+    let mut connection = support::Connection::open(port).unwrap();
+    let response = connection.get("/").unwrap();
+    assert_eq!(response.status, 400);
+    let body = String::from_utf8(response.body.clone()).unwrap();
+    assert!(body.contains("The plain HTTP request was sent to HTTPS port"));
+    assert!(response.closes());
+    client::until("the line in the log", || {
+        let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
+        log.contains("client sent plain HTTP request to HTTPS port")
+    });
+}
+
+#[test]
+fn the_name_chooses_server_and_certificate() {
+    let port = free_port();
+    let first = format!("server_name first; {SHOW}{}", certificate("ecdsa"));
+    let second = format!("server_name *.second; {SHOW}{}", certificate("rsa"));
+    let _server = start(&(tls_server(port, "", &first) + &tls_server(port, "", &second)));
+    for (name, shown, certificate) in [
+        ("first", "first", "ecdsa"),
+        ("x.second", "second", "rsa"),
+        ("unknown", "first", "ecdsa"),
+    ] {
+        let mut connection = Client::new().name(name).connect(port).unwrap();
+        let response = connection.get_from(name, "/").unwrap();
+        let shown = format!(
+            "https on {}{shown}\n",
+            if name == "x.second" { "*." } else { "" }
+        );
+        assert_eq!(String::from_utf8_lossy(&response.body), shown);
+        assert_eq!(
+            connection.certificate(),
+            client::certificate(&file(&format!("{certificate}.crt")))
+        );
+    }
+}
+
+#[test]
+fn a_client_gets_the_certificate_that_it_can_check() {
+    let (_server, port) = start_one(&certificate("rsa"));
+    let shown = |client: Client| client.connect(port).unwrap().certificate();
+    let of = |name: &str| client::certificate(&file(name));
+    assert_eq!(shown(Client::new()), of("ecdsa.crt"));
+    assert_eq!(shown(Client::new().rsa_only()), of("rsa.crt"));
+}
+
+#[test]
+fn encrypted_keys() {
+    let port = free_port();
+    let lines = format!(
+        "ssl_certificate {}; ssl_certificate_key {}; ssl_password_file {}; {SHOW}",
+        file("ecdsa.crt"),
+        file("encrypted.key"),
+        file("passwords")
+    );
+    let _server = start(&tls_server(port, "", &lines));
+    assert_eq!(
+        Client::new()
+            .connect(port)
+            .unwrap()
+            .get("/")
+            .unwrap()
+            .status,
+        200
+    );
+}
+
+#[test]
+fn versions_ciphers_and_curves() {
+    let port = free_port();
+    let server = |port, lines: &str| tls_server(port, "", &(certificate("ecdsa") + lines));
+    let (other, curved) = (free_port(), free_port());
+    let _server = start(
+        &(server(
+            port,
+            "ssl_protocols TLSv1.2; ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-CHACHA20-POLY1305; ssl_prefer_server_ciphers on;",
+        ) + &server(other, "ssl_protocols TLSv1.3;")
+            + &server(curved, "ssl_ecdh_curve secp384r1:X25519;")),
+    );
+    let connection = Client::new().connect(port).unwrap();
+    let suite = |connection: &client::Connection| connection.suite();
+    assert_eq!(
+        suite(&connection),
+        rustls::CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+    );
+    assert!(
+        Client::new()
+            .version(&rustls::version::TLS13)
+            .connect(port)
+            .is_err()
+    );
+    assert!(
+        Client::new()
+            .version(&rustls::version::TLS12)
+            .connect(other)
+            .is_err()
+    );
+    let connection = Client::new().connect(other).unwrap();
+    assert_eq!(connection.group(), rustls::NamedGroup::X25519MLKEM768);
+    let connection = Client::new().connect(curved).unwrap();
+    assert_ne!(connection.group(), rustls::NamedGroup::X25519MLKEM768);
+}
+
+#[test]
+fn refused_handshakes() {
+    let port = free_port();
+    let named = format!("server_name known; {SHOW}{}", certificate("ecdsa"));
+    let _server = start(
+        &(tls_server(port, "default_server", "ssl_reject_handshake on;")
+            + &tls_server(port, "", &named)),
+    );
+    let refused = Client::new().name("other").connect(port).err().unwrap();
+    assert!(refused.contains("UnrecognisedName"), "{refused}");
+    assert!(Client::new().name("known").connect(port).is_ok());
+}
+
+#[test]
+fn records_are_no_longer_than_asked_for() {
+    let (server, port) = start_one("ssl_buffer_size 1k; root html;");
+    let _ = std::fs::create_dir_all(server.prefix.join("html"));
+    std::fs::write(server.prefix.join("html/file"), vec![7; 100_000]).unwrap();
+    let mut connection = Client::new().connect(port).unwrap();
+    assert_eq!(connection.get("/file").unwrap().body.len(), 100_000);
+    assert!(
+        connection.longest_record() <= 1024 + 5 + 1 + 16,
+        "{}",
+        connection.longest_record()
+    );
+}
+
+#[test]
+fn a_reload_changes_the_certificate_and_keeps_connections() {
+    let (server, port) = start_one(SHOW);
+    let mut before = Client::new().connect(port).unwrap();
+    assert_eq!(before.get("/").unwrap().status, 200);
+    let other = tls_server(port, "", &(certificate("rsa") + SHOW));
+    server.reload(&format!("[http]\n{other}"));
+    let rsa = client::certificate(&file("rsa.crt"));
+    client::until("the new certificate", || {
+        Client::new()
+            .connect(port)
+            .is_ok_and(|new| new.certificate() == rsa)
+    });
+    assert_eq!(before.get("/").unwrap().status, 200);
+}
+
+/// The variables of the tests below.
+const FACTS: &str = "location / { return 200 \"$ssl_protocol $ssl_cipher $ssl_session_reused $ssl_server_name $ssl_alpn_protocol\\n\"; }";
+
+#[test]
+fn what_was_agreed_upon() {
+    let (_server, port) = start_one(FACTS);
+    let mut connection = Client::new().connect(port).unwrap();
+    let body = connection.get("/").unwrap().body;
+    let expected = "TLSv1.3 TLS_AES_256_GCM_SHA384 . localhost http/1.1\n";
+    assert_eq!(String::from_utf8_lossy(&body), expected);
+}
+
+#[test]
+fn what_the_client_offers() {
+    let (_server, port) = start_one(
+        "location / { return 200 \"$ssl_ciphers|$ssl_curves|$ssl_sigalgs|$ssl_curve|$ssl_ja4\\n\"; }",
+    );
+    let mut connection = Client::new().connect(port).unwrap();
+    let body = String::from_utf8(connection.get("/").unwrap().body).unwrap();
+    let parts: Vec<&str> = body.trim().split('|').collect();
+    assert!(
+        parts[0].starts_with("TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256:"),
+        "{body}"
+    );
+    assert!(
+        parts[1].starts_with("X25519MLKEM768:X25519:prime256v1:secp384r1"),
+        "{body}"
+    );
+    assert!(parts[2].contains("ecdsa_secp256r1_sha256"), "{body}");
+    assert_eq!(parts[3], "X25519MLKEM768");
+    // TLS 1.3, a name, ALPN that begins with h2, and two digests.
+    assert!(
+        parts[4].starts_with("t13d") && parts[4].contains("h2_"),
+        "{body}"
+    );
+    assert_eq!(parts[4].len(), 36);
+}
+
+/// Whether a second connection goes on with the session of the first.
+fn resumes(client: Client, port: u16) -> bool {
+    let client = client.keeping_sessions();
+    for last in [false, true] {
+        let mut connection = client.connect(port).unwrap();
+        // What comes before the response's end has been read: the tickets of TLS 1.3 too.
+        let body = connection.get("/").unwrap().body;
+        if last {
+            let shown = String::from_utf8(body).unwrap();
+            assert_eq!(shown.contains(" r "), connection.is_resumed(), "{shown}");
+            return connection.is_resumed();
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn sessions_go_on() {
+    for (lines, expected) in [
+        ("", true),
+        ("ssl_session_tickets off;", false),
+        (
+            "ssl_session_tickets off; ssl_session_cache builtin:100;",
+            true,
+        ),
+        (
+            "ssl_session_tickets off; ssl_session_cache shared:one:1m; ssl_session_timeout 1h;",
+            true,
+        ),
+        ("ssl_session_tickets off; ssl_session_cache off;", false),
+    ] {
+        let (_server, port) = start_one(&format!("{lines} {FACTS}"));
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let resumed = resumes(Client::new().version(version), port);
+            assert_eq!(resumed, expected, "{lines} {:?}", version.version);
+        }
+    }
+}
+
+#[test]
+fn sessions_outlive_a_reload() {
+    let lines = |number: u32| {
+        format!(
+            "ssl_session_tickets off; ssl_session_cache shared:kept:1m; add_header Number {number} always; {FACTS}"
+        )
+    };
+    let (server, port) = start_one(&lines(1));
+    let client = Client::new().keeping_sessions();
+    client.connect(port).unwrap().get("/").unwrap();
+    let block = tls_server(port, "", &(certificate("ecdsa") + &lines(2)));
+    server.reload(&format!("[http]\n{block}"));
+    client::until("the new configuration", || {
+        let response = Client::new().connect(port).unwrap().get("/").unwrap();
+        response.head.contains("Number: 2")
+    });
+    assert!(client.connect(port).unwrap().is_resumed());
+}
+
+#[test]
+fn tickets_with_a_key_of_a_file() {
+    let port = free_port();
+    let other = free_port();
+    let lines = format!("ssl_session_ticket_key {}; {FACTS}", file("ticket.key"));
+    let servers = |first: u16| tls_server(first, "", &(certificate("ecdsa") + &lines));
+    let _first = start(&servers(port));
+    let _second = start(&servers(other));
+    let client = Client::new().keeping_sessions();
+    client.connect(port).unwrap().get("/").unwrap();
+    // Another process with the same key opens it.
+    assert!(client.connect(other).unwrap().is_resumed());
+}
+
+/// What requests of clients with these certificates get.
+fn asks_for_certificates(lines: &str) -> impl Fn(Option<&str>) -> (u16, String) + use<> {
+    let show =
+        "location / { return 200 \"$ssl_client_verify $ssl_client_s_dn $ssl_client_serial\\n\"; }";
+    let (server, port) = start_one(&format!("{lines} {show}"));
+    move |identity| {
+        let _ = &server;
+        let client = Client::new();
+        let client = match identity {
+            Some(name) => client.identity(&file(name)),
+            None => client,
+        };
+        let response = client.connect(port).unwrap().get("/").unwrap();
+        (response.status, String::from_utf8(response.body).unwrap())
+    }
+}
+
+#[test]
+fn certificates_of_clients() {
+    let ca = format!("ssl_client_certificate {};", file("ca.crt"));
+    let anna = "SUCCESS CN=anna,O=Tidegate tests,C=NL 1234ABCD\n";
+    let ask = asks_for_certificates(&format!("{ca} ssl_verify_client on;"));
+    assert_eq!(ask(Some("client")), (200, anna.to_string()));
+    let (status, page) = ask(None);
+    assert_eq!(status, 400);
+    assert!(
+        page.contains("No required SSL certificate was sent"),
+        "{page}"
+    );
+    let (status, page) = ask(Some("stranger"));
+    assert_eq!(status, 400);
+    assert!(page.contains("The SSL certificate error"), "{page}");
+
+    let ask = asks_for_certificates(&format!("{ca} ssl_verify_client optional;"));
+    assert_eq!(ask(Some("client")), (200, anna.to_string()));
+    assert_eq!(ask(None), (200, "NONE  \n".to_string()));
+    assert_eq!(ask(Some("stranger")).0, 400);
+
+    let ask = asks_for_certificates("ssl_verify_client optional_no_ca;");
+    let (status, shown) = ask(Some("stranger"));
+    assert_eq!(status, 200);
+    assert!(
+        shown.starts_with("FAILED:self-signed certificate CN=stranger "),
+        "{shown}"
+    );
+    let ask = asks_for_certificates("ssl_verify_client off;");
+    assert_eq!(ask(Some("client")), (200, "NONE  \n".to_string()));
+}
+
+#[test]
+fn chains_and_revoked_certificates() {
+    let roots = format!(
+        "ssl_verify_client on; ssl_trusted_certificate {};",
+        file("ca.crt")
+    );
+    let ask = asks_for_certificates(&roots);
+    assert_eq!(ask(Some("client")).0, 200);
+    let ask = asks_for_certificates(&format!("{roots} ssl_crl {};", file("revoked.crl")));
+    assert_eq!(ask(Some("client")).0, 400);
+    let ask = asks_for_certificates(&format!("{roots} ssl_crl {};", file("empty.crl")));
+    assert_eq!(ask(Some("client")).0, 200);
+    // One certificate stands between this client's and the trusted one.
+    let ask = asks_for_certificates(&format!("{roots} ssl_verify_depth 1;"));
+    assert_eq!(ask(Some("deep")).0, 200);
+    let ask = asks_for_certificates(&format!("{roots} ssl_verify_depth 0;"));
+    assert_eq!(ask(Some("deep")).0, 400);
+}
+
+#[test]
+fn early_data() {
+    for (lines, expected) in [("ssl_early_data on;", "1"), ("ssl_early_data off;", "")] {
+        let (_server, port) = start_one(&format!(
+            "{lines} location / {{ return 200 \"[$ssl_early_data]\\n\"; }}"
+        ));
+        let client = Client::new().keeping_sessions();
+        let mut first = client.connect(port).unwrap();
+        assert_eq!(first.get("/").unwrap().body, b"[]\n");
+        let body = client.get_early(port, "/").unwrap().body;
+        assert_eq!(String::from_utf8_lossy(&body), format!("[{expected}]\n"));
+    }
+}
+
+#[test]
+fn a_response_about_the_certificate() {
+    let stapled = format!("ssl_stapling_file {};", file("ocsp.der"));
+    for (lines, expected) in [("ssl_stapling on;", 11), ("ssl_stapling off;", 0)] {
+        let (_server, port) = start_one(&format!("{lines} {stapled}"));
+        let client = Client::new();
+        client.connect(port).unwrap();
+        assert_eq!(client.stapled(), expected);
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_taken() {
+    let lines = "ssl_dhparam /etc/none.pem; ssl_conf_command Options PrioritizeChaCha; ssl_conf_command Ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_CCM_SHA256; ssl_stapling_verify on; ssl_stapling_responder http://ocsp.example/; ssl_protocols TLSv1 TLSv1.3; ssl_ciphers HIGH:AES128-SHA;";
+    let (server, port) = start_one(lines);
+    let connection = Client::new().connect(port).unwrap();
+    assert_eq!(
+        connection.suite(),
+        rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+    );
+    let said = std::fs::read_to_string(server.prefix.join("output")).unwrap() + &server.error_log();
+    for warned in ["TLS_AES_128_CCM_SHA256", "TLSv1", "AES128-SHA"] {
+        assert!(
+            said.contains(&format!("skipped: {warned}")),
+            "{warned}: {said}"
+        );
+    }
+}
+
+#[test]
+fn certificates_named_with_variables() {
+    let folder = file("");
+    for cache in [
+        "",
+        "ssl_certificate_cache max=2 valid=1h inactive=1h;",
+        "ssl_certificate_cache off;",
+    ] {
+        let port = free_port();
+        let lines = format!(
+            "ssl_certificate {folder}$ssl_server_name.crt; ssl_certificate_key {folder}$ssl_server_name.key; {cache}"
+        );
+        let _server = start(&tls_server(port, "", &lines));
+        for _ in 0..2 {
+            for name in ["ecdsa", "rsa"] {
+                let shown = Client::new()
+                    .name(name)
+                    .connect(port)
+                    .unwrap()
+                    .certificate();
+                assert_eq!(shown, client::certificate(&file(&format!("{name}.crt"))));
+            }
+        }
+        assert!(Client::new().name("missing").connect(port).is_err());
+    }
+}
+
+#[test]
+fn certificates_as_data() {
+    let port = free_port();
+    let text = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+    let maps = format!(
+        "map $ssl_server_name $chain {{ default \"data:{}\"; }}\nmap $ssl_server_name $key {{ default \"data:{}\"; }}\n",
+        text("rsa.crt"),
+        text("rsa.key")
+    );
+    let lines = "ssl_certificate $chain; ssl_certificate_key $key;";
+    let _server = start(&(maps + &tls_server(port, "", lines)));
+    let shown = Client::new().connect(port).unwrap().certificate();
+    assert_eq!(shown, client::certificate(&file("rsa.crt")));
+}
