@@ -359,7 +359,7 @@ mod tests {
     fn times_as_openssl_prints_them() {
         let mut text = Vec::new();
         append_time(1_793_592_306, &mut text);
-        assert_eq!(text, b"Nov  2 03:25:06 2026 GMT");
+        assert_eq!(text, b"Nov  2 04:05:06 2026 GMT");
     }
 
     #[test]
