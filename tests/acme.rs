@@ -78,6 +78,8 @@ struct Pebble {
     directory: String,
     /// Where it validates `http-01`.
     http_port: u16,
+    /// Where it validates `tls-alpn-01`.
+    tls_port: u16,
     /// Where records are put into the name server.
     names: String,
     management: String,
@@ -143,6 +145,7 @@ impl Pebble {
         let made = Pebble {
             directory: format!("https://127.0.0.1:{port}/dir"),
             http_port,
+            tls_port,
             names: format!("127.0.0.1:{names}"),
             management: format!("127.0.0.1:{management}"),
             folder,
@@ -426,11 +429,134 @@ fn certificates_are_renewed_and_a_revoked_one_is_replaced() {
 
 /// Revokes a certificate as the account that has ordered it.
 fn revoke(pebble: &Pebble, server: &Server, certificate: &str) {
-    let account = fs::read(server.prefix.join("acme_pebble/account.json")).unwrap();
+    revoke_in(pebble, &server.prefix.join("acme_pebble"), certificate);
+}
+
+fn revoke_in(pebble: &Pebble, folder: &Path, certificate: &str) {
+    let account = fs::read(folder.join("account.json")).unwrap();
     let authority = fs::read(pebble.folder.join("authority.pem")).unwrap();
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = acme::trust(&provider, Some(&authority)).unwrap();
     acme::revoke(&account, tls, certificate.as_bytes()).unwrap();
+}
+
+/// The certificate that a handshake for a name shows.
+fn shown(port: u16, name: &str) -> String {
+    let output = Command::new("openssl")
+        .args([
+            "s_client",
+            "-connect",
+            &format!("127.0.0.1:{port}"),
+            "-servername",
+            name,
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let begin = text
+        .find("-----BEGIN CERTIFICATE-----")
+        .unwrap_or_else(|| panic!("{text}"));
+    const END: &str = "-----END CERTIFICATE-----\n";
+    let end = text[begin..].find(END).unwrap() + END.len();
+    text[begin..begin + end].to_owned()
+}
+
+/// A server with TLS on the port where `tls-alpn-01` is validated, whose state is in this folder.
+fn secured(pebble: &Pebble, engine: &str, folder: &Path, issuer: &str) -> Server {
+    let lines = format!(
+        "listen 127.0.0.1:{} ssl;\nserver_name a.test;\nacme_certificate pebble;\n\
+         ssl_certificate $acme_certificate;\nssl_certificate_key $acme_certificate_key;\n\
+         [http]\n{}",
+        pebble.tls_port,
+        pebble.issuer(&format!(
+            "challenge tls-alpn-01; state_path {}; {issuer}",
+            folder.display()
+        ))
+    );
+    Server::start(engine, &lines)
+}
+
+#[test]
+fn tls_alpn_01_issues_and_handshakes_take_what_comes() {
+    for engine in ENGINES {
+        let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_AUTHZREUSE", "0")]) else {
+            return;
+        };
+        let folder = pebble.folder.join("state");
+        let server = secured(&pebble, engine, &folder, "");
+        // Before there is one, another stands in; when it comes, handshakes show it without a reload.
+        let certificate = wait_for("a handshake shows what was issued", || {
+            let shown = shown(pebble.tls_port, "a.test");
+            let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
+            match issuer.contains("Pebble") {
+                true => Some(shown),
+                false => {
+                    assert!(
+                        issuer.contains("tidegate temporary certificate"),
+                        "{issuer}"
+                    );
+                    None
+                }
+            }
+        });
+        assert_eq!(names(&certificate), "DNS:a.test");
+        // A revoked one is replaced as well.
+        revoke_in(&pebble, &folder, &certificate);
+        server.signal("HUP");
+        wait_for("a handshake shows its successor", || {
+            (shown(pebble.tls_port, "a.test") != certificate).then_some(())
+        });
+        drop(server);
+
+        // An expired one is served, with a warning, until there is another.
+        let entries = fs::read_dir(&folder)
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path());
+        let path = entries
+            .into_iter()
+            .find(|path| path.extension().is_some_and(|e| e == "pem"));
+        let expired = expired("a.test");
+        fs::write(path.unwrap(), &expired).unwrap();
+        let hanging = broken(std::mem::forget);
+        let broken_issuer = format!(
+            "listen 127.0.0.1:{} ssl;\nserver_name a.test;\nacme_certificate pebble;\n\
+             ssl_certificate $acme_certificate;\nssl_certificate_key $acme_certificate_key;\n\
+             [http]\nacme_issuer other {{ uri http://127.0.0.1:{hanging}/; }}\n{}",
+            pebble.tls_port,
+            pebble.issuer(&format!(
+                "challenge http-01; state_path {};",
+                folder.display()
+            ))
+        );
+        // Nobody answers http-01, so that it stays.
+        let server = Server::start(engine, &broken_issuer);
+        logged(
+            &server,
+            "certificate has expired and is served until a new one comes",
+        );
+        let first = shown(pebble.tls_port, "a.test");
+        assert!(expired.starts_with(&first), "{first}");
+        drop(server);
+        let server = secured(&pebble, engine, &folder, "");
+        wait_for("a new one comes", || {
+            let shown = shown(pebble.tls_port, "a.test");
+            let issuer = openssl(&["x509", "-noout", "-issuer"], &shown);
+            issuer.contains("Pebble").then_some(())
+        });
+        drop(server);
+    }
+}
+
+/// A certificate that has expired, with its key.
+fn expired(name: &str) -> String {
+    let mut certificate = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    certificate.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let signed = certificate.self_signed(&key).unwrap();
+    // As openssl writes it, with line feeds alone.
+    format!("{}{}", signed.pem(), key.serialize_pem()).replace("\r\n", "\n")
 }
 
 #[test]

@@ -12,11 +12,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::Buffer;
 use proto::tls::{ClientHello, Found};
+use rustls::ServerConfig;
 
 use crate::http::connection::Connection;
+use crate::http::modules::acme;
 use crate::http::plan::Server;
 use crate::http::request::Request;
 use crate::log;
+use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 use crate::tls::variables::OF_HELLO;
 
@@ -120,6 +123,9 @@ async fn begin(
     let local = connection.generation();
     let asked = hello.as_deref().and_then(ClientHello::server_name);
     let name = asked.and_then(host);
+    if let Some(validation) = hello.as_deref().and_then(validation) {
+        return make(connection, &validation, &validation.config, name, None);
+    }
     let named = name.as_ref().and_then(|name| {
         let named = connection.with_servers(&local, |servers| servers.names.find_name(name));
         named.flatten()
@@ -149,7 +155,26 @@ async fn begin(
             }
         }
     };
-    match Session::new(settings, &config, name, hello) {
+    make(connection, settings, &config, name, hello)
+}
+
+/// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone, and
+/// every listener answers it (RFC 8737 section 3).
+fn validation(hello: &ClientHello) -> Option<Arc<ServerTls>> {
+    let mut protocols = hello.protocols();
+    let only = protocols.next()? == acme::VALIDATION_PROTOCOL && protocols.next().is_none();
+    only.then(|| acme::handshake(hello.server_name()?))
+        .flatten()
+}
+
+fn make(
+    connection: &Rc<Connection>,
+    settings: &Arc<ServerTls>,
+    config: &Arc<ServerConfig>,
+    name: Option<Bytes>,
+    hello: Option<Box<ClientHello>>,
+) -> Option<Session> {
+    match Session::new(settings, config, name, hello) {
         Ok(session) => Some(session),
         Err(error) => {
             log::handshake_failed(connection, &error);

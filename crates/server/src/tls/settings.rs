@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use webpki::OwnedCertRevocationList;
 
 use crate::compile::{Compiler, Feature};
+use crate::http::modules::acme;
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError, Resolver, Slot};
 use crate::tls::dynamic::{Cache, CacheSettings, Dynamic};
@@ -300,6 +301,7 @@ impl Feature for TlsSettings {
         &STAPLING_VERIFY,
         &DHPARAM,
         &CONF_COMMAND,
+        &acme::ACME_CERTIFICATE,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TlsSettings, Fault> {
@@ -326,6 +328,10 @@ impl Feature for TlsSettings {
         for (certificate, key) in certificates.iter().zip(&keys) {
             context.update(&certificate.bytes);
             if dynamic.is_some() {
+                continue;
+            }
+            if comes_by_itself(certificate, key) {
+                slots.push(issued(compiler, scope));
                 continue;
             }
             let mut certified = load(compiler, certificate, key, passwords.as_ref())?;
@@ -370,7 +376,8 @@ fn dynamic(
     let is_literal = |(certificate, key): &(Text, Text)| {
         certificate.literal().is_some() && key.literal().is_some()
     };
-    if pairs.iter().all(is_literal) {
+    let mut sources = pairs.iter().zip(certificates.iter().zip(keys));
+    if sources.all(|(pair, (c, k))| is_literal(pair) || comes_by_itself(c, k)) {
         return Ok(None);
     }
     let passwords = match scope.written(&PASSWORD_FILE)? {
@@ -383,6 +390,17 @@ fn dynamic(
         prefix: compiler.conf_prefix.clone(),
         cache: scope.get(&CERTIFICATE_CACHE)?.map(Cache::new),
     }))
+}
+
+/// Whether a certificate is the one of `acme_certificate`.
+fn comes_by_itself(certificate: &Word, key: &Word) -> bool {
+    &*certificate.bytes == b"$acme_certificate" && &*key.bytes == b"$acme_certificate_key"
+}
+
+/// The place of the certificate that the server has ordered; one that stays empty where it has not.
+fn issued(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Arc<Slot> {
+    let held = compiler.acme.borrow().of_server(scope.id());
+    held.map_or_else(Arc::default, |held| held.slot())
 }
 
 /// rustls's configuration of a server.

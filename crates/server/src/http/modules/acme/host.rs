@@ -5,18 +5,31 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use acme::{Certificate, Host, Level, Shown};
 use base::hash::Map;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::log;
+use crate::tls::certificates::Slot;
+use crate::tls::provider;
+use crate::tls::server::ServerTls;
+
+/// The protocol of validators (RFC 8737 section 4).
+pub const VALIDATION_PROTOCOL: &[u8] = b"acme-tls/1";
 
 /// Answers to `http-01` by token. Few at a time, and none most of the time.
 static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
+
+/// The same for `tls-alpn-01`, by the name that a validator asks for.
+static HANDSHAKES: RwLock<Vec<(String, Arc<ServerTls>)>> = RwLock::new(Vec::new());
 
 /// Every certificate that was asked for since the start, by issuer and order.
 static HELD: Mutex<Option<Map<String, Arc<Held>>>> = Mutex::new(None);
 
 /// The place of a certificate that comes by itself.
 #[derive(Debug, Default)]
-pub struct Held(RwLock<Current>);
+pub struct Held {
+    current: RwLock<Current>,
+    slot: Arc<Slot>,
+}
 
 #[derive(Clone, Debug, Default)]
 struct Current {
@@ -31,6 +44,11 @@ impl Held {
         let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_with(Map::default);
         Arc::clone(all.entry(format!("{issuer}/{order}")).or_default())
+    }
+
+    /// Where handshakes find it.
+    pub fn slot(&self) -> Arc<Slot> {
+        Arc::clone(&self.slot)
     }
 
     /// The certificate in force.
@@ -58,17 +76,16 @@ impl Held {
     }
 
     fn set(&self, certificate: &Arc<Certificate>, stands_in: bool) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Current {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Current {
             certificate: Some(Arc::clone(certificate)),
             stands_in,
         };
+        self.slot.set(Some(Arc::clone(&certificate.key)));
     }
 
     fn current(&self) -> Current {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -98,7 +115,19 @@ impl Host for Listeners {
                 let mut answers = ANSWERS.write().unwrap_or_else(PoisonError::into_inner);
                 answers.push((token.clone(), answer.clone()));
             }
-            Shown::Tls { .. } => {}
+            Shown::Tls { server_name, key } => match validation(key) {
+                Ok(tls) => {
+                    let mut shown = HANDSHAKES.write().unwrap_or_else(PoisonError::into_inner);
+                    shown.push((server_name.clone(), Arc::new(tls)));
+                }
+                Err(error) => {
+                    let issuer = &self.issuer;
+                    let text = format!(
+                        "tls-alpn-01 cannot be answered: {error}, acme issuer: \"{issuer}\""
+                    );
+                    self.log(Level::Error, &text);
+                }
+            },
         }
     }
 
@@ -110,7 +139,12 @@ impl Host for Listeners {
                     answers.swap_remove(at);
                 }
             }
-            Shown::Tls { .. } => {}
+            Shown::Tls { server_name, .. } => {
+                let mut shown = HANDSHAKES.write().unwrap_or_else(PoisonError::into_inner);
+                if let Some(at) = shown.iter().position(|(known, _)| known == server_name) {
+                    shown.swap_remove(at);
+                }
+            }
         }
     }
 
@@ -124,6 +158,33 @@ pub(super) fn answer(token: &[u8]) -> Option<String> {
     let answers = ANSWERS.read().unwrap_or_else(PoisonError::into_inner);
     let found = answers.iter().find(|(known, _)| known.as_bytes() == token);
     found.map(|(_, answer)| answer.clone())
+}
+
+/// What a handshake with a validator is made with, who asks for this name; `None` where nobody is
+/// expected.
+pub fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
+    let shown = HANDSHAKES.read().unwrap_or_else(PoisonError::into_inner);
+    let found = shown
+        .iter()
+        .find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(server_name));
+    found.map(|(_, tls)| Arc::clone(tls))
+}
+
+/// TLS that shows the answer to a challenge and has nothing to say.
+fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
+    let resolver = SingleCertAndKey::from(CertifiedKey::clone(key));
+    let mut config = rustls::ServerConfig::builder_with_provider(Arc::clone(provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(resolver));
+    config.alpn_protocols = vec![VALIDATION_PROTOCOL.to_vec()];
+    Ok(ServerTls {
+        config: Arc::new(config),
+        clients: None,
+        dynamic: None,
+        rejects: false,
+        has_certificate: true,
+    })
 }
 
 #[cfg(test)]
@@ -152,7 +213,7 @@ mod tests {
         let place = Held::of("issuer", "host-test");
         assert!(place.certificate().is_none() && !place.is_issued());
         let names = [acme::Identifier::Dns("a.test".into())];
-        let made = Certificate::stand_in(&names, super::super::provider());
+        let made = Certificate::stand_in(&names, provider());
         let made = Arc::new(made.expect("a certificate"));
         place.stand_in(&made);
         let again = Held::of("issuer", "host-test");

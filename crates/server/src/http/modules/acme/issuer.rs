@@ -13,6 +13,7 @@ use proto::base64::{self, Alphabet};
 
 use super::host::Listeners;
 use crate::compile::Compiler;
+use crate::tls::provider;
 
 const ISSUER: Contexts = Contexts::ACME_ISSUER;
 
@@ -316,7 +317,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
         preferred_chain: block.own(&PREFERRED_CHAIN)?,
         common_name: block.get(&COMMON_NAME_IN_CSR)?,
         tls: authorities(compiler, block)?,
-        provider: Arc::clone(super::provider()),
+        provider: Arc::clone(provider()),
         host: Arc::new(Listeners::new(&name)),
         name,
     })
@@ -358,8 +359,7 @@ fn authorities(
     let written = block.own(&SSL_TRUSTED_CERTIFICATE)?;
     let (path, pem) = match written {
         _ if !block.get(&SSL_VERIFY)? => {
-            return trust(super::provider(), None)
-                .map_err(|_| about("TLS is not available".to_owned()));
+            return trust(provider(), None).map_err(|_| about("TLS is not available".to_owned()));
         }
         Some(path) => {
             let path = compiler.conf_prefix.join(path);
@@ -387,7 +387,7 @@ fn authorities(
             })?
         }
     };
-    trust(super::provider(), Some(&pem)).map_err(|_| {
+    trust(provider(), Some(&pem)).map_err(|_| {
         let path = path.display();
         about(format!(
             "cannot load certificate \"{path}\": no certificates"

@@ -15,28 +15,28 @@
 mod host;
 mod issuer;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::acme::{Certificate, Identifier, Issuer, Order, Running};
 use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Diagnostic, Fault, ScopeId, ScopeRef, Setting, Word};
 use proto::method::Method;
-use rustls::crypto::CryptoProvider;
 
-pub use self::host::Held;
+pub use self::host::{Held, VALIDATION_PROTOCOL, handshake};
 use crate::compile::Compiler;
 use crate::http::compile::SERVER_NAME;
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
 use crate::log;
+use crate::tls::provider;
 use crate::zone;
 
 /// Where `http-01` looks: RFC 8555 section 8.3.
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 
 /// `acme_certificate issuer [identifier …] [key=alg[:size]]`
-static ACME_CERTIFICATE: Setting<Vec<Word>> = Setting::new(
+pub static ACME_CERTIFICATE: Setting<Vec<Word>> = Setting::new(
     "acme_certificate",
     &["issuer [identifier ...] [key=alg[:size]]"],
     |setter| Ok(setter.args().to_vec()),
@@ -69,17 +69,11 @@ static ACME_SHARED_ZONE: Setting<()> =
     .no_effect("the threads of one process share certificates without a zone")
     .manual("See nginx's manual.");
 
-/// Directives of this module, for the table.
-pub const DIRECTIVES: &[&dyn Declared] = &[&ACME_CERTIFICATE, &ACME_SHARED_ZONE];
+/// Directives of this module, for the table; `acme_certificate` is among those of [`crate::tls::settings`].
+pub const DIRECTIVES: &[&dyn Declared] = &[&ACME_SHARED_ZONE];
 
 /// Those of the block `acme_issuer`.
 pub const ISSUER_DIRECTIVES: &[&dyn Declared] = issuer::DIRECTIVES;
-
-/// The algorithms for keys and for talking to issuers.
-fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-}
 
 /// The issuers of a configuration with what is ordered from each.
 #[derive(Default)]
