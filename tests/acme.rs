@@ -559,6 +559,129 @@ fn expired(name: &str) -> String {
     format!("{}{}", signed.pem(), key.serialize_pem()).replace("\r\n", "\n")
 }
 
+/// A `tidegate serve` that is told to end with the value, and waited for: its port is free then.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let pid = self.0.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// `tidegate serve`, and what it prints at its start.
+fn serve(folder: &Path, arguments: &[&str]) -> (Serving, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("serve")
+        .arg(folder)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = child.stderr.take().unwrap();
+    let process = Serving(child);
+    let (tell, hear) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::BufRead::lines(std::io::BufReader::new(stderr)).map_while(Result::ok) {
+            let _ = tell.send(line); // nobody listens any more once it has begun
+        }
+    });
+    let mut printed = String::new();
+    while !printed.contains("Ctrl-C ends it.") {
+        let line = hear.recv_timeout(PATIENCE);
+        printed.push_str(&line.unwrap_or_else(|error| panic!("{error}: {printed}")));
+        printed.push('\n');
+    }
+    (process, printed)
+}
+
+/// A site, and an empty folder for state.
+fn site(name: &str) -> (PathBuf, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    let (site, state) = (folder.join("site"), folder.join("state"));
+    fs::create_dir_all(&site).unwrap();
+    fs::create_dir_all(&state).unwrap();
+    fs::write(site.join("index.html"), "hello").unwrap();
+    (site, state)
+}
+
+#[test]
+fn a_folder_is_served_to_the_world_under_a_name() {
+    let Some(pebble) = Pebble::start(7_776_000, &[]) else {
+        return;
+    };
+    let (site, state) = site("domain");
+    let listen = format!("127.0.0.1:{}", pebble.tls_port);
+    let authorities = pebble.folder.join("authority.pem").display().to_string();
+    let state_text = state.display().to_string();
+    let arguments = [
+        "--domain",
+        "a.test",
+        "--listen",
+        &listen,
+        "--acme",
+        &pebble.directory,
+        "--acme-authorities",
+        &authorities,
+        "--state",
+        &state_text,
+    ];
+    let (_process, printed) = serve(&site, &arguments);
+    let url = format!("https://a.test:{}/", pebble.tls_port);
+    assert!(printed.contains(&url), "{printed}");
+    wait_for("a certificate comes", || {
+        let certificate = shown(pebble.tls_port, "a.test");
+        let issuer = openssl(&["x509", "-noout", "-issuer"], &certificate);
+        issuer.contains("Pebble").then_some(())
+    });
+    let resolve = format!("a.test:{}:127.0.0.1", pebble.tls_port);
+    let output = Command::new("curl")
+        .args(["-sSk", "--resolve", &resolve, &url])
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"hello");
+    fs::remove_dir_all(state.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_folder_is_served_by_an_authority_of_this_machine() {
+    let (site, state) = site("internal");
+    let state_text = state.display().to_string();
+    let authority = state.join("authority.crt").display().to_string();
+    for found in ["made", "found"] {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        let arguments = [
+            "--tls",
+            "internal",
+            "--listen",
+            &listen,
+            "--state",
+            &state_text,
+        ];
+        let (_process, printed) = serve(&site, &arguments);
+        assert!(
+            printed.contains(&format!("was {found}; browsers trust it")),
+            "{printed}"
+        );
+        assert!(
+            printed.contains(&format!("https://127.0.0.1:{port}/")),
+            "{printed}"
+        );
+        for host in ["localhost", "127.0.0.1"] {
+            let url = format!("https://{host}:{port}/");
+            let arguments = ["-sS", "--cacert", &authority, "--ipv4", &url];
+            let output = Command::new("curl").args(arguments).output().unwrap();
+            assert_eq!(output.stdout, b"hello", "{output:?}");
+        }
+    }
+    fs::remove_dir_all(state.parent().unwrap()).unwrap();
+}
+
 #[test]
 fn what_an_issuer_is_asked_for() {
     let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_ALTERNATE_ROOTS", "1")]) else {

@@ -6,11 +6,16 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use super::secure::Secure;
 use super::types;
 
 /// What a site is like.
 pub(super) struct Site {
     pub(super) listen: Vec<SocketAddr>,
+    /// Where plain HTTP only leads to TLS.
+    pub(super) plain: Vec<SocketAddr>,
+    /// How connections are secured, if they are.
+    pub(super) secure: Option<Secure>,
     /// What `root` says.
     pub(super) root: String,
     /// A folder for the pid file and request bodies; without one they are where they always are.
@@ -83,7 +88,7 @@ http {{
     sendfile on;
     tcp_nopush on;
     log_not_found off;
-{temporary}{access_log}{server}}}
+{temporary}{access_log}{issuer}{server}{plain}}}
 ",
             pid = self.private("", "pid", "pid"),
             temporary = self.private("    ", "client_body_temp_path", "body")
@@ -92,7 +97,13 @@ http {{
             charset_types = types::with_charset(),
             gzip_types = types::worth_compressing(),
             access_log = self.access_log.lines(self.output),
+            issuer = self
+                .secure
+                .as_ref()
+                .map(Secure::http_lines)
+                .unwrap_or_default(),
             server = self.server(),
+            plain = self.plain(),
         )
     }
 
@@ -107,14 +118,30 @@ http {{
         })
     }
 
+    /// The server that leads from plain HTTP to TLS.
+    fn plain(&self) -> String {
+        if self.plain.is_empty() {
+            return String::new();
+        }
+        let mut text = String::from("    server {\n");
+        for address in &self.plain {
+            let _ = writeln!(text, "        listen {address};");
+        }
+        text.push_str("        return 301 https://$host$request_uri;\n    }\n");
+        text
+    }
+
     fn server(&self) -> String {
         let mut text = String::from("    server {\n");
         let mut line = |line: &str| {
             let _ = writeln!(text, "        {line}");
         };
         for address in &self.listen {
-            line(&format!("listen {address};"));
+            let secure = if self.secure.is_some() { " ssl" } else { "" };
+            line(&format!("listen {address}{secure};"));
         }
+        let secure = self.secure.iter().flat_map(Secure::server_lines);
+        secure.for_each(|secure| line(&secure));
         line(&format!("root {};", self.root));
         line("index index.html index.htm;");
         // The port that people see may be another one than ours.
@@ -252,6 +279,8 @@ mod tests {
     fn site() -> Site {
         Site {
             listen: vec!["127.0.0.1:8080".parse().unwrap()],
+            plain: Vec::new(),
+            secure: None,
             root: ".".to_owned(),
             folder: Some("/tmp/a \"b\" \\c".to_owned()),
             output: "/dev/stdout",

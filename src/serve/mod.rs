@@ -10,8 +10,10 @@
 mod addresses;
 mod configuration;
 mod password;
+mod secure;
 mod types;
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +26,7 @@ use crate::application::{Texts, Tidegate};
 use crate::private_folder::PrivateFolder;
 pub(crate) use configuration::quoted;
 use configuration::{AccessLog, Site};
+use secure::{Internal, Secure, Tls};
 
 /// Serve a folder, without any configuration
 #[derive(clap::Args)]
@@ -35,6 +38,23 @@ pub(crate) struct Arguments {
     /// any free one. Without it 127.0.0.1:8080, or the next port that is free
     #[arg(short, long, value_name = "ADDRESS:PORT")]
     listen: Vec<String>,
+    /// Serve this name to the world: over TLS on port 443, with a certificate from Let's Encrypt, whose
+    /// terms of service you agree to by this; port 80 leads there. With --listen, over TLS just there
+    #[arg(long, value_name = "NAME", conflicts_with = "tls")]
+    domain: Vec<String>,
+    /// Another server of ACME than Let's Encrypt: the URL of its directory
+    #[arg(long, value_name = "URL", requires = "domain")]
+    acme: Option<String>,
+    /// Authorities that this server is trusted by, in PEM
+    #[arg(long, value_name = "FILE", requires = "acme")]
+    acme_authorities: Option<PathBuf>,
+    /// Serve over TLS with a certificate that an authority of this machine signs
+    #[arg(long, value_enum, conflicts_with = "print_configuration")]
+    tls: Option<Tls>,
+    /// Where certificates and authorities are kept; without it /var/lib/tidegate for root, else
+    /// tidegate in $XDG_STATE_HOME or ~/.local/state
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// List folders that have no index.html
     #[arg(long)]
     browse: bool,
@@ -78,6 +98,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 struct Prepared {
     options: Options,
     text: String,
+    /// Files of the configuration that are on no disk.
+    texts: BTreeMap<PathBuf, Vec<u8>>,
     announcement: String,
     /// Removed when it is dropped, at the end.
     _folder: PrivateFolder,
@@ -92,24 +114,40 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
             "--spa answers with index.html, which {directory} does not have"
         ));
     }
-    let chosen = addresses::choose(&arguments.listen)?;
-    let user = worker_user(arguments.user)?;
+    let (listen, plain) = listen(&arguments);
+    let chosen = addresses::choose(&listen)?;
+    let plain = match plain.is_empty() {
+        true => Vec::new(),
+        false => addresses::choose(&plain)?.addresses,
+    };
+    let user = worker_user(arguments.user.clone())?;
     let credentials = arguments.password.as_deref();
     let credentials = credentials.map(password::credentials).transpose()?;
     let folder = PrivateFolder::temporary("serve").map_err(|(path, error)| {
         process::log::failure(&format!("mkdir() \"{}\" failed", path.display()), &error)
     })?;
-    let types = arguments.types.map(|path| readable(&path)).transpose()?;
-    let users = match (credentials, arguments.password_file) {
+    let types = arguments.types.as_deref().map(readable).transpose()?;
+    let users = match (credentials, arguments.password_file.as_deref()) {
         (Some(credentials), _) => {
             let reader = user.as_ref().map(|user| user.identity.user);
             Some(credentials.write(folder.path(), reader)?)
         }
-        (None, Some(path)) if arguments.print_configuration => Some(readable(&path)?),
-        (None, Some(path)) => Some(password::link(&readable(&path)?, folder.path())?),
+        (None, Some(path)) if arguments.print_configuration => Some(readable(path)?),
+        (None, Some(path)) => Some(password::link(&readable(path)?, folder.path())?),
         (None, None) => None,
     };
+    let mut texts = BTreeMap::new();
+    let mut notes = String::new();
+    let secure = secure(
+        &arguments,
+        &chosen.addresses,
+        folder.path(),
+        &mut texts,
+        &mut notes,
+    )?;
     let site = Site {
+        plain,
+        secure: secure.clone(),
         listen: chosen.addresses.clone(),
         root: match arguments.print_configuration {
             true => configuration::quoted(&text(&directory)?),
@@ -137,7 +175,8 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     }
     let mut announcement = String::new();
     announcement.extend(chosen.note.map(|note| format!("{note}\n")));
-    announcement.push_str(&greeting(&directory, &chosen.addresses));
+    announcement.push_str(&notes);
+    announcement.push_str(&greeting(&directory, &chosen.addresses, secure.as_ref()));
     announcement.extend(user.and_then(|user| user.warning(&directory)));
     let options = Options {
         conf_path: folder.path().join("serve.conf"),
@@ -150,6 +189,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     Ok(Some(Prepared {
         options,
         text,
+        texts,
         announcement,
         _folder: folder,
     }))
@@ -157,10 +197,11 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
 
 impl Prepared {
     fn serve(self) -> ExitCode {
-        let texts = [(self.options.conf_path.clone(), self.text.into_bytes())];
+        let mut texts = self.texts;
+        texts.insert(self.options.conf_path.clone(), self.text.into_bytes());
         let announcement = self.announcement;
         let tidegate = Tidegate {
-            texts: Texts(texts.into()),
+            texts: Texts(texts),
             // On standard error: where the output is piped, it holds lines of the log alone.
             serving: Some(Box::new(move || {
                 let _ = std::io::stderr().write_all(announcement.as_bytes());
@@ -212,13 +253,76 @@ fn output() -> &'static str {
     opened.map_or("", |_| STDOUT)
 }
 
-fn greeting(directory: &Path, addresses: &[SocketAddr]) -> String {
+/// Where to listen, and where only to lead from plain HTTP to TLS.
+fn listen(arguments: &Arguments) -> (Vec<String>, Vec<String>) {
+    let ports = |port: u16| vec![format!("0.0.0.0:{port}"), format!("[::]:{port}")];
+    match arguments.listen.is_empty() && !arguments.domain.is_empty() {
+        true => (ports(443), ports(80)),
+        false => (arguments.listen.clone(), Vec::new()),
+    }
+}
+
+/// How the site is secured, if it is; files that this needs are added to the texts.
+fn secure(
+    arguments: &Arguments,
+    addresses: &[SocketAddr],
+    folder: &Path,
+    texts: &mut BTreeMap<PathBuf, Vec<u8>>,
+    notes: &mut String,
+) -> Result<Option<Secure>, String> {
+    if arguments.tls.is_none() && arguments.domain.is_empty() {
+        return Ok(None);
+    }
+    let state = secure::state_folder(arguments.state.clone())?;
+    if arguments.tls.is_none() {
+        let authorities = arguments.acme_authorities.as_deref().map(readable);
+        let authorities = authorities.transpose()?.as_deref().map(text).transpose()?;
+        let directory = arguments.acme.clone();
+        return Secure::domains(&arguments.domain, directory, authorities, &state).map(Some);
+    }
+    let Internal {
+        certificate,
+        key,
+        note,
+    } = secure::internal(&state, addresses)?;
+    notes.push_str(&note);
+    let (certificate_path, key_path) = (folder.join("site.crt"), folder.join("site.key"));
+    let files = Secure::Files {
+        certificate: text(&certificate_path)?,
+        key: text(&key_path)?,
+    };
+    texts.insert(certificate_path, certificate.into_bytes());
+    texts.insert(key_path, key.into_bytes());
+    Ok(Some(files))
+}
+
+fn greeting(directory: &Path, addresses: &[SocketAddr], secure: Option<&Secure>) -> String {
     let mut text = format!("Serving {} at\n", directory.display());
-    for url in addresses::urls(addresses) {
+    for url in urls(addresses, secure) {
         text.push_str(&format!("  {url}\n"));
     }
     text.push_str("Ctrl-C ends it.\n");
     text
+}
+
+/// Under which URLs people reach the site.
+fn urls(addresses: &[SocketAddr], secure: Option<&Secure>) -> Vec<String> {
+    match secure {
+        Some(Secure::Domains { names, .. }) => {
+            let port = match addresses.first().map(SocketAddr::port) {
+                None | Some(443) => String::new(),
+                Some(port) => format!(":{port}"),
+            };
+            let url = |name: &String| format!("https://{name}{port}/");
+            names.iter().map(url).collect()
+        }
+        Some(Secure::Files { .. }) => {
+            let urls = addresses::urls(addresses).into_iter();
+            urls.map(|url| url.replacen("http://", "https://", 1))
+                .collect()
+        }
+        None => addresses::urls(addresses),
+    }
 }
 
 /// Whom the worker process becomes.

@@ -12,6 +12,7 @@
 //! Deliberately not here: directives, listeners, which server a certificate is for.
 
 mod account;
+mod authority;
 mod certificate;
 mod challenge;
 mod http;
@@ -24,6 +25,7 @@ mod trust;
 mod wait;
 
 pub use account::{AccountKey, ExternalAccount, revoke};
+pub use authority::{AUTHORITY_CERTIFICATE, Authority};
 pub use base::level::Level;
 pub use certificate::{Certificate, Unusable};
 pub use challenge::{Challenge, Host, Program, Shown};

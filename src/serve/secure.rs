@@ -1,0 +1,170 @@
+//! How `serve` speaks TLS: with a certificate that this machine signs for itself (`--tls internal`), or
+//! with one that everybody trusts (`--domain`).
+//!
+//! Both amount to directives and files of a configuration like any other.
+
+use std::path::{Path, PathBuf};
+
+use acme::{Authority, Folder, Identifier};
+
+use super::configuration::quoted;
+
+/// The directory of Let's Encrypt.
+const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+/// What `--tls` may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Tls {
+    /// An authority of this machine signs a certificate for localhost and the addresses.
+    Internal,
+}
+
+/// How connections are secured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Secure {
+    /// By a certificate and its key, in these files.
+    Files { certificate: String, key: String },
+    /// By certificates for these names that come by themselves.
+    Domains {
+        names: Vec<String>,
+        directory: String,
+        /// Authorities that the server of ACME is trusted by.
+        authorities: Option<String>,
+        state: String,
+    },
+}
+
+/// A certificate for this machine.
+pub(super) struct Internal {
+    /// As PEM.
+    pub(super) certificate: String,
+    /// As PEM.
+    pub(super) key: String,
+    /// What to say about whom to trust.
+    pub(super) note: String,
+}
+
+impl Secure {
+    /// Certificates for domains; each must be a name.
+    pub(super) fn domains(
+        names: &[String],
+        directory: Option<String>,
+        authorities: Option<String>,
+        state: &Path,
+    ) -> Result<Secure, String> {
+        for name in names {
+            let parsed = Identifier::parse(name.as_bytes());
+            parsed.map_err(|error| format!("--domain {name}: {error}"))?;
+        }
+        Ok(Secure::Domains {
+            names: names.to_vec(),
+            directory: directory.unwrap_or_else(|| LETS_ENCRYPT.to_owned()),
+            authorities,
+            state: super::text(&state.join("acme"))?,
+        })
+    }
+
+    /// Lines of the `http` block.
+    pub(super) fn http_lines(&self) -> String {
+        let Secure::Domains {
+            directory,
+            authorities,
+            state,
+            ..
+        } = self
+        else {
+            return String::new();
+        };
+        let authorities = authorities
+            .as_ref()
+            .map(|path| format!("        ssl_trusted_certificate {};\n", quoted(path)));
+        format!(
+            "    acme_issuer serve {{\n        uri {};\n{}        challenge tls-alpn-01;\n        \
+             state_path {};\n        accept_terms_of_service;\n    }}\n",
+            quoted(directory),
+            authorities.unwrap_or_default(),
+            quoted(state),
+        )
+    }
+
+    /// Lines of the `server` block.
+    pub(super) fn server_lines(&self) -> Vec<String> {
+        match self {
+            Secure::Files { certificate, key } => vec![
+                format!("ssl_certificate {};", quoted(certificate)),
+                format!("ssl_certificate_key {};", quoted(key)),
+            ],
+            Secure::Domains { names, .. } => vec![
+                format!("server_name {};", names.join(" ")),
+                "acme_certificate serve;".to_owned(),
+                "ssl_certificate $acme_certificate;".to_owned(),
+                "ssl_certificate_key $acme_certificate_key;".to_owned(),
+            ],
+        }
+    }
+}
+
+/// A certificate for localhost and these addresses, signed by the authority of the state folder.
+pub(super) fn internal(
+    state: &Path,
+    addresses: &[std::net::SocketAddr],
+) -> Result<Internal, String> {
+    let failed = |error: &dyn std::fmt::Display| {
+        format!(
+            "the authority in {} cannot be used: {error}",
+            state.display()
+        )
+    };
+    let provider = server::tls::provider();
+    let authority =
+        Authority::open(&Folder::new(state), provider).map_err(|error| failed(&error))?;
+    let mut identifiers: Vec<Identifier> = ["localhost", "127.0.0.1", "::1"]
+        .iter()
+        .filter_map(|name| Identifier::parse(name.as_bytes()).ok())
+        .flatten()
+        .collect();
+    for address in addresses
+        .iter()
+        .filter(|address| !address.ip().is_unspecified())
+    {
+        let identifier = Identifier::Ip(address.ip());
+        if !identifiers.contains(&identifier) {
+            identifiers.push(identifier);
+        }
+    }
+    let (certificate, key) = authority
+        .sign(&identifiers)
+        .map_err(|error| failed(&error))?;
+    let path = state.join(acme::AUTHORITY_CERTIFICATE);
+    let verb = if authority.is_new { "made" } else { "found" };
+    Ok(Internal {
+        certificate,
+        key,
+        note: format!(
+            "The authority of this machine was {verb}; browsers trust it once they have {}.\n",
+            path.display()
+        ),
+    })
+}
+
+/// Where authorities, accounts and certificates are kept: `--state`, else where systems keep such things.
+pub(super) fn state_folder(wanted: Option<PathBuf>) -> Result<PathBuf, String> {
+    let folder = wanted.or_else(|| {
+        if process::identity::is_superuser() {
+            return Some(PathBuf::from("/var/lib/tidegate"));
+        }
+        let own = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+        let own = own.filter(|path| path.is_absolute());
+        let own =
+            own.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")));
+        own.map(|path| path.join("tidegate"))
+    });
+    let folder =
+        folder.ok_or("there is no HOME to keep certificates in, name a folder by --state")?;
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        process::log::failure(&format!("mkdir() \"{}\" failed", folder.display()), &error)
+    })?;
+    folder.canonicalize().map_err(|error| {
+        process::log::failure(&format!("\"{}\" cannot be used", folder.display()), &error)
+    })
+}
