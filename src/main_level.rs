@@ -29,7 +29,6 @@ pub(crate) static TABLE: &[&dyn Declared] = &[
     &WORKING_DIRECTORY,
     &ENV,
     &LOCK_FILE,
-    &THREAD_POOL,
     &TIMER_RESOLUTION,
 ];
 
@@ -145,17 +144,6 @@ static LOCK_FILE: Setting<PathBuf> = Setting::new("lock_file", &["file"], parse:
     .contexts(Contexts::MAIN)
     .no_effect("worker threads share memory and need no lock in a file")
     .manual("Where nginx takes locks on systems without atomic operations.");
-
-static THREAD_POOL: Setting<()> = Setting::new(
-    "thread_pool",
-    &["name threads=number [max_queue=number]"],
-    parse::nothing,
-)
-.contexts(Contexts::MAIN)
-.arity(Arity::between(2, 3))
-.inherit(Inherit::List)
-.no_effect("files that are not in memory are always read by threads, made on demand")
-.manual("Names a pool of threads for nginx's `aio threads`.");
 
 static TIMER_RESOLUTION: Setting<Duration> =
     Setting::new("timer_resolution", &["interval"], parse::milliseconds)

@@ -140,6 +140,20 @@ pub fn number_word(word: &Word, setter: &Setter<'_>) -> Result<u64, Fault> {
     number_of(&word.bytes).ok_or_else(|| invalid(word, setter, "number"))
 }
 
+/// A number of buffers and the size of each, in bytes, neither of them 0: the two arguments of the first line.
+///
+/// # Errors
+/// `"x" directive invalid value`
+pub fn buffers(setter: &Setter<'_>) -> Result<(u64, u64), Fault> {
+    let line = setter.first();
+    let (number, size) = (line.argument(0), line.argument(1));
+    match (number_of(&number.bytes), size_of(&size.bytes)) {
+        (Some(number @ 1..), Some(size @ 1..)) => Ok((number, size)),
+        (Some(1..), _) => Err(invalid(size, setter, "value")),
+        _ => Err(invalid(number, setter, "value")),
+    }
+}
+
 /// The argument as text; what is not UTF-8 is replaced.
 ///
 /// # Errors
@@ -164,6 +178,26 @@ pub fn bytes(setter: &Setter<'_>) -> Result<Bytes, Fault> {
 /// None where the arity was checked.
 pub fn path(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
     setter.word().map(|word| word.path().to_owned())
+}
+
+/// How many characters of a file's name the levels of [`path_with_levels`] may take together.
+const LEVELS_MAX: u64 = 10;
+
+/// A directory for files that a program names itself, and the lengths of the names of up to three
+/// levels of subdirectories, which are checked and dropped.
+///
+/// # Errors
+/// `"x" directive invalid value`
+pub fn path_with_levels(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
+    let mut total = 0_u64;
+    for level in setter.args().iter().skip(1) {
+        let length = number_of(&level.bytes).filter(|length| *length > 0);
+        total = total.saturating_add(length.ok_or_else(|| invalid(level, setter, "value"))?);
+        if total > LEVELS_MAX {
+            return Err(invalid(level, setter, "value"));
+        }
+    }
+    path(setter)
 }
 
 /// A value with variables.
@@ -328,8 +362,5 @@ fn unit_length(text: &[u8]) -> usize {
 }
 
 fn invalid(word: &Word, setter: &Setter<'_>, what: &str) -> Fault {
-    Fault::at(
-        word,
-        format!("\"{}\" directive invalid {what}", setter.name()),
-    )
+    setter.fault(word, &format!("invalid {what}"))
 }

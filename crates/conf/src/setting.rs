@@ -256,6 +256,12 @@ impl<'a> Setter<'a> {
         }
     }
 
+    /// The fault `"x" directive REASON` at a word, where `x` is the directive's name.
+    #[must_use]
+    pub fn fault(&self, word: &Word, reason: &str) -> Fault {
+        Fault::at(word, format!("\"{}\" directive {reason}", self.name()))
+    }
+
     /// The scope that wrote the lines; for a default, the one that asks.
     #[must_use]
     pub fn scope(&self) -> ScopeRef<'a> {

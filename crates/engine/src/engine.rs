@@ -51,7 +51,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// Those of `socket()` and `bind()`.
-    fn socket(&mut self, to: &Address, from: Option<std::net::IpAddr>) -> io::Result<RawFd> {
+    fn socket(&mut self, to: &Address, from: Option<std::net::SocketAddr>) -> io::Result<RawFd> {
         sys::stream_socket(to, from)
     }
 

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -115,7 +115,7 @@ pub fn process_time(pid: u32) -> io::Result<Duration> {
 }
 
 /// A stream socket that does not block and is not inherited.
-pub(crate) fn stream_socket(to: &Address, from: Option<IpAddr>) -> io::Result<RawFd> {
+pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Result<RawFd> {
     let family = match to {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
@@ -123,15 +123,17 @@ pub(crate) fn stream_socket(to: &Address, from: Option<IpAddr>) -> io::Result<Ra
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    if let (Some(ip), Address::Inet(_)) = (from, to) {
-        // Without this the kernel would reserve a port for the address alone and run out of them early.
-        let _ = set_option(
-            socket.as_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            1,
-        );
-        rustix::net::bind(&socket, &SocketAddr::new(ip, 0))?;
+    if let (Some(from), Address::Inet(_)) = (from, to) {
+        if from.port() == 0 {
+            // Without this the kernel would reserve a port for the address alone and run out of them early.
+            let _ = set_option(
+                socket.as_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_BIND_ADDRESS_NO_PORT,
+                1,
+            );
+        }
+        rustix::net::bind(&socket, &from)?;
     }
     Ok(socket.into_raw_fd())
 }

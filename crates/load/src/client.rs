@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -130,7 +130,8 @@ impl Client {
     async fn connect(&mut self, plan: &Plan) -> Result<Stream, Failure> {
         let begin = Instant::now();
         let address = &plan.servers[self.server].address;
-        match net::connect(address, self.source, Some(begin + plan.timeout)).await {
+        let source = self.source.map(|address| SocketAddr::new(address, 0));
+        match net::connect(address, source, Some(begin + plan.timeout)).await {
             Ok(stream) => {
                 stream.set_nodelay(true);
                 stream.set_send_timeout(plan.timeout);

@@ -3,7 +3,10 @@
 //! They tune what Tidegate does not have, or what it decides by itself. Their values are checked
 //! like any other, and `-t` shows a notice.
 
-use conf::{Arity, Contexts, Declared, Fault, Setter, Setting, parse};
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
+    parse,
+};
 
 const MAIN: Contexts = Contexts::MAIN;
 const HTTP: Contexts = Contexts::HTTP;
@@ -36,6 +39,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &DIRECTIO,
     &DIRECTIO_ALIGNMENT,
     &AIO,
+    &THREAD_POOL,
     &AIO_WRITE,
     &EPOLL_EVENTS,
     &WORKER_AIO_REQUESTS,
@@ -62,10 +66,10 @@ accepted! {
     VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, number,
         "tables size themselves",
         "Sets the size of a bucket of nginx's hash of variables.";
-    CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, size,
+    CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, pool_size,
         "there are no memory pools",
         "Sets how much memory nginx takes at once for a connection.";
-    REQUEST_POOL_SIZE = "request_pool_size", "size", HS, size,
+    REQUEST_POOL_SIZE = "request_pool_size", "size", HS, pool_size,
         "there are no memory pools",
         "Sets how much memory nginx takes at once for a request.";
     POSTPONE_OUTPUT = "postpone_output", "size", HSL, size,
@@ -104,12 +108,22 @@ static AIO: Setting<()> = Setting::new("aio", &["on | off | threads[=pool]"], ai
     .no_effect("what the page cache holds is sent at once, the rest is always read by threads")
     .manual("Makes nginx read files without blocking its event loop.");
 
-static OUTPUT_BUFFERS: Setting<()> =
-    Setting::new("output_buffers", &["number size"], number_and_size)
-        .contexts(HSL)
-        .arity(Arity::exactly(2))
-        .no_effect("files that must pass through memory are read in parts of 32 KiB")
-        .manual("Sets number and size of nginx's buffers for reading a file.");
+static THREAD_POOL: Setting<()> = Setting::new(
+    "thread_pool",
+    &["name threads=number [max_queue=number]"],
+    thread_pools,
+)
+.contexts(MAIN)
+.arity(Arity::between(2, 3))
+.inherit(Inherit::List)
+.no_effect("files that are not in memory are always read by threads, made on demand")
+.manual("Names a pool of threads for nginx's `aio threads`.");
+
+static OUTPUT_BUFFERS: Setting<()> = Setting::new("output_buffers", &["number size"], buffers)
+    .contexts(HSL)
+    .arity(Arity::exactly(2))
+    .no_effect("files that must pass through memory are read in parts of 32 KiB")
+    .manual("Sets number and size of nginx's buffers for reading a file.");
 
 fn flag(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::flag(setter).map(drop)
@@ -121,6 +135,27 @@ fn number(setter: &Setter<'_>) -> Result<(), Fault> {
 
 fn size(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::size(setter).map(drop)
+}
+
+fn buffers(setter: &Setter<'_>) -> Result<(), Fault> {
+    parse::buffers(setter).map(drop)
+}
+
+/// What nginx's pools need at least for themselves, and what their sizes must be multiples of.
+const POOL_SIZE_MIN: u64 = 112;
+const POOL_ALIGNMENT: u64 = 16;
+
+fn pool_size(setter: &Setter<'_>) -> Result<(), Fault> {
+    let size = parse::size(setter)?;
+    if size < POOL_SIZE_MIN {
+        let text = format!("the pool size must be no less than {POOL_SIZE_MIN}");
+        return Err(Fault::new(text));
+    }
+    if size % POOL_ALIGNMENT != 0 {
+        let text = format!("the pool size must be a multiple of {POOL_ALIGNMENT}");
+        return Err(Fault::new(text));
+    }
+    Ok(())
 }
 
 fn debug_points(setter: &Setter<'_>) -> Result<(), Fault> {
@@ -135,20 +170,70 @@ fn directio(setter: &Setter<'_>) -> Result<(), Fault> {
 }
 
 fn aio(setter: &Setter<'_>) -> Result<(), Fault> {
-    match &*setter.word()?.bytes {
-        b"on" | b"off" | b"threads" => Ok(()),
-        name if name.starts_with(b"threads=") => Ok(()),
-        _ => Err(Fault::new("\"aio\" directive invalid value")),
+    let word = setter.word()?;
+    let pool = match &*word.bytes {
+        b"on" | b"off" | b"threads" => return Ok(()),
+        text => text.strip_prefix(b"threads="),
+    };
+    let pool = pool.ok_or_else(|| setter.fault(word, "invalid value"))?;
+    let template = Template::parse(&Word {
+        bytes: pool.into(),
+        ..word.clone()
+    })?;
+    // A pool whose name holds variables is looked for with each request.
+    if template.as_literal().is_none() || pool == DEFAULT_POOL || names_pool(setter.scope(), pool) {
+        return Ok(());
     }
+    let name = String::from_utf8_lossy(pool);
+    Err(Fault::at(word, format!("unknown thread pool \"{name}\"")))
 }
 
-fn number_and_size(setter: &Setter<'_>) -> Result<(), Fault> {
-    let fault = || Fault::new(format!("\"{}\" directive invalid value", setter.name()));
-    let [number, size] = setter.args() else {
-        return Err(fault());
-    };
-    match parse::number_word(number, setter) {
-        Ok(1..) => parse::size_word(size, setter).map(drop),
-        Ok(0) | Err(_) => Err(fault()),
+/// The pool that is there without a `thread_pool`.
+const DEFAULT_POOL: &[u8] = b"default";
+
+/// Whether a `thread_pool` of the main level has this name.
+fn names_pool(scope: ScopeRef<'_>, name: &[u8]) -> bool {
+    let main = std::iter::successors(Some(scope), |scope| scope.parent()).last();
+    let lines = main.map_or_else(Vec::new, |main| main.own_lines(&THREAD_POOL.spec));
+    lines.iter().any(|line| *line.argument(0).bytes == *name)
+}
+
+fn thread_pools(setter: &Setter<'_>) -> Result<(), Fault> {
+    for (at, line) in setter.lines().iter().enumerate() {
+        let name = line.argument(0);
+        let before = setter.lines().iter().take(at);
+        if before
+            .into_iter()
+            .any(|line| line.argument(0).bytes == name.bytes)
+        {
+            let text = format!("duplicate thread pool \"{}\"", name.text());
+            return Err(Fault::at(name, text));
+        }
+        thread_pool(line)?;
     }
+    Ok(())
+}
+
+/// Checks the parameters of one pool; those that are none are passed over, as nginx does.
+fn thread_pool(line: &Line) -> Result<(), Fault> {
+    let mut has_threads = false;
+    for word in line.args.iter().skip(1) {
+        if let Some(threads) = word.bytes.strip_prefix(b"threads=") {
+            if !parse::number_of(threads).is_some_and(|threads| threads > 0) {
+                let text = format!("invalid threads value \"{}\"", word.text());
+                return Err(Fault::at(word, text));
+            }
+            has_threads = true;
+        } else if let Some(queue) = word.bytes.strip_prefix(b"max_queue=")
+            && parse::number_of(queue).is_none()
+        {
+            let text = format!("invalid max_queue value \"{}\"", word.text());
+            return Err(Fault::at(word, text));
+        }
+    }
+    if has_threads {
+        return Ok(());
+    }
+    let text = "\"thread_pool\" must have \"threads\" parameter";
+    Err(Fault::at(&line.name, text))
 }

@@ -80,6 +80,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     addition::Addition::DIRECTIVES,
     post_action::PostAction::DIRECTIVES,
     proxy::DIRECTIVES,
+    proxy::BUFFER_DIRECTIVES,
     upstream::DIRECTIVES,
     crate::resolver::Resolving::DIRECTIVES,
     crate::tls::settings::TlsSettings::DIRECTIVES,

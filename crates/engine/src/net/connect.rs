@@ -2,14 +2,15 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::table::StreamState;
 use super::{Address, Stream};
 use crate::worker::enter;
 
-/// Connects to `address`, from the address `bind` if there is one, until `deadline`.
+/// Connects to `address`, from the address `bind` if there is one, until `deadline`. Port 0 leaves the
+/// port to the kernel.
 ///
 /// # Errors
 /// Those of `socket()`, `bind()` and `connect()`; `TimedOut` at the deadline.
@@ -18,7 +19,7 @@ use crate::worker::enter;
 /// When the thread has no runtime.
 pub async fn connect(
     address: &Address,
-    bind: Option<IpAddr>,
+    bind: Option<SocketAddr>,
     deadline: Option<Instant>,
 ) -> io::Result<Stream> {
     let stream = enter(|worker| {

@@ -12,7 +12,7 @@ mod network;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSliceMut};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -495,11 +495,14 @@ impl Engine for Sim {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn socket(&mut self, _to: &Address, from: Option<IpAddr>) -> io::Result<RawFd> {
+    fn socket(&mut self, _to: &Address, from: Option<SocketAddr>) -> io::Result<RawFd> {
         let mut network = self.network.borrow_mut();
         let socket = network.new_end();
-        if let (Some(ip), Some(end)) = (from, network.ends.get_mut(&socket)) {
-            end.local.set_ip(ip);
+        if let (Some(from), Some(end)) = (from, network.ends.get_mut(&socket)) {
+            end.local.set_ip(from.ip());
+            if from.port() != 0 {
+                end.local.set_port(from.port());
+            }
         }
         Ok(socket)
     }

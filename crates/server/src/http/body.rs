@@ -6,14 +6,13 @@
 use std::cell::Cell;
 use std::future::ready;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
+use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use engine::file::File;
 use engine::select::{Either, either};
 use proto::h1::BodyLength;
@@ -24,7 +23,7 @@ use crate::http::request::Request;
 use crate::log;
 
 static CLIENT_BODY_TEMP_PATH: Setting<PathBuf> =
-    Setting::new("client_body_temp_path", &["path [level1 [level2 [level3]]]"], path)
+    Setting::new("client_body_temp_path", &["path [level1 [level2 [level3]]]"], parse::path_with_levels)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
         .arity(Arity::between(1, 4))
         .default("client_body_temp")
@@ -43,12 +42,17 @@ static CLIENT_BODY_IN_FILE_ONLY: Setting<InFileOnly> =
     .default("off")
     .manual("Writes every request body to a file, however short: for debugging, or for a handler that takes files. With clean the file is removed when the request ends; with on it stays.");
 
-static CLIENT_BODY_IN_SINGLE_BUFFER: Setting<bool> =
-    Setting::new("client_body_in_single_buffer", &["on | off"], parse::flag)
-        .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
-        .default("off")
-        .no_effect("a body in memory is joined where it is needed in one piece")
-        .manual("See nginx's manual.");
+static CLIENT_BODY_IN_SINGLE_BUFFER: Setting<bool> = Setting::new(
+    "client_body_in_single_buffer",
+    &["on | off"],
+    parse::flag,
+)
+.contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+.default("off")
+.no_effect("a body in memory is joined where it is needed in one piece")
+.manual(
+    "Makes nginx keep a request's body in one buffer, so that `$request_body` need not be joined.",
+);
 
 /// Whether request bodies always lie in a file, and what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,19 +63,6 @@ pub enum InFileOnly {
     Kept,
     /// Files are removed when their request ends.
     Removed,
-}
-
-fn path(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
-    let word = setter.word()?;
-    for level in setter.args().iter().skip(1) {
-        if !matches!(&*level.bytes, b"1" | b"2" | b"3") {
-            return Err(Fault::at(
-                level,
-                format!("invalid value \"{}\"", level.text()),
-            ));
-        }
-    }
-    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&word.bytes)))
 }
 
 /// Where request bodies go.
@@ -261,6 +252,13 @@ impl RequestBody {
                 Some(temporary.path.clone())
             }
             _ => None,
+        }
+    }
+
+    /// Gives back what [`RequestBody::take_file`] took: the file goes with the body after all.
+    pub fn return_file(&self) {
+        if let Stored::File(temporary) = &self.stored {
+            temporary.taken.set(false);
         }
     }
 

@@ -651,6 +651,8 @@ impl Builder<'_, '_> {
             matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
         let handler = own.or(kind.outer_handler).unwrap_or(Handler::Files);
         let script = self.script(scope, &handler, &kind.name)?;
+        // Checked wherever they stand, though only `proxy_pass` uses them.
+        compiler.feature_or_report::<proxy::Settings>(scope)?;
         let id = self.next_id;
         self.next_id += 1;
         self.scopes.add(scope, compiler.privileged);

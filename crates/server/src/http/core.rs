@@ -212,7 +212,7 @@ settings! {
 }
 
 static LARGE_BUFFERS: Setting<(u64, u64)> =
-    Setting::new("large_client_header_buffers", &["number size"], number_and_size)
+    Setting::new("large_client_header_buffers", &["number size"], parse::buffers)
         .contexts(HS)
         .arity(Arity::exactly(2))
         .default("4 8k")
@@ -242,7 +242,7 @@ static KEEPALIVE_DISABLE: Setting<KeepaliveDisable> = Setting::new(
     keepalive_disable,
 )
 .contexts(HSL)
-.arity(Arity::at_least(1))
+.arity(Arity::between(1, 2))
 .default("msie6")
 .manual("Browsers that are not kept alive: msie6 after a POST, safari on macOS.");
 
@@ -710,18 +710,6 @@ fn rate(setter: &Setter<'_>) -> Result<Rate, Fault> {
     parse::size(setter).map(Rate::Fixed)
 }
 
-fn number_and_size(setter: &Setter<'_>) -> Result<(u64, u64), Fault> {
-    let args = setter.args();
-    let (Some(number), Some(size)) = (args.first(), args.get(1)) else {
-        return Err(Fault::new("invalid number of arguments"));
-    };
-    let number = parse::number_word(number, setter)?;
-    if number == 0 {
-        return Err(Fault::new("invalid value \"0\""));
-    }
-    Ok((number, parse::size_word(size, setter)?))
-}
-
 fn keepalive_timeout(setter: &Setter<'_>) -> Result<(Duration, Option<u64>), Fault> {
     let args = setter.args();
     let Some(first) = args.first() else {
@@ -753,12 +741,7 @@ fn keepalive_disable(setter: &Setter<'_>) -> Result<KeepaliveDisable, Fault> {
             b"none" => {}
             b"msie6" => disable.msie6 = true,
             b"safari" => disable.safari = true,
-            _ => {
-                return Err(Fault::at(
-                    word,
-                    format!("invalid value \"{}\"", word.text()),
-                ));
-            }
+            _ => return Err(Fault::invalid_value(word)),
         }
     }
     Ok(disable)

@@ -237,27 +237,23 @@ fn level(setter: &Setter<'_>) -> Result<u64, Fault> {
     }
 }
 
-/// Reads the arguments of `gzip_buffers` and its like; the number is checked and dropped.
+/// The size of [`parse::buffers`], for `gzip_buffers` and its like; the number is checked and dropped.
 pub(super) fn buffer_size(setter: &Setter<'_>) -> Result<u64, Fault> {
-    let (number, size) = (setter.first().argument(0), setter.first().argument(1));
-    match (number.text().parse::<u32>(), parse::size_text(&size.text())) {
-        (Ok(1..), Some(size @ 1..)) => Ok(size),
-        (Ok(1..), _) => Err(Fault::invalid_value(size)),
-        _ => Err(Fault::invalid_value(number)),
-    }
+    parse::buffers(setter).map(|(_, size)| size)
 }
 
 fn window(setter: &Setter<'_>) -> Result<u8, Fault> {
     match power_of_two(parse::size(setter)?, 9..=15) {
         Some(bits) => Ok(bits),
-        None => Err(Fault::new("must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")),
+        None => Err(setter.fault(setter.word()?, "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")),
     }
 }
 
 fn hash(setter: &Setter<'_>) -> Result<(), Fault> {
     match power_of_two(parse::size(setter)?, 9..=17) {
         Some(_) => Ok(()),
-        None => Err(Fault::new(
+        None => Err(setter.fault(
+            setter.word()?,
             "must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k",
         )),
     }
@@ -628,7 +624,7 @@ mod tests {
         assert_eq!(error("gzip_comp_level 0;"), "value must be between 1 and 9");
         assert_eq!(
             error("gzip_window 3k;"),
-            "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"
+            "\"gzip_window\" directive must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"
         );
         assert_eq!(
             error("gzip_proxied sometimes;"),

@@ -317,7 +317,7 @@ fn merge(setter: &Setter<'_>) -> Result<Merge, Fault> {
 fn expiry(setter: &Setter<'_>) -> Result<Expiry, Fault> {
     let (value, modified) = match setter.args() {
         [word, value] if &*word.bytes == b"modified" => (value, true),
-        [word, _] => return Err(Fault::at(word, "invalid value")),
+        [word, _] => return Err(setter.fault(word, "invalid value")),
         _ => (setter.word()?, false),
     };
     let template = Template::parse(value)?;
@@ -329,7 +329,7 @@ fn expiry(setter: &Setter<'_>) -> Result<Expiry, Fault> {
     }
     Expires::parse(&value.bytes, modified)
         .map(Expiry::Fixed)
-        .map_err(|text| Fault::at(value, text))
+        .map_err(|reason| setter.fault(value, reason))
 }
 
 impl Expires {
@@ -730,8 +730,11 @@ mod tests {
         );
         assert_eq!(
             error("expires @25h;"),
-            "daily time value must be less than 24 hours"
+            "\"expires\" directive daily time value must be less than 24 hours"
         );
-        assert_eq!(error("expires later 1h;"), "invalid value");
+        assert_eq!(
+            error("expires later 1h;"),
+            "\"expires\" directive invalid value"
+        );
     }
 }

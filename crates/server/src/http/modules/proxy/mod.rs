@@ -7,6 +7,7 @@
 //! connections. Which server of a group is asked is the business of `upstream`.
 
 mod body;
+mod buffers;
 mod head;
 mod response;
 mod settings;
@@ -14,6 +15,7 @@ mod target;
 mod tunnel;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,7 @@ use crate::log;
 use crate::transport::Transport;
 
 pub use body::UpstreamBody;
+pub use buffers::DIRECTIVES as BUFFER_DIRECTIVES;
 pub use settings::{DIRECTIVES, Proxy, Settings};
 
 use response::Answer;
@@ -142,6 +145,8 @@ struct Outgoing {
     /// What of its body has been read; `None` where that is the whole, so that it can be sent
     /// again.
     begun: Option<Vec<Bytes>>,
+    /// The local address that it is sent from, if it is not the kernel that chooses.
+    from: Option<SocketAddr>,
 }
 
 /// Passes a request on and gives the answer back.
@@ -172,6 +177,7 @@ pub async fn serve(
             head: head.into(),
             uri,
             begun,
+            from: settings.bind.address(request),
         },
         Err(status) => return Ok(Step::Finish(status)),
     };
@@ -307,7 +313,7 @@ async fn attempt(
 ) -> Result<(Peer, Answer), Ended> {
     let address = choose(request, selection, &outgoing.uri)?;
     log::error!(request, Debug, "http upstream connect: {address}");
-    let mut peer = connect(request, exchange, settings, &address).await?;
+    let mut peer = connect(request, exchange, settings, &address, outgoing.from).await?;
     send(request, exchange, settings, &mut peer, outgoing).await?;
     let answer = response::read(request, exchange, settings, &mut peer).await?;
     let status = answer.head.status();
@@ -366,9 +372,10 @@ async fn connect(
     exchange: &mut Exchange,
     settings: &Settings,
     address: &Address,
+    from: Option<SocketAddr>,
 ) -> Result<Peer, Ended> {
     let deadline = engine::now() + settings.connect_timeout;
-    let connecting = engine::net::connect(address, settings.bind, Some(deadline));
+    let connecting = engine::net::connect(address, from, Some(deadline));
     let connected = if settings.ignore_client_abort {
         connecting.await
     } else {

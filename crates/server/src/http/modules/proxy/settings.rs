@@ -1,6 +1,6 @@
 //! The directives of `proxy_*` and what they amount to in a location.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use conf::{
     parse,
 };
 
+use super::buffers;
 use super::target::{self, Target};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
+use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
 
@@ -67,11 +69,10 @@ static METHOD: Setting<Template> = Setting::new("proxy_method", &["method"], par
     .contexts(HSL)
     .manual("The method of the upstream's request instead of the client's.");
 
-static BIND: Setting<Word> = Setting::new("proxy_bind", &["address | off"], |setter| {
-    setter.word().cloned()
-})
-.contexts(HSL)
-.manual("The local address that connections to the upstream come from.");
+static BIND: Setting<BindLine> = Setting::new("proxy_bind", &["address", "off"], bind)
+    .contexts(HSL)
+    .arity(Arity::between(1, 2))
+    .manual("The local address, with or without a port, that connections to the upstream come from. Variables may be used; where they give nothing, the kernel chooses.");
 
 static NEXT_UPSTREAM: Setting<Causes> = Setting::new(
     "proxy_next_upstream",
@@ -119,33 +120,6 @@ settings! {
         "The longest head of an answer.";
 }
 
-macro_rules! accepted {
-    ($($name:ident = $directive:literal, $syntax:literal, $arity:expr, $reason:literal;)*) => {
-        $(static $name: Setting<()> = Setting::new($directive, &[$syntax], |_| Ok(()))
-            .contexts(HSL)
-            .arity($arity)
-            .no_effect($reason)
-            .manual("See nginx's manual.");)*
-    };
-}
-
-accepted! {
-    BUFFERS = "proxy_buffers", "number size", Arity::exactly(2),
-        "answers are streamed at the client's pace through a fixed small buffer";
-    BUSY_BUFFERS_SIZE = "proxy_busy_buffers_size", "size", Arity::exactly(1),
-        "answers are streamed at the client's pace through a fixed small buffer";
-    TEMP_PATH = "proxy_temp_path", "path [levels]", Arity::between(1, 4),
-        "answers are streamed and need no temporary file";
-    MAX_TEMP_FILE_SIZE = "proxy_max_temp_file_size", "size", Arity::exactly(1),
-        "answers are streamed and need no temporary file";
-    TEMP_FILE_WRITE_SIZE = "proxy_temp_file_write_size", "size", Arity::exactly(1),
-        "answers are streamed and need no temporary file";
-    HEADERS_HASH_MAX_SIZE = "proxy_headers_hash_max_size", "size", Arity::exactly(1),
-        "tables size themselves";
-    HEADERS_HASH_BUCKET_SIZE = "proxy_headers_hash_bucket_size", "size", Arity::exactly(1),
-        "tables size themselves";
-}
-
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_PASS,
@@ -170,13 +144,6 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &NEXT_UPSTREAM_TRIES,
     &NEXT_UPSTREAM_TIMEOUT,
     &BUFFER_SIZE,
-    &BUFFERS,
-    &BUSY_BUFFERS_SIZE,
-    &TEMP_PATH,
-    &MAX_TEMP_FILE_SIZE,
-    &TEMP_FILE_WRITE_SIZE,
-    &HEADERS_HASH_MAX_SIZE,
-    &HEADERS_HASH_BUCKET_SIZE,
 ];
 
 /// The version of the upstream's request.
@@ -267,6 +234,79 @@ fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
     })
 }
 
+/// `proxy_bind` as written.
+enum BindLine {
+    Off,
+    Fixed(SocketAddr),
+    Variable(Template),
+}
+
+fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
+    let word = setter.word()?;
+    let parameter = setter.args().get(1);
+    if &*word.bytes == b"off" && parameter.is_none() {
+        return Ok(BindLine::Off);
+    }
+    let template = Template::parse(word)?;
+    let line = match template.as_literal() {
+        None => BindLine::Variable(template),
+        Some(text) => BindLine::Fixed(
+            local_address(text)
+                .ok_or_else(|| Fault::at(word, format!("invalid address \"{}\"", word.text())))?,
+        ),
+    };
+    match parameter {
+        None => Ok(line),
+        Some(word) if &*word.bytes == b"transparent" => {
+            let text = format!("parameter \"{}\" is not supported yet", word.text());
+            Err(Fault::at(word, text))
+        }
+        Some(word) => Err(Fault::invalid_parameter(word)),
+    }
+}
+
+/// Where connections to the upstream come from.
+pub(super) enum Bind {
+    /// The kernel chooses.
+    Nothing,
+    /// Always the same; port 0 leaves the port to the kernel.
+    Fixed(SocketAddr),
+    /// With variables.
+    Text(Text),
+}
+
+impl Bind {
+    /// The address for this request; `None` leaves it to the kernel.
+    pub(super) fn address(&self, request: &mut Request) -> Option<SocketAddr> {
+        let text = match self {
+            Bind::Nothing => return None,
+            Bind::Fixed(address) => return Some(*address),
+            Bind::Text(text) => text.evaluate(request),
+        };
+        let address = local_address(&text);
+        if address.is_none() && !text.is_empty() {
+            let text = log::Printable(&text);
+            log::error!(request, Error, "invalid local address \"{text}\"");
+        }
+        address
+    }
+}
+
+/// An IP address with or without a port, IPv6 in brackets where a port follows.
+fn local_address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    match bare.unwrap_or(text).parse::<IpAddr>() {
+        Ok(address) => Some(SocketAddr::new(address, 0)),
+        Err(_) => text
+            .parse::<SocketAddr>()
+            .ok()
+            .filter(|address| address.port() > 0),
+    }
+}
+
 /// One `proxy_redirect` as written.
 enum RedirectLine {
     Default(Word),
@@ -301,7 +341,7 @@ pub struct Settings {
     pub(super) buffer_size: usize,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
-    pub(super) bind: Option<IpAddr>,
+    pub(super) bind: Bind,
     /// Fields that are set, those without value included; names in lower case beside.
     pub(super) set: Vec<SetField>,
     pub(super) hidden: Vec<Box<[u8]>>,
@@ -349,6 +389,10 @@ impl Feature for Settings {
         &NEXT_UPSTREAM_TRIES,
         &NEXT_UPSTREAM_TIMEOUT,
         &BUFFER_SIZE,
+        &buffers::BUFFERS,
+        &buffers::BUSY_BUFFERS_SIZE,
+        &buffers::TEMP_FILE_WRITE_SIZE,
+        &buffers::MAX_TEMP_FILE_SIZE,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -372,13 +416,12 @@ impl Feature for Settings {
         hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
         hidden.retain(|name| !passed.contains(name));
         let bind = match scope.written(&BIND)? {
-            Some(word) if &*word.bytes != b"off" => {
-                Some(word.text().parse().map_err(|_| {
-                    Fault::at(&word, format!("invalid address \"{}\"", word.text()))
-                })?)
-            }
-            _ => None,
+            None | Some(BindLine::Off) => Bind::Nothing,
+            Some(BindLine::Fixed(address)) => Bind::Fixed(address),
+            Some(BindLine::Variable(template)) => Bind::Text(compiler.text(&template)),
         };
+        let buffer_size = scope.get(&BUFFER_SIZE)?;
+        buffers::check(scope, buffer_size)?;
         Ok(Settings {
             connect_timeout: scope.get(&CONNECT_TIMEOUT)?,
             send_timeout: scope.get(&SEND_TIMEOUT)?,
@@ -393,7 +436,7 @@ impl Feature for Settings {
             next_upstream_tries: usize::try_from(scope.get(&NEXT_UPSTREAM_TRIES)?)
                 .unwrap_or(usize::MAX),
             next_upstream_timeout: scope.get(&NEXT_UPSTREAM_TIMEOUT)?,
-            buffer_size: scope.get(&BUFFER_SIZE)? as usize,
+            buffer_size: buffer_size as usize,
             version: scope.get(&HTTP_VERSION)?,
             method: scope
                 .written(&METHOD)?

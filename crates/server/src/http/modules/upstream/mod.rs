@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use engine::net::Address;
 
 use crate::compile::Compiler;
@@ -53,20 +53,42 @@ static SERVER: Setting<Vec<Server>> = Setting::new(
 );
 
 macro_rules! accepted {
-    ($($name:ident = $directive:literal, $syntax:literal, $arity:expr;)*) => {
-        $(static $name: Setting<()> = Setting::new($directive, &[$syntax], parse::nothing)
+    ($($name:ident = $directive:literal, $syntax:literal, $arity:expr, $check:expr, $manual:literal;)*) => {
+        $(static $name: Setting<()> = Setting::new($directive, &[$syntax], $check)
             .contexts(Contexts::UPSTREAM)
             .arity($arity)
             .no_effect("connections to upstreams are not kept yet")
-            .manual("See nginx's manual.");)*
+            .manual($manual);)*
     };
 }
 
 accepted! {
-    KEEPALIVE = "keepalive", "connections [local]", Arity::between(1, 2);
-    KEEPALIVE_REQUESTS = "keepalive_requests", "number", Arity::exactly(1);
-    KEEPALIVE_TIME = "keepalive_time", "time", Arity::exactly(1);
-    KEEPALIVE_TIMEOUT = "keepalive_timeout", "timeout", Arity::exactly(1);
+    KEEPALIVE = "keepalive", "connections [local]", Arity::between(1, 2), keepalive,
+        "How many idle connections to the group's servers a worker of nginx keeps.";
+    KEEPALIVE_REQUESTS = "keepalive_requests", "number", Arity::exactly(1),
+        |setter| parse::number(setter).map(drop),
+        "How many requests nginx sends over one connection to a server of the group.";
+    KEEPALIVE_TIME = "keepalive_time", "time", Arity::exactly(1),
+        |setter| parse::milliseconds(setter).map(drop),
+        "How old a connection to a server of the group may be when nginx sends another request over it.";
+    KEEPALIVE_TIMEOUT = "keepalive_timeout", "timeout", Arity::exactly(1),
+        |setter| parse::milliseconds(setter).map(drop),
+        "How long nginx keeps an idle connection to a server of the group.";
+}
+
+fn keepalive(setter: &Setter<'_>) -> Result<(), Fault> {
+    let connections = setter.word()?;
+    if parse::number_of(&connections.bytes).is_none() {
+        let text = format!(
+            "invalid value \"{}\" in \"keepalive\" directive",
+            connections.text()
+        );
+        return Err(Fault::at(connections, text));
+    }
+    match setter.args().get(1) {
+        Some(word) if &*word.bytes != b"local" => Err(Fault::invalid_parameter(word)),
+        _ => Ok(()),
+    }
 }
 
 /// The directives of this module.
