@@ -110,6 +110,74 @@ fn a_locked_file_is_changed_by_its_owner_only() {
     assert!(put("").starts_with("HTTP/1.1 204"));
 }
 
+/// The token of the lock that a LOCK has made.
+fn token_of(locked: &str) -> &str {
+    assert!(locked.starts_with("HTTP/1.1 20"), "{locked}");
+    let token = locked
+        .lines()
+        .find_map(|line| line.strip_prefix("Lock-Token: "));
+    token.unwrap()
+}
+
+const LOCK_INFO: &str = "<lockinfo xmlns=\"DAV:\"><lockscope><exclusive/></lockscope>\
+                         <locktype><write/></locktype></lockinfo>";
+
+/// RFC 4918, sections 7.3 and 7.4: a locked folder gets no member without its token, not even by LOCK.
+#[test]
+fn a_locked_folder_gets_members_by_its_owner_only() {
+    let Some(server) = start() else { return };
+    assert!(ask(&server, "MKCOL", "/dav/folder/", "", "").starts_with("HTTP/1.1 201"));
+    let locked = ask(&server, "LOCK", "/dav/folder/", "Depth: 0\r\n", LOCK_INFO);
+    let lock = |headers: &str| ask(&server, "LOCK", "/dav/folder/new.txt", headers, LOCK_INFO);
+    assert!(lock("").starts_with("HTTP/1.1 423"));
+    let put = ask(&server, "PUT", "/dav/folder/new.txt", "", "text");
+    assert!(put.starts_with("HTTP/1.1 423"), "{put}");
+    let token = token_of(&locked);
+    let known = format!("If: </dav/folder/> ({token})\r\n");
+    assert!(lock(&known).starts_with("HTTP/1.1 201"));
+}
+
+/// RFC 4918, section 10.4: a list after a URI is about what that URI names.
+#[test]
+fn lists_of_if_are_about_the_resource_that_they_name() {
+    let Some(server) = start() else { return };
+    let locked = ask(&server, "LOCK", "/dav/locked.txt", "", LOCK_INFO);
+    let token = token_of(&locked);
+    let put = |condition: &str| {
+        let headers = format!("If: {condition}\r\n");
+        let answer = ask(&server, "PUT", "/dav/other.txt", &headers, "text");
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(put(&format!("({token})")), "412");
+    assert_eq!(put("</dav/locked.txt> (<urn:uuid:other>)"), "412");
+    assert_eq!(put("</dav/locked.txt> ([\"none\"])"), "412");
+    let host = format!("http://localhost/dav/locked.txt> ({token})");
+    assert_eq!(put(&format!("<{host}")), "201");
+    assert_eq!(put(&format!("</dav/locked.txt> ({token})")), "204");
+    assert_eq!(put("<http://elsewhere/x> (<urn:uuid:other>)"), "412");
+    assert_eq!(put("<http://elsewhere/x> (Not <urn:uuid:other>)"), "204");
+}
+
+/// What a request needs to know is asked for when the change is made, not when its head was read.
+#[test]
+fn a_lock_that_comes_before_the_body_holds() {
+    let Some(server) = start() else { return };
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let head = "PUT /dav/slow.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                Content-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).unwrap(); // The body is waited for: the head has passed.
+    let locked = ask(&server, "LOCK", "/dav/slow.txt", "", LOCK_INFO);
+    token_of(&locked);
+    stream.write_all(b"text").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 423"), "{answer}");
+    let seen = ask(&server, "GET", "/dav/slow.txt", "", "");
+    assert!(seen.ends_with("\r\n\r\n"), "{seen}");
+}
+
 #[test]
 fn litmus_and_cadaver_are_content() {
     let Some(server) = start() else { return };

@@ -57,7 +57,7 @@ impl Done {
         status
     }
 
-    fn with(mut self, status: u16) -> Done {
+    pub(super) fn with(mut self, status: u16) -> Done {
         self.status = status;
         self
     }

@@ -19,7 +19,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::core::Alias;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::dav_ext;
+use crate::http::modules::dav_ext::{self, Guard};
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::log::{self, Printable};
@@ -211,9 +211,17 @@ pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Result<Ste
     }
 }
 
-/// Runs a job on files and logs what it has to say.
-async fn run(request: &Request, job: impl FnOnce() -> Done + Send + 'static) -> u16 {
-    let done = engine::blocking_long(job).await;
+/// Runs a job on files, unless one of them is locked, and logs what it has to say.
+async fn run(request: &mut Request, job: impl FnOnce() -> Done + Send + 'static) -> u16 {
+    let guard = match Guard::of(request).await {
+        Ok(guard) => guard,
+        Err(status) => return status,
+    };
+    let done = engine::blocking_long(move || match guard.is_none_or(|guard| guard.allows()) {
+        true => job(),
+        false => Done::default().with(423),
+    })
+    .await;
     for (level, line) in &done.lines {
         log::request_error(request, *level, format_args!("{line}"));
     }
@@ -252,6 +260,7 @@ async fn put(request: &mut Request, exchange: &mut Exchange, dav: &Dav) -> Resul
     };
     let status = run(request, move || files::put(&job)).await;
     if !matches!(status, 201 | 204) {
+        request.body.return_file();
         return Ok(Step::Finish(status));
     }
     if status == 201 {
@@ -419,40 +428,63 @@ fn parent_segments(path: &[u8]) -> usize {
     segments.filter(|segment| *segment == b"..").count()
 }
 
-/// The decoded path of a Destination field, which must lie on this server. It has one form only, as
-/// paths that are compared must have: no empty segment and no ".".
-pub(super) fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
-    let raw = if value.first() == Some(&b'/') {
-        value
-    } else {
-        let host = request.client.host.as_slice();
-        if host.is_empty() {
+/// The decoded path of a Destination field, which must lie on this server.
+fn destination_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
+    local_uri(request, value).map_err(|error| match error {
+        Foreign::NoHost => {
             log::error!(request, Error, "client sent no \"Host\" header");
-            return Err(400);
+            400
         }
-        let Some(after_scheme) = value.strip_prefix(b"http://") else {
-            return Err(invalid_destination(request, value));
-        };
-        let Some(after_host) = after_scheme.strip_prefix(host) else {
+        Foreign::Invalid => invalid_destination(request, value),
+        Foreign::OtherHost => {
             let value = Printable(value);
             log::error!(
                 request,
                 Error,
                 "\"Destination\" URI \"{value}\" is handled by different repository than the source URI"
             );
-            return Err(400);
-        };
-        match memchr::memchr(b'/', after_host) {
-            Some(at) => after_host.get(at..).unwrap_or_default(),
-            None => return Err(invalid_destination(request, value)),
+            400
         }
+        Foreign::Unsafe(uri) => {
+            let uri = Printable(&uri);
+            log::error!(request, Error, "unsafe URI \"{uri}\" was detected");
+            invalid_destination(request, value)
+        }
+    })
+}
+
+/// Why a URI that a client names is none of this server.
+pub(super) enum Foreign {
+    /// The request says no host to compare with.
+    NoHost,
+    /// It is no URI of HTTP.
+    Invalid,
+    /// It has another host.
+    OtherHost,
+    /// It would lead out of the tree: the URI as far as it was decoded.
+    Unsafe(Vec<u8>),
+}
+
+/// The decoded path of a URI on this server. It has one form only, as paths that are compared must
+/// have: no empty segment and no ".".
+pub(super) fn local_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, Foreign> {
+    let raw = if value.first() == Some(&b'/') {
+        value
+    } else {
+        let host = request.client.host.as_slice();
+        if host.is_empty() {
+            return Err(Foreign::NoHost);
+        }
+        let after_scheme = value.strip_prefix(b"http://").ok_or(Foreign::Invalid)?;
+        let after_host = after_scheme.strip_prefix(host).ok_or(Foreign::OtherHost)?;
+        let path = memchr::memchr(b'/', after_host).ok_or(Foreign::Invalid)?;
+        after_host.get(path..).unwrap_or_default()
     };
     let mut path = Vec::with_capacity(raw.len());
     if uri::parse_unsafe(raw, &mut path).is_err() {
         // What is unsafe only once it has been decoded shows decoded.
-        let raw = Printable(if path.is_empty() { raw } else { &path });
-        log::error!(request, Error, "unsafe URI \"{raw}\" was detected");
-        return Err(invalid_destination(request, value));
+        let shown = if path.is_empty() { raw.to_vec() } else { path };
+        return Err(Foreign::Unsafe(shown));
     }
     Ok(without_dots(&merge_slashes(&path)))
 }

@@ -1,9 +1,11 @@
 //! The If field (RFC 4918, section 10.4): conditions on locks and entity tags.
 
+use crate::http::modules::dav;
 use crate::http::modules::static_file::etag_of;
 use crate::http::request::Request;
 use crate::zone::Zone;
 
+use super::guard::path_of;
 use super::locks::Locks;
 
 /// Most lists that one field may hold.
@@ -38,7 +40,8 @@ enum Condition<'a> {
 /// Conditions that must all hold; each with whether it is negated.
 type List<'a> = Vec<(bool, Condition<'a>)>;
 
-/// Reads the If field and checks it; 412 where no list holds, 400 where it is none.
+/// Reads the If field and checks it; 412 where no list holds, 400 where it is none. `path` is that of
+/// the request itself.
 pub(super) async fn check(
     request: &mut Request,
     zone: &Zone<Locks>,
@@ -48,17 +51,18 @@ pub(super) async fn check(
         return Ok(Conditions::default());
     };
     let lists = parse(&value).ok_or(400u16)?;
-    let lock = zone.state().find(path, engine::now());
-    let found = engine::file::stat(&Request::path_of(path)).await.ok();
-    let tag = found.and_then(|metadata| etag_of(&request.plan.core, &metadata));
-    let holds = |condition: &Condition<'_>| match condition {
-        Condition::Token(token) => lock.as_ref().is_some_and(|l| l.token.as_bytes() == *token),
-        Condition::Tag(wanted) => tag.as_ref().is_some_and(|tag| tag == wanted),
-    };
-    let any = lists.iter().any(|(other, list)| {
-        // What is said of another resource is not looked at: it is known there.
-        *other || list.iter().all(|(not, condition)| holds(condition) != *not)
-    });
+    let mut any = false;
+    let mut resource = None;
+    for (tag, list) in &lists {
+        if resource.as_ref().is_none_or(|(of, _)| of != tag) {
+            resource = Some((*tag, Resource::of(request, zone, path, *tag).await));
+        }
+        let holds = |(not, condition): &(bool, Condition<'_>)| {
+            let resource = resource.as_ref().map(|(_, resource)| resource);
+            resource.is_some_and(|resource| resource.has(condition)) != *not
+        };
+        any |= list.iter().all(holds);
+    }
     if !any {
         return Err(412);
     }
@@ -72,23 +76,66 @@ pub(super) async fn check(
     })
 }
 
-/// The lists of an If field, each with whether it speaks of a resource that it names.
-fn parse(value: &[u8]) -> Option<Vec<(bool, List<'_>)>> {
+/// What the conditions of a list are compared with.
+#[derive(Default)]
+struct Resource {
+    token: Option<Box<str>>,
+    tag: Option<Vec<u8>>,
+}
+
+impl Resource {
+    /// The resource that a list is about: the one that its tag names, else the request's own. What
+    /// is not on this server has neither lock nor entity tag (RFC 4918, section 10.4.4).
+    async fn of(
+        request: &mut Request,
+        zone: &Zone<Locks>,
+        own: &[u8],
+        tag: Option<&[u8]>,
+    ) -> Resource {
+        let path = match tag.map(|uri| dav::local_uri(request, uri)) {
+            None => own.to_vec(),
+            Some(Ok(uri)) => path_of(request, uri),
+            Some(Err(_)) => return Resource::default(),
+        };
+        let found = engine::file::stat(&Request::path_of(&path)).await.ok();
+        let lock = zone.state().find(&path, engine::now());
+        Resource {
+            token: lock.map(|lock| lock.token),
+            tag: found
+                .and_then(|metadata| etag_of(&request.plan.core, &metadata))
+                .map(|tag| tag.to_vec()),
+        }
+    }
+
+    fn has(&self, condition: &Condition<'_>) -> bool {
+        match condition {
+            Condition::Token(wanted) => self
+                .token
+                .as_ref()
+                .is_some_and(|token| token.as_bytes() == *wanted),
+            Condition::Tag(wanted) => self.tag.as_ref().is_some_and(|tag| tag == wanted),
+        }
+    }
+}
+
+/// The lists of an If field, each with the URI of the resource that it is about, if one is named.
+fn parse(value: &[u8]) -> Option<Vec<(Option<&[u8]>, List<'_>)>> {
     let mut lists = Vec::new();
-    let mut tagged = false;
+    let mut tag = None;
     let mut rest = value.trim_ascii_start();
     while let Some((first, after)) = rest.split_first() {
         match first {
             b'<' => {
-                rest = after.get(memchr::memchr(b'>', after)? + 1..)?;
-                tagged = true;
+                let end = memchr::memchr(b'>', after)?;
+                tag = Some(after.get(..end)?);
+                rest = after.get(end + 1..)?;
             }
             b'(' => {
                 let (list, behind) = parse_list(after)?;
                 if lists.len() >= LISTS_MAX {
                     return None;
                 }
-                lists.push((tagged, list));
+                lists.push((tag, list));
                 rest = behind;
             }
             _ => return None,
@@ -149,8 +196,10 @@ mod tests {
             ]
         );
         assert_eq!(lists[1].1, [(true, Condition::Token(b"DAV:no-lock"))]);
-        let tagged = parse(b"<http://a/b> (<t1>)").unwrap();
-        assert!(tagged[0].0);
+        assert_eq!(lists[0].0, None);
+        let tagged = parse(b"<http://a/b> (<t1>) (<t2>) </c> ([\"tag\"])").unwrap();
+        let tags: Vec<_> = tagged.iter().map(|(tag, _)| tag.unwrap()).collect();
+        assert_eq!(tags, [&b"http://a/b"[..], b"http://a/b", b"/c"]);
         for bad in [
             &b""[..],
             b"()",

@@ -6,13 +6,13 @@
 //! PROPFIND of infinite depth, which is what a request without Depth is, lists one level.
 
 mod condition;
+mod guard;
 mod locks;
 mod properties;
 mod xml;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, parse};
@@ -27,6 +27,7 @@ use crate::http::request::{Request, Step};
 use crate::log;
 use crate::zone::{self, Refused as ZoneRefused, Zone};
 
+pub use guard::Guard;
 use locks::{Lock, LockSettings, Locks, Refused};
 use xml::LockInfo;
 
@@ -213,52 +214,20 @@ fn locked_path(request: &mut Request) -> Vec<u8> {
     path
 }
 
-/// Lets a change of what is locked pass only where the client knows the lock.
+/// Refuses changes of what is locked to a client that does not know the lock, before its body is
+/// read. Whoever makes the change asks again.
 pub async fn precontent(request: &mut Request) -> Step {
-    let Some(ext) = request.plan.dav_ext.clone() else {
-        return Step::Next;
-    };
-    let Some(zone) = ext.locks.as_ref().filter(|_| request.depth == 0) else {
-        return Step::Next;
-    };
-    let removes = matches!(request.method, Method::Delete | Method::Move);
-    let changes = match request.method {
-        Method::Put | Method::Delete | Method::Mkcol | Method::Move | Method::Proppatch => true,
-        Method::Copy => false,
-        _ => return Step::Next,
-    };
-    let now = engine::now();
-    let path = locked_path(request);
-    let conditions = match condition::check(request, zone, &path).await {
-        Ok(conditions) => conditions,
-        Err(status) => return Step::Finish(status),
-    };
-    let mut needed = Vec::new();
-    if changes {
-        let is_new = request.method == Method::Mkcol
-            || (request.method == Method::Put && !exists(&path).await);
-        needed = zone.state().tokens(&path, removes, removes || is_new, now);
+    if request.method == Method::Lock {
+        return Step::Next; // The body says whether it is a new lock.
     }
-    if matches!(request.method, Method::Move | Method::Copy)
-        && let Some(destination) = request.header_named(b"destination").map(<[u8]>::to_vec)
-    {
-        // What is wrong with the field is said by whoever does the work.
-        if let Ok(target) = super::dav::destination_uri(request, &destination) {
-            let own = std::mem::replace(&mut request.uri, target);
-            let target = locked_path(request);
-            request.uri = own;
-            let is_new = !exists(&target).await;
-            needed.extend(zone.state().tokens(&target, true, is_new, now));
-        }
+    match Guard::of(request).await {
+        Ok(None) => Step::Next,
+        Ok(Some(guard)) => match engine::blocking(move || guard.allows()).await {
+            true => Step::Next,
+            false => Step::Finish(423),
+        },
+        Err(status) => Step::Finish(status),
     }
-    if needed.iter().all(|token| conditions.names(token)) {
-        return Step::Next;
-    }
-    Step::Finish(423)
-}
-
-async fn exists(path: &[u8]) -> bool {
-    engine::file::stat(&Request::path_of(path)).await.is_ok()
 }
 
 /// After a file has gone, so have its locks.
@@ -451,25 +420,63 @@ async fn lock(
         expires: now + zone.settings().timeout,
         root: String::from_utf8_lossy(&root).into(),
     };
-    match zone.state().lock(path, lock.clone(), now) {
-        Ok(()) => {}
-        Err(Refused::Locked) => return Step::Finish(423),
-        Err(Refused::NoRoom) => {
+    let guard = match Guard::of(request).await {
+        Ok(guard) => guard,
+        Err(status) => return Step::Finish(status),
+    };
+    let job = NewLock {
+        guard,
+        zone: Arc::clone(zone),
+        path: path.to_vec(),
+        lock: lock.clone(),
+        now,
+    };
+    match engine::blocking(move || job.run()).await {
+        Ok(made) => respond_with_lock(request, zone, &lock, if made { 201 } else { 200 }),
+        Err(NotLocked::Refused(Refused::Locked)) => Step::Finish(423),
+        Err(NotLocked::Refused(Refused::NoRoom)) => {
             let name = zone.name();
             log::error!(request, Error, "could not allocate lock in zone \"{name}\"");
-            return Step::Finish(507);
+            Step::Finish(507)
         }
-    }
-    let file: PathBuf = Request::path_of(path);
-    let made = engine::blocking(move || make_file(&file)).await;
-    match made {
-        Ok(made) => respond_with_lock(request, zone, &lock, if made { 201 } else { 200 }),
-        Err(error) => {
-            zone.state().unlock(path, lock.token.as_bytes(), now);
+        Err(NotLocked::NoFile(error)) => {
             let (path, error) = (log::Printable(path), log::Errno(&error));
             log::error!(request, Error, "open() \"{path}\" failed {error}");
             Step::Finish(409)
         }
+    }
+}
+
+/// A lock to be made, with its file where there is none: the work of a thread.
+struct NewLock {
+    guard: Option<Guard>,
+    zone: Arc<Zone<Locks>>,
+    path: Vec<u8>,
+    lock: Lock,
+    now: Instant,
+}
+
+/// Why there is no lock.
+enum NotLocked {
+    Refused(Refused),
+    NoFile(std::io::Error),
+}
+
+impl NewLock {
+    /// Whether a file was made.
+    fn run(self) -> Result<bool, NotLocked> {
+        if self.guard.is_some_and(|guard| !guard.allows()) {
+            return Err(NotLocked::Refused(Refused::Locked));
+        }
+        let locks = self.zone.state();
+        let token = self.lock.token.clone();
+        locks
+            .lock(&self.path, self.lock, self.now)
+            .map_err(NotLocked::Refused)?;
+        make_file(&Request::path_of(&self.path)).map_err(|error| {
+            locks.unlock(&self.path, token.as_bytes(), self.now);
+            NotLocked::NoFile(error)
+        })
     }
 }
 
