@@ -219,7 +219,7 @@ fn thread_pool(line: &Line) -> Result<(), Fault> {
     let mut has_threads = false;
     for word in line.args.iter().skip(1) {
         if let Some(threads) = word.bytes.strip_prefix(b"threads=") {
-            if !parse::number_of(threads).is_some_and(|threads| threads > 0) {
+            if parse::number_of(threads).is_none_or(|threads| threads == 0) {
                 let text = format!("invalid threads value \"{}\"", word.text());
                 return Err(Fault::at(word, text));
             }

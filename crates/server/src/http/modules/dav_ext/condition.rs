@@ -40,6 +40,9 @@ enum Condition<'a> {
 /// Conditions that must all hold; each with whether it is negated.
 type List<'a> = Vec<(bool, Condition<'a>)>;
 
+/// A list, and the URI of the resource that it is about, where one is named.
+type Tagged<'a> = (Option<&'a [u8]>, List<'a>);
+
 /// Reads the If field and checks it; 412 where no list holds, 400 where it is none. `path` is that of
 /// the request itself.
 pub(super) async fn check(
@@ -119,7 +122,7 @@ impl Resource {
 }
 
 /// The lists of an If field, each with the URI of the resource that it is about, if one is named.
-fn parse(value: &[u8]) -> Option<Vec<(Option<&[u8]>, List<'_>)>> {
+fn parse(value: &[u8]) -> Option<Vec<Tagged<'_>>> {
     let mut lists = Vec::new();
     let mut tag = None;
     let mut rest = value.trim_ascii_start();
