@@ -220,11 +220,15 @@ impl RequestBody {
         !matches!(self.stored, Stored::Nowhere)
     }
 
-    /// The body as a subrequest has it: what has been read whole, or nothing.
+    /// The body as a subrequest has it: what has been read whole, an empty one where one was
+    /// announced and not read, or nothing.
     pub fn shared(&self) -> RequestBody {
-        match self.is_read() {
-            true => self.clone(),
-            false => RequestBody::default(),
+        if self.is_read() {
+            return self.clone();
+        }
+        RequestBody {
+            announced: self.is_announced().then_some(0),
+            ..RequestBody::default()
         }
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use proto::method::Method;
 
-use crate::http::request::{Request, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX};
+use crate::http::request::{
+    Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX,
+};
 use crate::log;
 
 impl Request {
@@ -110,7 +112,7 @@ impl Request {
     }
 
     /// A subrequest of this one, which shares its variables. `None` (and a log line) when subrequests
-    /// nest too deeply.
+    /// nest too deeply or are too many.
     pub fn subrequest(
         &mut self,
         uri: Vec<u8>,
@@ -120,6 +122,13 @@ impl Request {
         if !self.may_nest(&uri) {
             return None;
         }
+        let before = self.shared.subrequests.get();
+        self.shared.subrequests.set(before.saturating_add(1));
+        self.child(uri, args, head_only)
+    }
+
+    /// A request within this one.
+    fn child(&mut self, uri: Vec<u8>, args: Vec<u8>, head_only: bool) -> Option<Box<Request>> {
         let connection = Rc::clone(self.connection.shared()?);
         let mut child = Box::new(Request::new(&self.local, &connection, &self.server));
         child.client = Rc::clone(&self.client);
@@ -131,6 +140,7 @@ impl Request {
         child.depth = self.depth + 1;
         child.head_only = head_only;
         child.changes_left = URI_CHANGES_MAX + 1;
+        child.body = self.body.shared();
         child.prepared = true;
         child.main_charset = if self.depth == 0 {
             self.response.charset.clone()
@@ -154,19 +164,27 @@ impl Request {
         child.shared = Rc::new(self.shared.copy());
         child.captures = self.captures.clone();
         child.method = self.method;
-        child.body = self.body.shared();
         Some(child)
     }
 
-    /// Whether a subrequest to this URI may be made; says in the log why not.
+    /// Whether a subrequest to this URI may be made; says in the log why not. What a page that
+    /// includes itself several times asks for in vain is said once a request: there is much of it.
     pub fn may_nest(&self, uri: &[u8]) -> bool {
-        if self.depth >= SUBREQUESTS_MAX {
-            log::error!(
-                self,
-                Error,
-                "subrequests cycle while processing \"{}\"",
-                String::from_utf8_lossy(uri)
-            );
+        let too_deep = self.depth >= SUBREQUESTS_MAX;
+        let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
+        if (too_deep || too_many) && !self.shared.excess_told.replace(true) {
+            let uri = log::Printable(uri);
+            let doing = match self.output_begun {
+                true => " while sending response to client",
+                false => "",
+            };
+            if too_deep {
+                let text = "subrequests cycle while processing";
+                log::error!(self, Error, "{text} \"{uri}\"{doing}");
+            } else {
+                let text = "request reference counter overflow while processing";
+                log::error!(self, Crit, "{text} \"{uri}\"{doing}");
+            }
         }
         if self.in_memory {
             log::error!(
@@ -176,17 +194,17 @@ impl Request {
                 String::from_utf8_lossy(uri)
             );
         }
-        self.depth < SUBREQUESTS_MAX && !self.in_memory
+        !too_deep && !too_many && !self.in_memory
     }
 
     /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
     /// handler, with the same method and URI.
     pub fn slice_subrequest(&mut self) -> Option<Box<Request>> {
-        let mut child = self.subrequest(self.uri.clone(), self.args.clone(), false)?;
+        // Parts come one after another; their number is the file's business.
+        let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
         child.method = self.method;
         child.plan = Arc::clone(&self.plan);
         child.valid_location = self.valid_location;
-        child.body = self.body.shared();
         child.slices = self.slices.take();
         Some(child)
     }

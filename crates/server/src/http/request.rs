@@ -41,8 +41,12 @@ use crate::tls;
 /// `NGX_HTTP_MAX_URI_CHANGES`).
 pub const URI_CHANGES_MAX: u8 = 10;
 
-/// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS`).
-pub const SUBREQUESTS_MAX: u8 = 50;
+/// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS`, and the one that it adds).
+pub const SUBREQUESTS_MAX: u8 = 51;
+
+/// How many subrequests may stand in one response, however deep (nginx counts what refers to a
+/// request in 16 bits and keeps 1,000 for other purposes).
+pub const SUBREQUESTS_IN_ALL_MAX: u32 = u16::MAX as u32 - 1000;
 
 /// What a phase answers.
 #[derive(Debug)]

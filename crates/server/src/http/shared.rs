@@ -14,6 +14,10 @@ pub struct Shared {
     pub ssi: RefCell<ssi::Memory>,
     /// How many subrequests run [ahead](crate::http::ahead).
     pub ahead: Cell<usize>,
+    /// How many subrequests there have been.
+    pub subrequests: Cell<u32>,
+    /// Whether the log has been told that one too many was asked for.
+    pub excess_told: Cell<bool>,
 }
 
 impl Shared {
@@ -27,6 +31,8 @@ impl Shared {
         self.values.get_mut().clear();
         self.ssi.get_mut().clear();
         self.ahead.set(0);
+        self.subrequests.set(0);
+        self.excess_told.set(false);
     }
 
     /// The same variables for a request that goes its own way.
