@@ -94,7 +94,8 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
         return Err(AskError::Garbage);
     };
     let deadline = Instant::now() + plan.timeout;
-    let stream = net::connect(&server.address, source.copied(), Some(deadline))
+    let source = source.map(|address| std::net::SocketAddr::new(*address, 0));
+    let stream = net::connect(&server.address, source, Some(deadline))
         .await
         .map_err(AskError::Connect)?;
     stream.push(request.bytes.clone());
