@@ -91,7 +91,7 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
 /// Reads the text of a file.
 ///
 /// # Errors
-/// Where it is none that [`write`] has made, with the line's number.
+/// Where it is none that [`write()`] has made, with the line's number.
 pub fn read(text: &str) -> Result<Saved, String> {
     let mut lines = text.lines();
     if lines.next() != Some(FORMAT) {
