@@ -81,6 +81,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     post_action::PostAction::DIRECTIVES,
     proxy::DIRECTIVES,
     proxy::BUFFER_DIRECTIVES,
+    &proxy::SSL_DIRECTIVES,
     upstream::DIRECTIVES,
     crate::resolver::Resolving::DIRECTIVES,
     crate::tls::settings::TlsSettings::DIRECTIVES,

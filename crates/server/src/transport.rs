@@ -1,6 +1,6 @@
-//! A client's connection as bytes: the engine's stream, and TLS over it once hands are shaken.
+//! A connection as bytes: the engine's stream, and TLS over it once hands are shaken.
 //!
-//! What is pushed here is the client's to read, what is received is what it meant; whether
+//! Of clients, and to upstreams, where we are the client. What is pushed here is the other end's to read, what is received is what it meant; whether
 //! records lie in between is this file's business and [`crate::tls::session`]'s. A connection
 //! begins plain (a PROXY header and the first byte are read so) and becomes secure once.
 //!
@@ -16,16 +16,70 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
 
 use crate::tls::session::Session;
+use crate::tls::upstream::ClientSession;
 
-/// A client's connection; see the module. Its methods are those of [`Stream`].
+/// A connection; see the module. Its methods are those of [`Stream`].
 pub struct Transport {
     stream: Stream,
-    session: OnceCell<Box<Session>>,
+    session: OnceCell<Layer>,
     asked_name: OnceCell<Box<[u8]>>,
+}
+
+/// TLS between the stream and its user.
+enum Layer {
+    /// We are the server.
+    Server(Box<Session>),
+    /// We are the client.
+    Client(Box<ClientSession>),
+}
+
+impl Layer {
+    fn push(&self, stream: &Stream, bytes: Bytes) {
+        match self {
+            Layer::Server(session) => session.push(stream, bytes),
+            Layer::Client(session) => session.push(stream, &bytes),
+        }
+    }
+
+    fn feed(&self, stream: &Stream, buffer: Buffer) {
+        match self {
+            Layer::Server(session) => session.feed(stream, buffer),
+            Layer::Client(session) => session.feed(stream, &buffer),
+        }
+    }
+
+    fn take_received(&self) -> Option<io::Result<Buffer>> {
+        match self {
+            Layer::Server(session) => session.take_received(),
+            Layer::Client(session) => session.take_received(),
+        }
+    }
+
+    /// What was pushed as a client is sealed already.
+    fn seal(&self, stream: &Stream) {
+        if let Layer::Server(session) = self {
+            session.seal(stream);
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        match self {
+            Layer::Server(session) => session.waiting(),
+            Layer::Client(_) => 0,
+        }
+    }
+
+    fn close(&self, stream: &Stream) {
+        match self {
+            Layer::Server(session) => session.close(stream),
+            Layer::Client(session) => session.close(stream),
+        }
+    }
 }
 
 impl From<Stream> for Transport {
@@ -39,7 +93,7 @@ impl From<Stream> for Transport {
 }
 
 impl Transport {
-    /// Whether the client speaks TLS.
+    /// Whether the other end speaks TLS.
     pub fn is_secure(&self) -> bool {
         self.session.get().is_some()
     }
@@ -55,14 +109,32 @@ impl Transport {
         let _ = self.asked_name.set(name.into());
     }
 
-    /// The TLS session, once there is one.
+    /// The TLS session with a client, once there is one.
     pub fn session(&self) -> Option<&Session> {
-        self.session.get().map(|session| &**session)
+        match self.session.get()? {
+            Layer::Server(session) => Some(session),
+            Layer::Client(_) => None,
+        }
     }
 
-    /// Puts a session over the stream. The first one stays.
-    pub fn secure(&self, session: Box<Session>) -> &Session {
-        self.session.get_or_init(|| session)
+    /// The TLS session with an upstream, once there is one.
+    pub fn client_session(&self) -> Option<&ClientSession> {
+        match self.session.get()? {
+            Layer::Server(_) => None,
+            Layer::Client(session) => Some(session),
+        }
+    }
+
+    /// Puts a session with a client over the stream. The first one stays.
+    pub fn secure(&self, session: Box<Session>) -> Option<&Session> {
+        self.session.get_or_init(|| Layer::Server(session));
+        self.session()
+    }
+
+    /// Puts a session with an upstream over the stream. The first one stays.
+    pub fn secure_as_client(&self, session: Box<ClientSession>) -> Option<&ClientSession> {
+        self.session.get_or_init(|| Layer::Client(session));
+        self.client_session()
     }
 
     /// The stream underneath, for what the session itself sends.
@@ -98,7 +170,7 @@ impl Transport {
 
     /// See [`Stream::push`]. A file must not be given to a secure connection, which fails then.
     pub fn push(&self, segment: impl Into<Segment>) {
-        match (self.session(), segment.into()) {
+        match (self.session.get(), segment.into()) {
             (None, segment) => self.stream.push(segment),
             (Some(session), Segment::Bytes(bytes)) => session.push(&self.stream, bytes),
             // Nobody does so; if somebody did, nothing would leave in the clear.
@@ -108,15 +180,15 @@ impl Transport {
 
     /// See [`Stream::start_send`].
     pub fn start_send(&self) -> usize {
-        if let Some(session) = self.session() {
+        if let Some(session) = self.session.get() {
             session.seal(&self.stream);
         }
         self.stream.start_send()
     }
 
-    /// See [`Stream::finish`]. The client is told that nothing more follows.
+    /// See [`Stream::finish`]. The other end is told that nothing more follows.
     pub fn finish(self) {
-        if let Some(session) = self.session() {
+        if let Some(session) = self.session.get() {
             session.close(&self.stream);
         }
         self.stream.finish();
@@ -124,7 +196,7 @@ impl Transport {
 
     /// See [`Stream::backlog`].
     pub fn backlog(&self) -> usize {
-        let waiting = self.session().map_or(0, Session::waiting);
+        let waiting = self.session.get().map_or(0, Layer::waiting);
         waiting + self.stream.backlog()
     }
 
@@ -141,7 +213,7 @@ impl Transport {
     /// # Errors
     /// Those of the stream.
     pub fn drained(&self, limit: usize) -> Drained<'_> {
-        if let Some(session) = self.session() {
+        if let Some(session) = self.session.get() {
             session.seal(&self.stream);
         }
         self.stream.drained(limit)
@@ -167,9 +239,9 @@ impl Transport {
         self.stream.local()
     }
 
-    /// See [`Stream::shutdown_write`]. The client is told that nothing more follows.
+    /// See [`Stream::shutdown_write`]. The other end is told that nothing more follows.
     pub fn shutdown_write(&self) {
-        if let Some(session) = self.session() {
+        if let Some(session) = self.session.get() {
             session.close(&self.stream);
         }
         self.stream.shutdown_write();
@@ -216,13 +288,13 @@ impl Future for Receive<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<Buffer>> {
         let transport = self.transport;
         loop {
-            if let Some(session) = transport.session()
+            if let Some(session) = transport.session.get()
                 && let Some(received) = session.take_received()
             {
                 return Poll::Ready(received);
             }
             let received = std::task::ready!(Pin::new(&mut self.receiving).poll(context));
-            let Some(session) = transport.session() else {
+            let Some(session) = transport.session.get() else {
                 return Poll::Ready(received);
             };
             session.feed(&transport.stream, received?);

@@ -44,7 +44,7 @@ pub use tls::{
     certificate_not_loaded, handshake_broken, handshake_failed, handshake_left, handshake_rejected,
     handshake_timed_out,
 };
-pub use unwritten::{flush_all, flush_thread, has_unwritten, start_thread};
+pub use unwritten::{append_line, flush_all, flush_thread, has_unwritten, start_thread};
 
 /// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -88,6 +88,11 @@ pub fn flush_all() {
     with_thread(|thread| thread.flush_all(engine::now()));
 }
 
+/// Appends a whole line, its end included, to a file that is no log of requests.
+pub fn append_line(file: &Arc<LogFile>, line: &[u8]) {
+    append(file, line, None);
+}
+
 /// Appends a whole line, its end included. With `buffering` it may wait for more.
 pub(super) fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
     with_thread(|thread| {

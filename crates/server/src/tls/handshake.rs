@@ -71,7 +71,9 @@ pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
     let Some(session) = begin(connection, &default, hello).await else {
         return Begun::Ended;
     };
-    let session = connection.stream.secure(Box::new(session));
+    let Some(session) = connection.stream.secure(Box::new(session)) else {
+        return Begun::Ended; // it is an upstream's, which is not accepted from
+    };
     connection.forget_servers();
     session.feed(connection.stream.stream(), first);
     while session.is_handshaking() && !session.has_received() {

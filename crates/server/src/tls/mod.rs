@@ -1,4 +1,5 @@
-//! TLS for connections of clients: certificates, handshakes, sessions, and what is known of them.
+//! TLS for connections of clients: certificates, handshakes, sessions, and what is known of them; and to upstreams
+//! ([`upstream`]).
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>; RFC 8446 (TLS 1.3), 5246 (TLS 1.2).
 //! The protocol is rustls's with the cryptography of aws-lc; ours is everything around it. Read
@@ -19,6 +20,7 @@ pub mod server;
 pub mod session;
 pub mod settings;
 pub mod suites;
+pub mod upstream;
 pub mod variables;
 pub mod verify;
 

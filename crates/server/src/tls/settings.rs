@@ -590,7 +590,7 @@ fn fragment_size(buffer_size: u64) -> usize {
 }
 
 /// A certificate with its key, read once whoever names the same files.
-fn load(
+pub(crate) fn load(
     compiler: &Compiler<'_>,
     certificate: &Word,
     key: &Word,
@@ -617,7 +617,7 @@ fn load(
     Ok(certified)
 }
 
-fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
+pub(crate) fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
     if let Some(data) = word.bytes.strip_prefix(b"data:") {
         return Ok(data.to_vec());
     }
@@ -652,7 +652,7 @@ fn unusable(compiler: &Compiler<'_>, certificate: &Word, key: &Word, error: &Loa
 }
 
 /// Passwords, one a line.
-fn read_passwords(compiler: &Compiler<'_>, path: &PathBuf) -> Result<Vec<Bytes>, Fault> {
+pub(crate) fn read_passwords(compiler: &Compiler<'_>, path: &PathBuf) -> Result<Vec<Bytes>, Fault> {
     let path = compiler.conf_prefix.join(path);
     let text = compiler.files.read(&path).map_err(|error| {
         let cause = crate::log::Errno(&error);
@@ -752,7 +752,9 @@ fn conf_commands(setter: &Setter<'_>) -> Result<Option<Vec<SupportedCipherSuite>
     Ok(found)
 }
 
-fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
+pub(crate) fn protocols(
+    setter: &Setter<'_>,
+) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
     let mut versions = Vec::new();
     let mut missing = Vec::new();
     for word in setter.args() {
@@ -778,7 +780,7 @@ fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVersio
     Ok(versions)
 }
 
-fn ciphers(setter: &Setter<'_>) -> Result<Vec<SupportedCipherSuite>, Fault> {
+pub(crate) fn ciphers(setter: &Setter<'_>) -> Result<Vec<SupportedCipherSuite>, Fault> {
     let word = setter.word()?;
     let chosen = suites::ciphers(&word.text());
     skip(setter, word, &chosen.found, &chosen.missing)?;

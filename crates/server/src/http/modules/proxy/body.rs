@@ -115,6 +115,14 @@ impl UpstreamBody {
                     );
                     return Err(self.broken(request));
                 }
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    log::error!(
+                        request,
+                        Error,
+                        "SSL_read() failed (SSL: {error}) while reading upstream"
+                    );
+                    return Err(self.broken(request));
+                }
                 Err(error) => {
                     log::error!(
                         request,

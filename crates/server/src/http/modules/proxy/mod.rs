@@ -11,6 +11,7 @@ mod buffers;
 mod head;
 mod response;
 mod settings;
+mod ssl;
 mod target;
 mod tunnel;
 
@@ -37,9 +38,12 @@ use crate::transport::Transport;
 pub use body::UpstreamBody;
 pub use buffers::DIRECTIVES as BUFFER_DIRECTIVES;
 pub use settings::{DIRECTIVES, Proxy, Settings};
+pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use response::Answer;
 use settings::Causes;
+use ssl::Secured;
+use target::Scheme;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
 const BACKLOG_MAX: usize = 64 * 1024;
@@ -147,6 +151,10 @@ struct Outgoing {
     begun: Option<Vec<Bytes>>,
     /// The local address that it is sent from, if it is not the kernel that chooses.
     from: Option<SocketAddr>,
+    /// TLS, where peers speak it.
+    secured: Option<Secured>,
+    /// How the URL of log lines begins.
+    scheme: Scheme,
 }
 
 /// Passes a request on and gives the answer back.
@@ -172,12 +180,21 @@ pub async fn serve(
     };
     let buffered = begun.is_none();
     begin(request, &target);
+    let secured = match (&proxy.tls, target.scheme) {
+        (Some(tls), Scheme::Https) => match tls.prepare(request, &target).await {
+            Ok(secured) => Some(secured),
+            Err(status) => return Ok(Step::Finish(status)),
+        },
+        _ => None,
+    };
     let outgoing = match head::write(request, proxy, &target, buffered) {
         Ok((head, uri)) => Outgoing {
             head: head.into(),
             uri,
             begun,
             from: settings.bind.address(request),
+            secured,
+            scheme: target.scheme,
         },
         Err(status) => return Ok(Step::Finish(status)),
     };
@@ -311,9 +328,9 @@ async fn attempt(
     outgoing: &Outgoing,
     began: Instant,
 ) -> Result<(Peer, Answer), Ended> {
-    let address = choose(request, selection, &outgoing.uri)?;
+    let address = choose(request, selection, outgoing)?;
     log::error!(request, Debug, "http upstream connect: {address}");
-    let mut peer = connect(request, exchange, settings, &address, outgoing.from).await?;
+    let mut peer = connect(request, exchange, settings, &address, outgoing).await?;
     send(request, exchange, settings, &mut peer, outgoing).await?;
     let answer = response::read(request, exchange, settings, &mut peer).await?;
     let status = answer.head.status();
@@ -335,7 +352,11 @@ async fn attempt(
 }
 
 /// Chooses the peer of the next try.
-fn choose(request: &mut Request, selection: &mut Selection, uri: &[u8]) -> Result<Address, Ended> {
+fn choose(
+    request: &mut Request,
+    selection: &mut Selection,
+    outgoing: &Outgoing,
+) -> Result<Address, Ended> {
     let now = engine::now();
     let chosen = selection.next(&mut request.local.upstreams.borrow_mut(), now);
     let (address, name) = match chosen {
@@ -350,7 +371,9 @@ fn choose(request: &mut Request, selection: &mut Selection, uri: &[u8]) -> Resul
     } else {
         b""
     };
-    seen.url = [b"http://", &*name, separator, uri].concat().into();
+    seen.url = [outgoing.scheme.text(), &*name, separator, &outgoing.uri]
+        .concat()
+        .into();
     seen.started = Some(now);
     seen.attempts.push(Attempt {
         peer: name,
@@ -372,10 +395,10 @@ async fn connect(
     exchange: &mut Exchange,
     settings: &Settings,
     address: &Address,
-    from: Option<SocketAddr>,
+    outgoing: &Outgoing,
 ) -> Result<Peer, Ended> {
     let deadline = engine::now() + settings.connect_timeout;
-    let connecting = engine::net::connect(address, from, Some(deadline));
+    let connecting = engine::net::connect(address, outgoing.from, Some(deadline));
     let connected = if settings.ignore_client_abort {
         connecting.await
     } else {
@@ -392,11 +415,15 @@ async fn connect(
             if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
                 stream.set_nodelay(true);
             }
-            note(request, |attempt, elapsed| attempt.connect_time = elapsed);
-            Ok(Peer {
+            let peer = Peer {
                 stream: stream.into(),
                 early: None,
-            })
+            };
+            if let Some(secured) = &outgoing.secured {
+                secure(request, exchange, settings, &peer, secured, deadline).await?;
+            }
+            note(request, |attempt, elapsed| attempt.connect_time = elapsed);
+            Ok(peer)
         }
         Err(error) => Err(Ended::Failed(Failure {
             sent: false,
@@ -405,6 +432,25 @@ async fn connect(
                 Address::Unix(_) => not_connected(request, &error, address),
             }
         })),
+    }
+}
+
+/// Makes a connection secure, unless the client leaves meanwhile.
+async fn secure(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &Peer,
+    secured: &Secured,
+    deadline: Instant,
+) -> Result<(), Ended> {
+    let shaking = ssl::shake_hands(request, peer, secured, deadline);
+    if settings.ignore_client_abort {
+        return shaking.await;
+    }
+    match either(shaking, exchange.client_gone()).await {
+        Either::First(shaken) => shaken,
+        Either::Second(abort) => Err(client_left(request, abort, ssl::SHAKING_HANDS).into()),
     }
 }
 
@@ -446,7 +492,7 @@ async fn send(
     peer.stream.push(Segment::Bytes(outgoing.head.clone()));
     if settings.pass_request_body {
         sent += match &outgoing.begun {
-            None => push_stored_body(request, &peer.stream),
+            None => push_stored_body(request, exchange, settings, peer).await?,
             Some(begun) => stream_body(request, exchange, settings, peer, begun).await?,
         };
     }
@@ -544,20 +590,59 @@ fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
     length + line.as_bytes().len() as u64 + 2
 }
 
-fn push_stored_body(request: &Request, stream: &Transport) -> u64 {
+/// Sends a body that has been read as a whole; the number of bytes.
+async fn push_stored_body(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+) -> Result<u64, Ended> {
     if let Some(parts) = request.body.in_memory() {
         for part in parts {
-            stream.push(Segment::Bytes(part.clone()));
+            peer.stream.push(Segment::Bytes(part.clone()));
         }
-    } else if let Some(file) = request.body.file() {
+    } else if let Some(file) = request.body.file().cloned() {
         let length = request.body.received();
-        stream.push(Segment::File {
-            file: file.clone(),
-            offset: 0,
-            length,
-        });
+        if peer.stream.is_secure() {
+            push_file(request, exchange, settings, peer, &file, length).await?;
+        } else {
+            peer.stream.push(Segment::File {
+                file,
+                offset: 0,
+                length,
+            });
+        }
     }
-    request.body.length().unwrap_or(0)
+    Ok(request.body.length().unwrap_or(0))
+}
+
+/// Sends a file through TLS, as fast as the peer takes it.
+async fn push_file(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    file: &engine::file::File,
+    length: u64,
+) -> Result<(), Ended> {
+    let mut offset = 0;
+    while offset < length && peer.early.is_none() {
+        let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
+        let read = match file.read_at(offset, wanted).await {
+            Ok(read) if !read.is_empty() => read,
+            Ok(_) => return Err(Ended::Refused(500)), // nobody else has the file
+            Err(error) => {
+                let error = log::Errno(&error);
+                log::error!(request, Crit, "pread() failed {error} {SENDING}");
+                return Err(Ended::Refused(500));
+            }
+        };
+        offset += read.len() as u64;
+        peer.stream.push(Segment::Bytes(read));
+        peer.stream.start_send();
+        wait_for_peer(request, exchange, settings, peer).await?;
+    }
+    Ok(())
 }
 
 fn too_large(request: &mut Request) -> Option<u16> {
@@ -588,7 +673,9 @@ fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>
 /// its failure has been counted.
 fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str) -> Failure {
     let timed_out = error.kind() == io::ErrorKind::TimedOut;
-    if !timed_out {
+    if error.kind() == io::ErrorKind::InvalidData {
+        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
+    } else if !timed_out {
         let error = log::Errno(error);
         log::error!(request, Error, "{call} failed {error} {doing}");
     }

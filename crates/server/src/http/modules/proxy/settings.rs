@@ -11,7 +11,8 @@ use conf::{
 };
 
 use super::buffers;
-use super::target::{self, Target};
+use super::ssl::UpstreamTls;
+use super::target::{self, Scheme, Target};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
@@ -23,7 +24,7 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 static PROXY_PASS: Setting<Word> = Setting::new("proxy_pass", &["URL"], |setter| setter.word().cloned())
     .contexts(Contexts::LOCATION.or(Contexts::LOCATION_IF).or(Contexts::LIMIT_EXCEPT))
     .inherit(Inherit::Handler)
-    .manual("Passes requests on to an HTTP server: http://HOST[:PORT][URI] or http://unix:PATH:[URI]. Where a URI is written it replaces the location's part of the request's. HOST may be the name of an upstream block; the addresses of any other name share the requests.");
+    .manual("Passes requests on to an HTTP or HTTPS server: http://HOST[:PORT][URI] or http://unix:PATH:[URI], or the same with https. Where a URI is written it replaces the location's part of the request's. HOST may be the name of an upstream block; the addresses of any other name share the requests.");
 
 static SET_HEADER: Setting<Vec<(Word, Word)>> = Setting::new("proxy_set_header", &["field value"], pairs)
     .contexts(HSL)
@@ -454,6 +455,8 @@ pub struct Proxy {
     /// The other directives as this scope sees them.
     pub settings: Arc<Settings>,
     destination: Destination,
+    /// TLS, where the URL may ask for it.
+    pub(super) tls: Option<Arc<UpstreamTls>>,
     /// Length of the location's prefix that the URI of `proxy_pass` replaces.
     pub(super) prefix_length: usize,
     pub(super) redirects: Vec<Redirect>,
@@ -494,11 +497,20 @@ impl Proxy {
             }
             Destination::Fixed(target)
         };
+        let may_be_secure = match &destination {
+            Destination::Fixed(target) => target.scheme == Scheme::Https,
+            Destination::Text(_) => true,
+        };
+        let tls = match may_be_secure {
+            true => Some(compiler.feature(scope)?),
+            false => None,
+        };
         let prefix = location.unwrap_or_default();
         let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
         Ok(Some(Arc::new(Proxy {
             settings: compiler.feature(scope)?,
             destination,
+            tls,
             prefix_length: prefix.len(),
             redirects,
         })))

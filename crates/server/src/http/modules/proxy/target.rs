@@ -15,11 +15,37 @@ use crate::http::modules::upstream::address::{self, Written};
 use crate::http::request::Request;
 use crate::log;
 
-const DEFAULT_PORT: u16 = 80;
+/// How a URL begins, and what follows from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// `http://`
+    Http,
+    /// `https://`
+    Https,
+}
+
+impl Scheme {
+    /// The beginning itself.
+    pub(super) fn text(self) -> &'static [u8] {
+        match self {
+            Scheme::Http => b"http://",
+            Scheme::Https => b"https://",
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
 
 /// Where requests go.
 #[derive(Clone, Debug)]
 pub struct Target {
+    /// How it is spoken to.
+    pub(super) scheme: Scheme,
     /// Who may answer.
     pub upstream: Upstream,
     /// Host and port as `Host` says them.
@@ -50,9 +76,9 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
     let fault = |text: String| Fault::at(word, text);
     let url = Url::parse(&word.bytes).map_err(|error| {
         fault(match error {
-            UrlError::Prefix | UrlError::Tls => error.text().to_owned(),
+            UrlError::Prefix => error.text().to_owned(),
             UrlError::Address(_) => {
-                let shown = String::from_utf8_lossy(word.bytes.get(7..).unwrap_or_default());
+                let shown = String::from_utf8_lossy(behind_scheme(&word.bytes));
                 format!("{} in upstream \"{shown}\"", error.text())
             }
         })
@@ -72,7 +98,7 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
     }
     match url.literal() {
         Some(group) => Ok(url.target(Upstream::Group(group))),
-        None => match groups.host(&url.server) {
+        None => match groups.host(&url.server, url.scheme.default_port()) {
             Some(group) => Ok(url.target(Upstream::Group(group))),
             None => Err(fault(format!("host not found in upstream \"{name}\""))),
         },
@@ -84,7 +110,7 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
     let url = match Url::parse(text) {
         Ok(url) => url,
         Err(UrlError::Address(error)) => {
-            let shown = log::Printable(text.get(7..).unwrap_or_default());
+            let shown = log::Printable(behind_scheme(text));
             log::error!(request, Error, "{error} in upstream \"{shown}\"");
             return Err(500);
         }
@@ -95,7 +121,7 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
         }
     };
     let groups = &request.local.generation.http.upstreams;
-    let known = groups.named(url.server.name, url.server.port);
+    let known = groups.named(url.server.name, url.server.port, url.scheme.default_port());
     match known
         .filter(|_| !url.server.unix)
         .cloned()
@@ -109,7 +135,7 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
                     .strip_suffix(b".")
                     .unwrap_or(url.server.name),
             ),
-            port: url.server.port.unwrap_or(DEFAULT_PORT),
+            port: url.server.port.unwrap_or(url.scheme.default_port()),
         })),
     }
 }
@@ -156,6 +182,7 @@ pub(super) async fn locate(
 /// The parts of a URL.
 #[derive(Debug)]
 struct Url<'a> {
+    scheme: Scheme,
     /// Host and port as written.
     authority: &'a [u8],
     server: Written<'a>,
@@ -165,10 +192,8 @@ struct Url<'a> {
 /// What is wrong with a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UrlError {
-    /// It does not begin with `http://`.
+    /// It begins with neither scheme.
     Prefix,
-    /// It begins with `https://`.
-    Tls,
     /// Its address is none, for the reason that nginx gives.
     Address(&'static str),
 }
@@ -177,7 +202,6 @@ impl UrlError {
     fn text(self) -> &'static str {
         match self {
             UrlError::Prefix => "invalid URL prefix",
-            UrlError::Tls => "https protocol requires TLS, which this version does not have yet",
             UrlError::Address(text) => text,
         }
     }
@@ -185,12 +209,7 @@ impl UrlError {
 
 impl Url<'_> {
     fn parse(text: &[u8]) -> Result<Url<'_>, UrlError> {
-        let rest = strip_scheme(text, b"http://").ok_or_else(|| {
-            match strip_scheme(text, b"https://") {
-                Some(_) => UrlError::Tls,
-                None => UrlError::Prefix,
-            }
-        })?;
+        let (scheme, rest) = strip_scheme(text).ok_or(UrlError::Prefix)?;
         let (authority, uri) = match rest.strip_prefix(b"unix:") {
             // The path ends at a colon, and the URI follows it.
             Some(path) => {
@@ -205,6 +224,7 @@ impl Url<'_> {
         };
         let server = address::parse(authority).map_err(UrlError::Address)?;
         Ok(Url {
+            scheme,
             authority: if server.unix { b"localhost" } else { authority },
             server,
             uri: Some(uri).filter(|uri| !uri.is_empty()),
@@ -213,7 +233,7 @@ impl Url<'_> {
 
     /// A group of the address alone, where one is written.
     fn literal(&self) -> Option<Arc<Group>> {
-        let address = self.server.literal(DEFAULT_PORT)?;
+        let address = self.server.literal(self.scheme.default_port())?;
         Some(Group::of_one(
             Bytes::copy_from_slice(self.authority),
             address,
@@ -221,18 +241,20 @@ impl Url<'_> {
     }
 
     fn target(&self, upstream: Upstream) -> Target {
+        let default_port = self.scheme.default_port();
         let port = match self.server.unix {
             true => Bytes::new(),
-            false => self.server.port.unwrap_or(DEFAULT_PORT).to_string().into(),
+            false => self.server.port.unwrap_or(default_port).to_string().into(),
         };
         // The default port does not show in `Host`.
         let host = match self.server.port {
-            Some(DEFAULT_PORT) => memchr::memrchr(b':', self.authority)
+            Some(port) if port == default_port => memchr::memrchr(b':', self.authority)
                 .and_then(|colon| self.authority.get(..colon))
                 .unwrap_or(self.authority),
             _ => self.authority,
         };
         Target {
+            scheme: self.scheme,
             upstream,
             host: Bytes::copy_from_slice(host),
             port,
@@ -244,10 +266,21 @@ impl Url<'_> {
     }
 }
 
-/// What follows a scheme, its name in any case.
-fn strip_scheme<'a>(text: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
-    let (front, rest) = text.split_at_checked(scheme.len())?;
-    front.eq_ignore_ascii_case(scheme).then_some(rest)
+/// The scheme, its name in any case, and what follows it.
+fn strip_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
+    [Scheme::Http, Scheme::Https]
+        .into_iter()
+        .find_map(|scheme| {
+            let (front, rest) = text.split_at_checked(scheme.text().len())?;
+            front
+                .eq_ignore_ascii_case(scheme.text())
+                .then_some((scheme, rest))
+        })
+}
+
+/// What error messages show of a URL.
+fn behind_scheme(text: &[u8]) -> &[u8] {
+    strip_scheme(text).map_or(text, |(_, rest)| rest)
 }
 
 #[cfg(test)]
@@ -284,13 +317,16 @@ mod tests {
             of("localhost", "", Some("/b:c"))
         );
         assert_eq!(target("http://unix:/run/a"), of("localhost", "", None));
+        assert_eq!(target("https://10.0.0.1"), of("10.0.0.1", "443", None));
+        assert_eq!(target("https://10.0.0.1:443"), of("10.0.0.1", "443", None));
+        assert_eq!(target("HTTPS://10.0.0.1:80"), of("10.0.0.1:80", "80", None));
     }
 
     #[test]
     fn urls_that_are_none() {
         let error = |text: &str| Url::parse(text.as_bytes()).unwrap_err();
         assert_eq!(error("10.0.0.1"), UrlError::Prefix);
-        assert_eq!(error("https://a"), UrlError::Tls);
+        assert_eq!(error("ftp://a"), UrlError::Prefix);
         assert_eq!(error("http://"), UrlError::Address("no host"));
         assert_eq!(error("http://a:b/c"), UrlError::Address("invalid port"));
     }

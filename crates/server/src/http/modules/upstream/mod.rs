@@ -293,15 +293,19 @@ impl Groups {
 
     /// The group for a host with or without a port, as a URL names it: a block without one, else
     /// a host that another URL names with the same port.
-    pub fn named(&self, name: &[u8], port: Option<u16>) -> Option<&Arc<Group>> {
+    pub fn named(&self, name: &[u8], port: Option<u16>, default_port: u16) -> Option<&Arc<Group>> {
         let block = || self.declared(name).filter(|_| port.is_none());
-        block().or_else(|| self.find(name, Some(port.unwrap_or(DEFAULT_PORT))))
+        block().or_else(|| self.find(name, Some(port.unwrap_or(default_port))))
     }
 
     /// The group of a host's addresses, resolved when it is first named; `None` where it has no
     /// address.
-    pub fn host(&mut self, written: &address::Written<'_>) -> Option<Arc<Group>> {
-        let port = written.port.unwrap_or(DEFAULT_PORT);
+    pub fn host(
+        &mut self,
+        written: &address::Written<'_>,
+        default_port: u16,
+    ) -> Option<Arc<Group>> {
+        let port = written.port.unwrap_or(default_port);
         if let Some(known) = self.find(written.name, Some(port)) {
             return Some(Arc::clone(known));
         }
@@ -447,10 +451,10 @@ mod tests {
         let host = groups.add("localhost".into(), Some(8080), peers(), Box::default());
         let is = |found: Option<&Arc<Group>>, group| found.is_some_and(|it| Arc::ptr_eq(it, group));
         assert!(is(groups.declared(b"backend"), &block));
-        assert!(is(groups.named(b"BACKEND", None), &block));
-        assert!(groups.named(b"backend", Some(80)).is_none());
-        assert!(is(groups.named(b"localhost", Some(8080)), &host));
-        assert!(groups.named(b"localhost", None).is_none());
+        assert!(is(groups.named(b"BACKEND", None, 80), &block));
+        assert!(groups.named(b"backend", Some(80), 80).is_none());
+        assert!(is(groups.named(b"localhost", Some(8080), 80), &host));
+        assert!(groups.named(b"localhost", None, 80).is_none());
         assert!(groups.declared(b"localhost").is_none());
     }
 }

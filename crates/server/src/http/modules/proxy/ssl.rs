@@ -1,0 +1,647 @@
+//! `proxy_ssl_*`: TLS towards `proxy_pass https://`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with nginx, whom an upstream claims
+//! to be is only looked at with `proxy_ssl_verify on`. Sessions are kept by name. The protocol itself is in
+//! `crate::tls::upstream`; here are the directives and what they come to for a request.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
+};
+use rustls::client::{ResolvesClientCert, Resumption, danger::ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, SupportedCipherSuite, SupportedProtocolVersion};
+
+use super::target::Target;
+use super::{CONNECTING, Causes, Ended, Failure, Peer};
+use crate::compile::{Compiler, Feature};
+use crate::http::request::Request;
+use crate::log::{self, LogFile};
+use crate::text::Text;
+use crate::tls::certificates::{self, LoadError};
+use crate::tls::upstream::verify::{self, Trusted, Unverified};
+use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
+use crate::tls::{pem, provider, settings, suites};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// What is done meanwhile, as log lines say it.
+pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
+
+/// Sessions that are kept for resumption, per scope.
+const SESSIONS_MAX: usize = 256;
+
+static SESSION_REUSE: Setting<bool> =
+    Setting::new("proxy_ssl_session_reuse", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .arity(Arity::flag())
+        .default("on")
+        .manual("Resumes TLS sessions with upstreams.");
+
+static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new(
+    "proxy_ssl_protocols",
+    &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
+    settings::protocols,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.default("TLSv1.2 TLSv1.3")
+.manual("The versions that upstreams are spoken to in. Those before TLSv1.2 do not exist here and are skipped with a warning.");
+
+static CIPHERS: Setting<Vec<SupportedCipherSuite>> = Setting::new(
+    "proxy_ssl_ciphers",
+    &["ciphers"],
+    settings::ciphers,
+)
+.contexts(HSL)
+.default("DEFAULT")
+.manual(
+    "Cipher suites of TLS 1.2 in OpenSSL's language; see `ssl_ciphers` for those that there are.",
+);
+
+static NAME: Setting<Template> = Setting::new("proxy_ssl_name", &["name"], parse::template)
+    .contexts(HSL)
+    .manual("The name that the upstream's certificate must be for, and that is sent with `proxy_ssl_server_name`. Without it, the host of `proxy_pass`. A port behind it is left out.");
+
+static SERVER_NAME: Setting<bool> =
+    Setting::new("proxy_ssl_server_name", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .arity(Arity::flag())
+        .default("off")
+        .manual("Sends the name to the upstream (SNI, RFC 6066), unless it is an address.");
+
+static VERIFY: Setting<bool> = Setting::new("proxy_ssl_verify", &["on | off"], parse::flag)
+    .contexts(HSL)
+    .arity(Arity::flag())
+    .default("off")
+    .manual("Verifies the upstream's certificate: its chain to one of `proxy_ssl_trusted_certificate`, and its name.");
+
+static VERIFY_DEPTH: Setting<u64> =
+    Setting::new("proxy_ssl_verify_depth", &["number"], parse::number)
+        .contexts(HSL)
+        .default("1")
+        .manual("Most intermediate certificates between the upstream's own and a trusted one.");
+
+static TRUSTED: Setting<Word> = Setting::new("proxy_ssl_trusted_certificate", &["file"], word)
+    .contexts(HSL)
+    .manual("A file with the certificates that are trusted to vouch for upstreams, in PEM.");
+
+static CRL: Setting<Word> = Setting::new("proxy_ssl_crl", &["file"], word)
+    .contexts(HSL)
+    .manual("A file with revocation lists, in PEM. With it, each certificate of a chain needs the list of its issuer.");
+
+static CERTIFICATE: Setting<Word> = Setting::new("proxy_ssl_certificate", &["file"], word)
+    .contexts(HSL)
+    .manual("A file with the certificate that is shown to upstreams that ask for one, in PEM. With variables, it is read when it is needed. An empty value shows none.");
+
+static CERTIFICATE_KEY: Setting<Word> = Setting::new("proxy_ssl_certificate_key", &["file"], word)
+    .contexts(HSL)
+    .manual("A file with the private key of `proxy_ssl_certificate`, in PEM.");
+
+static CERTIFICATE_CACHE: Setting<Option<CacheLimits>> = Setting::new(
+    "proxy_ssl_certificate_cache",
+    &["off", "max=N [inactive=time] [valid=time]"],
+    cache_limits,
+)
+.contexts(HSL)
+.arity(Arity::between(1, 3))
+.default("off")
+.manual("Keeps certificates whose paths have variables: at most `max`, each until it has not been used for `inactive` (10s) or has been read `valid` (60s) ago.");
+
+static PASSWORD_FILE: Setting<PathBuf> =
+    Setting::new("proxy_ssl_password_file", &["file"], parse::path)
+        .contexts(HSL)
+        .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
+
+static CONF_COMMAND: Setting<()> =
+    Setting::new("proxy_ssl_conf_command", &["name value"], conf_commands)
+        .contexts(HSL)
+        .arity(Arity::exactly(2))
+        .inherit(Inherit::List)
+        .no_effect("these are commands for OpenSSL, which is not used")
+        .manual("See nginx's manual.");
+
+static KEY_LOG: Setting<PathBuf> = Setting::new("proxy_ssl_key_log", &["path"], parse::path)
+    .contexts(HSL)
+    .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. Whoever reads it reads everything.");
+
+/// The directives of this file.
+pub const DIRECTIVES: [&dyn Declared; 15] = [
+    &SESSION_REUSE,
+    &PROTOCOLS,
+    &CIPHERS,
+    &NAME,
+    &SERVER_NAME,
+    &VERIFY,
+    &VERIFY_DEPTH,
+    &TRUSTED,
+    &CRL,
+    &CERTIFICATE,
+    &CERTIFICATE_KEY,
+    &CERTIFICATE_CACHE,
+    &PASSWORD_FILE,
+    &CONF_COMMAND,
+    &KEY_LOG,
+];
+
+fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
+    setter.word().cloned()
+}
+
+fn conf_commands(_: &Setter<'_>) -> Result<(), Fault> {
+    Ok(())
+}
+
+/// `proxy_ssl_certificate_cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CacheLimits {
+    max: usize,
+    inactive: Duration,
+    valid: Duration,
+}
+
+fn cache_limits(setter: &Setter<'_>) -> Result<Option<CacheLimits>, Fault> {
+    let (mut max, mut off) = (0, false);
+    let (mut inactive, mut valid) = (10, 60);
+    for word in setter.args() {
+        let invalid = || Fault::invalid_parameter(word);
+        let text = &*word.bytes;
+        if let Some(number) = text.strip_prefix(b"max=") {
+            max = parse::number_of(number)
+                .filter(|max| *max > 0)
+                .ok_or_else(invalid)?;
+        } else if let Some(time) = text.strip_prefix(b"inactive=") {
+            inactive = parse::time_seconds(time).ok_or_else(invalid)?;
+        } else if let Some(time) = text.strip_prefix(b"valid=") {
+            valid = parse::time_seconds(time).ok_or_else(invalid)?;
+        } else if text == b"off" {
+            off = true;
+        } else {
+            return Err(invalid());
+        }
+    }
+    if off {
+        return Ok(None);
+    }
+    if max == 0 {
+        return Err(Fault::new(
+            "\"proxy_ssl_certificate_cache\" must have the \"max\" parameter",
+        ));
+    }
+    Ok(Some(CacheLimits {
+        max: usize::try_from(max).unwrap_or(usize::MAX),
+        inactive: Duration::from_secs(inactive),
+        valid: Duration::from_secs(valid),
+    }))
+}
+
+/// TLS towards upstreams as a scope wants it.
+pub(super) struct UpstreamTls {
+    base: Base,
+    /// With the certificate whose path has no variables, or without any.
+    config: Arc<ClientConfig>,
+    /// A certificate whose path is known per request.
+    varying: Option<Varying>,
+    name: Option<Text>,
+    server_name: bool,
+    verify: bool,
+}
+
+/// What all configurations of a scope share.
+struct Base {
+    provider: Arc<CryptoProvider>,
+    versions: Vec<&'static SupportedProtocolVersion>,
+    verifier: Arc<dyn ServerCertVerifier>,
+    resumption: Resumption,
+    server_name: bool,
+    key_log: Option<Arc<KeyLog>>,
+}
+
+impl Base {
+    fn config(&self, own: Option<OwnCertificate>) -> Result<Arc<ClientConfig>, rustls::Error> {
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&self.versions)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(&self.verifier));
+        let mut config = match own {
+            Some(own) => {
+                let own: Arc<dyn ResolvesClientCert> = Arc::new(own);
+                builder.with_client_cert_resolver(own)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.resumption = self.resumption.clone();
+        config.enable_sni = self.server_name;
+        if let Some(key_log) = &self.key_log {
+            config.key_log = Arc::clone(key_log) as Arc<dyn rustls::KeyLog>;
+        }
+        Ok(Arc::new(config))
+    }
+}
+
+impl Feature for UpstreamTls {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &DIRECTIVES;
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<UpstreamTls, Fault> {
+        let mut cipher_suites = suites::all_of_tls13();
+        cipher_suites.extend(scope.get(&CIPHERS)?);
+        let verify = scope.get(&VERIFY)?;
+        let server_name = scope.get(&SERVER_NAME)?;
+        let verifier: Arc<dyn ServerCertVerifier> = match verify {
+            true => Arc::new(trusted(compiler, scope)?),
+            false => Arc::new(Unverified),
+        };
+        let key_log = scope.written(&KEY_LOG)?;
+        let base = Base {
+            provider: Arc::new(CryptoProvider {
+                cipher_suites,
+                ..CryptoProvider::clone(provider())
+            }),
+            versions: scope.get(&PROTOCOLS)?,
+            verifier,
+            resumption: match scope.get(&SESSION_REUSE)? {
+                true => Resumption::in_memory_sessions(SESSIONS_MAX),
+                false => Resumption::disabled(),
+            },
+            server_name,
+            key_log: key_log.map(|path| Arc::new(KeyLog(compiler.log_file(&path)))),
+        };
+        let (own, varying) = own_certificate(compiler, scope)?;
+        let config = base
+            .config(own)
+            .map_err(|error| Fault::new(format!("SSL_CTX_new() failed (SSL: {error})")))?;
+        let name = scope.written(&NAME)?;
+        Ok(UpstreamTls {
+            base,
+            config,
+            varying,
+            name: name.map(|name| compiler.text(&name)),
+            server_name,
+            verify,
+        })
+    }
+}
+
+/// Whom `proxy_ssl_verify` trusts.
+fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Fault> {
+    let Some(file) = scope
+        .written(&TRUSTED)?
+        .filter(|file| !file.bytes.is_empty())
+    else {
+        return Err(Fault::new(
+            "no proxy_ssl_trusted_certificate for proxy_ssl_verify",
+        ));
+    };
+    let shown = |word: &Word| compiler.conf_prefix.join(word.path()).display().to_string();
+    let unusable = |word: &Word, error: &dyn std::fmt::Display| {
+        let path = shown(word);
+        Fault::at(
+            word,
+            format!("SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {error})"),
+        )
+    };
+    let text = settings::read(compiler, &file, "certificate")?;
+    let certificates = pem::certificates(&text).map_err(|error| unusable(&file, &error))?;
+    let lists = match scope.written(&CRL)?.filter(|file| !file.bytes.is_empty()) {
+        Some(file) => {
+            let text = settings::read(compiler, &file, "CRL")?;
+            pem::revocation_lists(&text).map_err(|error| unusable(&file, &error))?
+        }
+        None => Vec::new(),
+    };
+    let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
+    Trusted::new(certificates, &lists, depth).map_err(|error| unusable(&file, &error))
+}
+
+/// The certificate that is shown to upstreams: read now, or when a request tells its path.
+fn own_certificate(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+) -> Result<(Option<OwnCertificate>, Option<Varying>), Fault> {
+    let written = scope.written(&CERTIFICATE)?;
+    let Some(certificate) = written.filter(|word| !word.bytes.is_empty()) else {
+        return Ok((None, None));
+    };
+    let Some(key) = scope.written(&CERTIFICATE_KEY)? else {
+        let text = certificate.text();
+        return Err(Fault::new(format!(
+            "no \"proxy_ssl_certificate_key\" is defined for certificate \"{text}\""
+        )));
+    };
+    let passwords = scope.written(&PASSWORD_FILE)?;
+    let texts = [&certificate, &key].map(Template::parse);
+    let [certificate_text, key_text] = texts;
+    let texts = [certificate_text?, key_text?].map(|template| compiler.text(&template));
+    if texts.iter().all(|text| text.literal().is_some()) {
+        let key = settings::load(compiler, &certificate, &key, passwords.as_ref())?;
+        return Ok((Some(OwnCertificate(key)), None));
+    }
+    let passwords = match &passwords {
+        Some(path) => settings::read_passwords(compiler, path)?,
+        None => Vec::new(),
+    };
+    let [certificate, key] = texts;
+    Ok((
+        None,
+        Some(Varying {
+            certificate,
+            key,
+            passwords: passwords.into(),
+            folder: compiler.conf_prefix.clone(),
+            cache: scope.get(&CERTIFICATE_CACHE)?.map(Cache::new),
+        }),
+    ))
+}
+
+/// A certificate whose path has variables.
+struct Varying {
+    certificate: Text,
+    key: Text,
+    passwords: Arc<[Bytes]>,
+    /// Relative paths start here.
+    folder: PathBuf,
+    cache: Option<Cache>,
+}
+
+/// Configurations with certificates that have been read, by the paths of certificate and key.
+struct Cache {
+    limits: CacheLimits,
+    entries: Mutex<Map<(Bytes, Bytes), Kept>>,
+}
+
+struct Kept {
+    config: Arc<ClientConfig>,
+    read: Instant,
+    used: Instant,
+}
+
+impl Cache {
+    fn new(limits: CacheLimits) -> Cache {
+        Cache {
+            limits,
+            entries: Mutex::default(),
+        }
+    }
+
+    fn find(&self, key: &(Bytes, Bytes)) -> Option<Arc<ClientConfig>> {
+        let now = engine::now();
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = entries.get_mut(key)?;
+        if self.is_stale(kept, now) {
+            entries.remove(key);
+            return None;
+        }
+        kept.used = now;
+        Some(Arc::clone(&kept.config))
+    }
+
+    fn is_stale(&self, kept: &Kept, now: Instant) -> bool {
+        let since = |then| now.saturating_duration_since(then);
+        since(kept.used) > self.limits.inactive || since(kept.read) > self.limits.valid
+    }
+
+    fn insert(&self, key: (Bytes, Bytes), config: &Arc<ClientConfig>) {
+        let now = engine::now();
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= self.limits.max {
+            entries.retain(|_, kept| !self.is_stale(kept, now));
+        }
+        if entries.len() >= self.limits.max {
+            let oldest = entries.iter().min_by_key(|(_, kept)| kept.used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                entries.remove(&oldest);
+            }
+        }
+        let config = Arc::clone(config);
+        let kept = Kept {
+            config,
+            read: now,
+            used: now,
+        };
+        entries.insert(key, kept);
+    }
+}
+
+/// Secrets of connections, as lines of NSS's key log.
+struct KeyLog(Arc<LogFile>);
+
+impl std::fmt::Debug for KeyLog {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("KeyLog")
+    }
+}
+
+impl rustls::KeyLog for KeyLog {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        let mut line = label.as_bytes().to_vec();
+        for part in [client_random, secret] {
+            line.push(b' ');
+            for byte in part {
+                line.extend_from_slice(format!("{byte:02x}").as_bytes());
+            }
+        }
+        line.push(b'\n');
+        log::append_line(&self.0, &line);
+    }
+}
+
+/// TLS as one request wants it.
+pub(super) struct Secured {
+    config: Arc<ClientConfig>,
+    /// What is sent, and what sessions are kept by.
+    server_name: ServerName<'static>,
+    /// What the certificate must be for, if anybody asks.
+    verified_name: Option<Vec<u8>>,
+}
+
+impl UpstreamTls {
+    /// Finds name and certificate for a request, or the status to answer with.
+    pub(super) async fn prepare(
+        &self,
+        request: &mut Request,
+        target: &Target,
+    ) -> Result<Secured, u16> {
+        let mut name = match &self.name {
+            Some(text) => text.evaluate(request).to_vec(),
+            None => target.host.to_vec(),
+        };
+        name.truncate(without_port(&name));
+        Ok(Secured {
+            config: self.config(request).await?,
+            server_name: server_name(&name, self.server_name),
+            verified_name: self.verify.then_some(name),
+        })
+    }
+
+    async fn config(&self, request: &mut Request) -> Result<Arc<ClientConfig>, u16> {
+        let Some(varying) = &self.varying else {
+            return Ok(Arc::clone(&self.config));
+        };
+        let certificate = varying.certificate.evaluate(request);
+        if certificate.is_empty() {
+            return Ok(Arc::clone(&self.config));
+        }
+        let paths = (certificate, varying.key.evaluate(request));
+        if let Some(known) = varying.cache.as_ref().and_then(|cache| cache.find(&paths)) {
+            return Ok(known);
+        }
+        let (folder, passwords) = (varying.folder.clone(), Arc::clone(&varying.passwords));
+        let wanted = paths.clone();
+        let read = engine::blocking(move || read_pair(&folder, &wanted, &passwords)).await;
+        let config = match read {
+            Ok(key) => self.base.config(Some(OwnCertificate(key))).ok(),
+            Err(text) => {
+                log::error!(request, Error, "{text} {CONNECTING}");
+                None
+            }
+        };
+        let config = config.ok_or(500_u16)?;
+        if let Some(cache) = &varying.cache {
+            cache.insert(paths, &config);
+        }
+        Ok(config)
+    }
+}
+
+/// A certificate and its key out of files that variables name; else nginx's text for the log.
+fn read_pair(
+    folder: &std::path::Path,
+    (certificate, key): &(Bytes, Bytes),
+    passwords: &[Bytes],
+) -> Result<Arc<rustls::sign::CertifiedKey>, String> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = |bytes: &Bytes| folder.join(std::ffi::OsStr::from_bytes(bytes));
+    let read = |bytes: &Bytes, what: &str| {
+        match bytes.strip_prefix(b"data:") {
+        Some(data) => Ok(data.to_vec()),
+        None => std::fs::read(path(bytes)).map_err(|error| {
+            let path = path(bytes);
+            let (path, error) = (path.display(), log::Errno(&error));
+            format!("cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {error})")
+        }),
+    }
+    };
+    let chain = read(certificate, "certificate")?;
+    let private = read(key, "certificate key")?;
+    certificates::certified_key(&chain, &private, passwords).map_err(|error| {
+        let (certificate, key) = (path(certificate), path(key));
+        match error {
+            LoadError::Certificate(_) => {
+                let path = certificate.display();
+                format!("cannot load certificate \"{path}\": PEM_read_bio_X509_AUX() failed (SSL: {error})")
+            }
+            LoadError::Key(_) | LoadError::UnusableKey(_) => {
+                let path = key.display();
+                format!("cannot load certificate key \"{path}\": PEM_read_bio_PrivateKey() failed (SSL: {error})")
+            }
+            LoadError::Mismatch => format!("SSL_use_PrivateKey() failed (SSL: {error})"),
+        }
+    })
+}
+
+/// How long a name is without the port that may stand behind it.
+fn without_port(name: &[u8]) -> usize {
+    let begin = match name.first() {
+        Some(b'[') => memchr::memchr(b']', name).unwrap_or(0),
+        _ => 0,
+    };
+    let rest = name.get(begin..).unwrap_or_default();
+    memchr::memchr(b':', rest).map_or(name.len(), |colon| begin + colon)
+}
+
+/// A name as rustls wants it. It sends no address, so that what is none of its names is given as one.
+fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
+    let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let text = std::str::from_utf8(name).unwrap_or_default();
+    if is_sent && text.starts_with('[') {
+        return nobody;
+    }
+    ServerName::try_from(text.to_owned()).unwrap_or(nobody)
+}
+
+/// Makes a connection to a peer secure.
+pub(super) async fn shake_hands(
+    request: &Request,
+    peer: &Peer,
+    secured: &Secured,
+    deadline: Instant,
+) -> Result<(), Ended> {
+    let name = secured.server_name.clone();
+    let shaken = upstream::shake_hands(&peer.stream, &secured.config, name, deadline).await;
+    let cause = match shaken {
+        Ok(()) if is_expected(peer, secured) => return Ok(()),
+        Ok(()) => {
+            let name = secured.verified_name.as_deref().unwrap_or_default();
+            let name = log::Printable(name);
+            log::error!(
+                request,
+                Error,
+                "upstream SSL certificate does not match \"{name}\" {SHAKING_HANDS}"
+            );
+            Causes::ERROR
+        }
+        Err(HandshakeError::TimedOut) => Causes::TIMEOUT,
+        Err(error) => {
+            match error.unverified() {
+                Some(unverified) => log::error!(
+                    request,
+                    Error,
+                    "upstream SSL certificate verify error: {unverified} {SHAKING_HANDS}"
+                ),
+                None => log::error!(request, Error, "{error} {SHAKING_HANDS}"),
+            }
+            Causes::ERROR
+        }
+    };
+    Err(Ended::Failed(Failure {
+        cause,
+        status: if cause == Causes::TIMEOUT { 504 } else { 502 },
+        doing: SHAKING_HANDS,
+        sent: false,
+    }))
+}
+
+/// Whether the peer's certificate is for the name, if that is asked.
+fn is_expected(peer: &Peer, secured: &Secured) -> bool {
+    let Some(name) = &secured.verified_name else {
+        return true;
+    };
+    let session = peer.stream.client_session();
+    let certificate = session.and_then(|session| session.certificate());
+    certificate.is_some_and(|certificate| verify::matches_name(&certificate, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `ngx_http_upstream_ssl_name` cuts them.
+    #[test]
+    fn ports_are_left_out_of_names() {
+        for (name, without) in [
+            ("example.com", "example.com"),
+            ("example.com:443", "example.com"),
+            ("[::1]:443", "[::1]"),
+            ("[::1]", "[::1]"),
+            ("[::1", "["),
+            ("", ""),
+        ] {
+            assert_eq!(&name[..without_port(name.as_bytes())], without);
+        }
+    }
+
+    #[test]
+    fn only_names_are_sent() {
+        let is_name =
+            |name: &str| matches!(server_name(name.as_bytes(), true), ServerName::DnsName(_));
+        assert!(is_name("example.com") && is_name("a_b"));
+        assert!(!is_name("127.0.0.1") && !is_name("[::1]") && !is_name("") && !is_name("a b"));
+    }
+}

@@ -1,0 +1,110 @@
+//! TLS towards upstreams: we are the client.
+//!
+//! RFC 8446, 5246. [`shake_hands`] is the beginning of a connection, `session` its bytes, [`verify`] who the other end is.
+//! Not here: directives, which stand with the module that connects (`http/modules/proxy/ssl.rs`).
+
+mod session;
+pub mod verify;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::ServerName;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, SignatureScheme};
+
+use crate::transport::Transport;
+
+pub use session::ClientSession;
+
+/// Why hands could not be shaken.
+#[derive(Debug)]
+pub enum HandshakeError {
+    /// The other end closed the connection, or it broke; without an error, in good order.
+    Closed(Option<io::Error>),
+    /// Time was up.
+    TimedOut,
+    /// What came is no TLS, or none that both ends can agree on.
+    Tls(rustls::Error),
+}
+
+impl HandshakeError {
+    /// What is wrong with the other end's certificate, if that is the cause.
+    pub fn unverified(&self) -> Option<&verify::VerifyError> {
+        match self {
+            HandshakeError::Tls(error) => verify::VerifyError::of(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandshakeError::Closed(None) => {
+                out.write_str("peer closed connection in SSL handshake")
+            }
+            HandshakeError::Closed(Some(error)) => {
+                let error = crate::log::Errno(error);
+                write!(out, "peer closed connection in SSL handshake {error}")
+            }
+            HandshakeError::TimedOut => out.write_str("upstream timed out"),
+            HandshakeError::Tls(error) => write!(out, "SSL_do_handshake() failed (SSL: {error})"),
+        }
+    }
+}
+
+/// Shakes hands on a connection that has just been made; from then on it is secure.
+///
+/// # Errors
+/// See [`HandshakeError`]; the connection is of no more use then.
+pub async fn shake_hands(
+    transport: &Transport,
+    config: &Arc<ClientConfig>,
+    name: ServerName<'static>,
+    deadline: Instant,
+) -> Result<(), HandshakeError> {
+    let session = ClientSession::new(config, name).map_err(HandshakeError::Tls)?;
+    let Some(session) = transport.secure_as_client(Box::new(session)) else {
+        return Err(HandshakeError::Closed(None)); // it is a client's, which nobody connects from
+    };
+    let stream = transport.stream();
+    session.begin(stream);
+    while session.is_handshaking() {
+        let received = stream.recv(Some(deadline)).await;
+        match received {
+            Ok(buffer) if buffer.is_empty() => return Err(HandshakeError::Closed(None)),
+            Ok(buffer) => session.feed(stream, &buffer),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                return Err(HandshakeError::TimedOut);
+            }
+            Err(error) => return Err(HandshakeError::Closed(Some(error))),
+        }
+        if let Some(failure) = session.failure() {
+            return Err(HandshakeError::Tls(failure));
+        }
+    }
+    Ok(())
+}
+
+/// The one certificate that we show to servers who ask.
+#[derive(Debug)]
+pub struct OwnCertificate(pub Arc<CertifiedKey>);
+
+impl ResolvesClientCert for OwnCertificate {
+    fn resolve(
+        &self,
+        _acceptable_issuers: &[&[u8]],
+        schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        let fits = self.0.key.choose_scheme(schemes).is_some();
+        fits.then(|| Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

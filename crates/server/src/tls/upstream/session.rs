@@ -1,0 +1,155 @@
+//! The TLS session of one connection to an upstream: records in and out.
+//!
+//! What is pushed is sealed at once. As with nginx, the end of the connection counts as the end of what was sent, whether
+//! or not a closing alert came before it: HTTP frames its own messages.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::Stream;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection};
+
+/// A session; see the module.
+pub struct ClientSession {
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    tls: ClientConnection,
+    /// Opened and not yet taken.
+    received: VecDeque<Buffer>,
+    /// The upstream has ended its side.
+    ended: bool,
+    /// Why the session cannot go on.
+    failure: Option<rustls::Error>,
+}
+
+impl ClientSession {
+    /// A session that begins under these settings.
+    ///
+    /// # Errors
+    /// rustls's, for a configuration that cannot work.
+    pub fn new(
+        config: &Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> Result<ClientSession, rustls::Error> {
+        let mut tls = ClientConnection::new(Arc::clone(config), name)?;
+        tls.set_buffer_limit(None); // whoever pushes looks at the stream's backlog
+        Ok(ClientSession {
+            inner: RefCell::new(Inner {
+                tls,
+                received: VecDeque::new(),
+                ended: false,
+                failure: None,
+            }),
+        })
+    }
+
+    /// Sends the first message of the handshake.
+    pub fn begin(&self, stream: &Stream) {
+        self.inner.borrow_mut().flush(stream);
+        stream.start_send();
+    }
+
+    /// Whether the handshake is still going on.
+    pub fn is_handshaking(&self) -> bool {
+        self.inner.borrow().tls.is_handshaking()
+    }
+
+    /// The upstream's own certificate, once it has been received.
+    pub fn certificate(&self) -> Option<CertificateDer<'static>> {
+        let inner = self.inner.borrow();
+        let chain = inner.tls.peer_certificates()?;
+        Some(chain.first()?.clone().into_owned())
+    }
+
+    /// Why the session cannot go on.
+    pub fn failure(&self) -> Option<rustls::Error> {
+        self.inner.borrow().failure.clone()
+    }
+
+    /// What has been received, an empty buffer at the end, an error where the session failed;
+    /// `None`: more must come.
+    pub fn take_received(&self) -> Option<io::Result<Buffer>> {
+        let inner = &mut *self.inner.borrow_mut();
+        if let Some(buffer) = inner.received.pop_front() {
+            return Some(Ok(buffer));
+        }
+        if let Some(failure) = inner.failure.clone() {
+            return Some(Err(io::Error::new(io::ErrorKind::InvalidData, failure)));
+        }
+        inner.ended.then(|| Ok(Buffer::empty()))
+    }
+
+    /// Takes in what the socket has received; an empty buffer is its end. What that leads to is sent.
+    pub fn feed(&self, stream: &Stream, bytes: &[u8]) {
+        let inner = &mut *self.inner.borrow_mut();
+        if bytes.is_empty() {
+            inner.ended = true;
+            return;
+        }
+        inner.take_in(bytes);
+        inner.flush(stream);
+        stream.start_send();
+    }
+
+    /// Seals bytes and gives them to the stream, which does not start to send yet.
+    pub fn push(&self, stream: &Stream, bytes: &Bytes) {
+        let inner = &mut *self.inner.borrow_mut();
+        // Without a limit the writer takes everything.
+        let _ = inner.tls.writer().write_all(bytes);
+        inner.flush(stream);
+    }
+
+    /// Says that nothing more follows.
+    pub fn close(&self, stream: &Stream) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.tls.send_close_notify();
+        inner.flush(stream);
+    }
+}
+
+impl Inner {
+    fn take_in(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.failure.is_none() && !self.ended {
+            if !matches!(self.tls.read_tls(&mut bytes), Ok(1..)) {
+                return; // nothing that follows a closing alert counts
+            }
+            match self.tls.process_new_packets() {
+                Ok(state) => self.ended |= state.peer_has_closed(),
+                Err(error) => self.failure = Some(error),
+            }
+            self.open();
+        }
+    }
+
+    /// Takes what has been opened out of rustls's hands.
+    fn open(&mut self) {
+        let mut reader = self.tls.reader();
+        while let Ok(opened) = reader.fill_buf()
+            && !opened.is_empty()
+        {
+            let length = opened.len();
+            self.received.push_back(Buffer::copy_of(opened));
+            reader.consume(length);
+        }
+    }
+
+    /// Gives the stream what rustls wants sent.
+    fn flush(&mut self, stream: &Stream) {
+        let mut records = Vec::new();
+        while self.tls.wants_write() {
+            if !matches!(self.tls.write_tls(&mut records), Ok(1..)) {
+                break;
+            }
+        }
+        if !records.is_empty() {
+            stream.push(Bytes::from(records));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! `proxy_ssl_*`: what an upstream sees of the connections that come to it.
+//! Expected: nginx's documentation, <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Verification is shown by
+//! tests/parity/cases/proxy_ssl.parity.
+//!
+//! The upstream is rustls's; certificates and keys lie in tests/tls/upstream, made by openssl for a hundred years.
+//! TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
+
+#[allow(dead_code, reason = "others use what this test does not")]
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+
+use support::{Server, is_nginx};
+
+fn file(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls/upstream");
+    folder.join(name)
+}
+
+/// An upstream that answers every request with a line about its TLS, and then closes. Ends with the test's process.
+fn upstream() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let certificates = |name: &str| -> Vec<CertificateDer<'static>> {
+        let all = CertificateDer::pem_file_iter(file(name)).unwrap();
+        all.map(Result::unwrap).collect()
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates("ca.crt"));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let clients = clients.allow_unauthenticated().build().unwrap();
+    let key = PrivateKeyDer::from_pem_file(file("good.example.key")).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(certificates("good.example.crt"), key)
+        .unwrap();
+    let config = Arc::new(config);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let config = Arc::clone(&config);
+            // A connection that does not come to an answer shows in the test that made it.
+            std::thread::spawn(move || drop(answer(stream, config)));
+        }
+    });
+    port
+}
+
+fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
+    let connection = ServerConnection::new(config).unwrap();
+    let mut stream = StreamOwned::new(connection, stream);
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    let (head, body) = loop {
+        let length = stream.read(&mut buffer)?;
+        request.extend_from_slice(&buffer[..length]);
+        if let Some(at) = request.windows(4).position(|end| end == b"\r\n\r\n") {
+            break (at, request.len() - at - 4);
+        }
+    };
+    let head = String::from_utf8_lossy(&request[..head]).to_lowercase();
+    let announced = head.split("content-length: ").nth(1);
+    let announced = announced.and_then(|rest| rest.lines().next());
+    let announced: usize = announced.map_or(0, |length| length.parse().unwrap());
+    let mut left = announced - body;
+    while left > 0 {
+        left -= stream.read(&mut buffer)?;
+    }
+    let tls = &stream.conn;
+    let line = format!(
+        "{:?} {:?} name={} {} certificates={} body={announced}\n",
+        tls.protocol_version().unwrap(),
+        tls.negotiated_cipher_suite().unwrap().suite(),
+        tls.server_name().unwrap_or("-"),
+        match tls.handshake_kind() {
+            Some(HandshakeKind::Resumed) => "resumed",
+            _ => "full",
+        },
+        tls.peer_certificates().map_or(0, <[_]>::len),
+    );
+    let length = line.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{line}"
+    )?;
+    stream.conn.send_close_notify();
+    stream.flush()
+}
+
+/// A server that passes requests on, with these lines in its location.
+fn proxy(port: u16, lines: &str) -> Server {
+    Server::start(
+        "",
+        &format!(
+            "location / {{ proxy_pass https://127.0.0.1:{port}; proxy_http_version 1.1; {lines} }}"
+        ),
+    )
+}
+
+fn asked(server: &Server, path: &str) -> String {
+    let response = server.connect().get(path).unwrap();
+    assert_eq!(response.status, 200, "{}", server.error_log());
+    String::from_utf8(response.body).unwrap()
+}
+
+/// Waits for a line of a log. Lines leave when the turn of the loop ends, which no answer waits for.
+fn appears(line: &str, log: impl Fn() -> String) {
+    let begun = std::time::Instant::now();
+    while !log().contains(line) {
+        assert!(begun.elapsed() < support::PATIENCE, "{}", log());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn sessions_are_resumed() {
+    let port = upstream();
+    let server = proxy(port, "");
+    assert!(asked(&server, "/").contains(" name=- full certificates=0 body=0"));
+    assert!(asked(&server, "/").contains(" resumed "));
+    let server = proxy(port, "proxy_ssl_session_reuse off;");
+    for _ in 0..3 {
+        assert!(asked(&server, "/").contains(" full "));
+    }
+}
+
+#[test]
+fn versions_and_ciphers() {
+    let port = upstream();
+    let server = proxy(port, "proxy_ssl_session_reuse off;");
+    assert!(asked(&server, "/").starts_with("TLSv1_3 "));
+    for (cipher, name) in [
+        (
+            "ECDHE-ECDSA-AES128-GCM-SHA256",
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        ),
+        (
+            "ECDHE-ECDSA-CHACHA20-POLY1305",
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        ),
+    ] {
+        let lines = format!("proxy_ssl_protocols TLSv1.2; proxy_ssl_ciphers {cipher};");
+        let seen = asked(&proxy(port, &lines), "/");
+        assert!(seen.starts_with(&format!("TLSv1_2 {name} ")), "{seen}");
+    }
+}
+
+#[test]
+fn names_are_sent() {
+    let port = upstream();
+    for (lines, name) in [
+        ("proxy_ssl_name a.example;", "-"),
+        ("proxy_ssl_server_name on;", "-"), // it is an address
+        (
+            "proxy_ssl_server_name on; proxy_ssl_name a.example:8443;",
+            "a.example",
+        ),
+        (
+            "proxy_ssl_server_name on; proxy_ssl_name $arg_name;",
+            "b.example",
+        ),
+    ] {
+        let seen = asked(&proxy(port, lines), "/?name=b.example");
+        assert!(seen.contains(&format!(" name={name} ")), "{lines} {seen}");
+    }
+}
+
+#[test]
+fn certificates_are_shown() {
+    let port = upstream();
+    let path = |name: &str| file(name).display().to_string();
+    let (certificate, key) = (path("client.crt"), path("client.key"));
+    let fixed = format!("proxy_ssl_certificate {certificate}; proxy_ssl_certificate_key {key};");
+    let encrypted = format!(
+        "proxy_ssl_certificate {certificate}; proxy_ssl_certificate_key {}; proxy_ssl_password_file {};",
+        path("clientenc.key"),
+        path("passwords"),
+    );
+    for lines in [fixed, encrypted] {
+        let seen = asked(&proxy(port, &lines), "/");
+        assert!(seen.contains(" certificates=1 "), "{seen}");
+    }
+    let none = asked(&proxy(port, "proxy_ssl_certificate \"\";"), "/");
+    assert!(none.contains(" certificates=0 "), "{none}");
+}
+
+/// The files must be readable for workers, who are somebody else.
+#[test]
+fn certificates_by_variables() {
+    let port = upstream();
+    for cache in ["off", "max=2 valid=1m inactive=1m"] {
+        let server = proxy(
+            port,
+            &format!(
+                "proxy_ssl_certificate_cache {cache}; proxy_ssl_session_reuse off; \
+                 proxy_ssl_certificate $document_root/$arg_name.crt; \
+                 proxy_ssl_certificate_key $document_root/$arg_name.key;"
+            ),
+        );
+        for name in ["client.crt", "client.key"] {
+            server.write(name, &std::fs::read(file(name)).unwrap());
+        }
+        for _ in 0..2 {
+            let seen = asked(&server, "/?name=client");
+            assert!(seen.contains(" certificates=1 "), "{seen}");
+        }
+        assert_eq!(server.connect().get("/?name=other").unwrap().status, 500);
+        appears("cannot load certificate \"", || server.error_log());
+        // What is kept is used without its file.
+        std::fs::remove_file(server.prefix.join("www/client.key")).unwrap();
+        let status = server.connect().get("/?name=client").unwrap().status;
+        assert_eq!(status, if cache == "off" { 500 } else { 200 });
+    }
+}
+
+#[test]
+fn bodies_out_of_files() {
+    let server = proxy(
+        upstream(),
+        "client_body_buffer_size 1k; client_max_body_size 2m;",
+    );
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection
+        .set_read_timeout(Some(support::PATIENCE))
+        .unwrap();
+    let body = vec![b'x'; 1_000_000];
+    let head = "POST / HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n";
+    connection.write_all(head.as_bytes()).unwrap();
+    connection.write_all(&body).unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    assert!(response.ends_with(" body=1000000\n"), "{response}");
+}
+
+/// nginx has it with a commercial subscription only.
+#[test]
+fn secrets_are_logged() {
+    if is_nginx() {
+        return;
+    }
+    let port = upstream();
+    let server = proxy(
+        port,
+        "proxy_ssl_key_log logs/keys; proxy_ssl_conf_command Options Bugs;",
+    );
+    asked(&server, "/");
+    let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
+    appears("CLIENT_TRAFFIC_SECRET_0 ", keys);
+}
