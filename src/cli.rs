@@ -188,6 +188,8 @@ pub(crate) fn shown(show: Show, modules: &[String]) -> String {
     }
     if show.configure {
         let _ = writeln!(text, "compatible with nginx version: nginx/{NGINX_VERSION}");
+        // Read by scripts, nginx's own tests among them.
+        text.push_str("TLS SNI support enabled\n");
         let (own, other) = (paths::OWN_CONF, paths::NGINX_CONF);
         let _ = writeln!(text, "configuration: {own} if it exists, else {other}");
         let _ = write!(
@@ -346,9 +348,10 @@ mod tests {
         );
         assert!(lines[1].contains("nginx version: nginx/1.31.5"));
         let configuration = "/etc/tidegate/tidegate.conf if it exists, else /etc/nginx/nginx.conf";
-        assert_eq!(lines[2], format!("configuration: {configuration}"));
-        assert!(lines[3].starts_with("configure arguments: --prefix=/usr/share/nginx "));
-        assert!(lines[3].ends_with(" --with-x"));
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines[2], "TLS SNI support enabled");
+        assert_eq!(lines[3], format!("configuration: {configuration}"));
+        assert!(lines[4].starts_with("configure arguments: --prefix=/usr/share/nginx "));
+        assert!(lines[4].ends_with(" --with-x"));
+        assert_eq!(lines.len(), 5);
     }
 }
