@@ -3,7 +3,7 @@
 //! A machine's mood lasts longer than a measurement: caches, clocks and neighbours change, and a server beside itself differs
 //! by several percent from one minute to the next. So both get load in short turns, in rounds, and in random order within each
 //! round. A third turn of each round is A's again: A beside itself shows what the machine does on its own. Each round gives one
-//! ratio of each [`Metric`]; what follows from them is of [`statistics`](crate::statistics).
+//! ratio of each [`Metric`]; what follows from them is of [`statistics`].
 //!
 //! Not here: command lines (src/bench), starting servers, choosing processors for them (taskset(1) does).
 
