@@ -238,9 +238,10 @@ impl ResponseHead {
         self.line.status == 101
     }
 
-    /// How the body is framed; `head_request` tells that the request was HEAD.
+    /// How the body is framed; `head_request` tells that the request was HEAD. What follows a 101 is another protocol
+    /// or, where nobody has asked for one, nothing.
     pub fn body(&self, head_request: bool) -> ResponseBody {
-        if head_request || matches!(self.line.status, 204 | 304) {
+        if head_request || matches!(self.line.status, 101 | 204 | 304) {
             return ResponseBody::None;
         }
         match self.framing {

@@ -317,7 +317,7 @@ impl Builder<'_, '_> {
         };
         let handler = self.handler(scope)?;
         let plan = self.plan(scope, handler, kind)?;
-        let names = names?;
+        let (names, tls) = (names?, tls?);
         let server = Arc::new(Server {
             name: names
                 .first()
@@ -326,7 +326,8 @@ impl Builder<'_, '_> {
             plan,
             named,
             core: core?,
-            tls: tls?.server.clone(),
+            tls: tls.server.clone(),
+            verify_client: tls.verify_client,
         });
         let listens = listens?;
         let position = scope.line().map(|line| line.position);

@@ -170,4 +170,6 @@ pub struct Server {
     pub core: Arc<ServerCore>,
     /// TLS as it wants it; `None` where it has no certificate.
     pub tls: Option<Arc<ServerTls>>,
+    /// `ssl_verify_client`: what its requests must have shown, under whatever settings hands were shaken.
+    pub verify_client: Option<crate::tls::verify::Mode>,
 }

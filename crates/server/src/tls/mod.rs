@@ -9,6 +9,7 @@
 //! Not here: anything older than TLS 1.2, renegotiation, DHE, keys in engines or stores.
 
 pub mod certificates;
+pub mod chain;
 pub mod dynamic;
 pub mod handshake;
 mod ja4;

@@ -6,7 +6,7 @@ use crate::http::connection::Connection;
 use crate::http::plan::Server;
 use crate::http::request::{Request, Step};
 use crate::log;
-use crate::tls::verify::{ClientVerification, Mode, Verdict};
+use crate::tls::verify::{Mode, Verdict};
 
 /// While what is logged here is done.
 const READING: &str = "while reading client request headers";
@@ -14,11 +14,7 @@ const READING: &str = "while reading client request headers";
 /// Whether requests to a server must be looked at here.
 pub fn must_check(connection: &Connection, server: &Server) -> bool {
     connection.plain_on_secure_port.get()
-        || (connection.stream.is_secure() && verification(server).is_some())
-}
-
-fn verification(server: &Server) -> Option<&ClientVerification> {
-    server.tls.as_ref()?.clients.as_deref()
+        || (connection.stream.is_secure() && server.verify_client.is_some())
 }
 
 /// How the request ends, where its connection is not what its server wants.
@@ -32,7 +28,7 @@ pub fn check(request: &Request) -> Option<Step> {
         return Some(Step::Finish(497));
     }
     let session = request.connection.stream.session()?;
-    let wanted = verification(&request.server)?;
+    let wanted = request.server.verify_client?;
     let named = session.server_name.as_deref();
     if named.is_some_and(|named| *named != *request.client.host) {
         log::error!(
@@ -44,20 +40,18 @@ pub fn check(request: &Request) -> Option<Step> {
     }
     match session.verdict.get() {
         Verdict::Good => None,
-        Verdict::Bad(reason) if wanted.mode == Mode::OptionalNoCa && reason.is_unknown_issuer() => {
+        Verdict::Bad(reason) if wanted == Mode::OptionalNoCa && reason.is_unknown_issuer() => {
             None
         }
         Verdict::Bad(reason) => {
             log::error!(
                 request,
                 Info,
-                "client SSL certificate verify error: ({}:{}) {READING}",
-                reason.0,
-                reason.1
+                "client SSL certificate verify error: {reason} {READING}"
             );
             Some(Step::Finish(495))
         }
-        Verdict::Missing if wanted.mode == Mode::Required => {
+        Verdict::Missing if wanted == Mode::Required => {
             log::error!(
                 request,
                 Info,

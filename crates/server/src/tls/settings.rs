@@ -12,12 +12,11 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
 };
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest, Sha256};
-use webpki::OwnedCertRevocationList;
 
 use crate::compile::{Compiler, Feature};
 use crate::http::modules::acme;
@@ -268,6 +267,8 @@ struct Caches {
 pub struct TlsSettings {
     /// TLS as the server wants it; `None` where nothing is there to shake hands with.
     pub server: Option<Arc<ServerTls>>,
+    /// `ssl_verify_client`, which also counts where another server's certificate is shown.
+    pub verify_client: Option<Mode>,
 }
 
 /// Certificates that have been read, by the files of chain and key and the passwords: servers share them.
@@ -316,8 +317,12 @@ impl Feature for TlsSettings {
                 "no \"ssl_certificate_key\" is defined for certificate \"{text}\""
             )));
         }
+        let verify_client = scope.get(&VERIFY_CLIENT)?;
         if certificates.is_empty() && !rejects {
-            return Ok(TlsSettings { server: None });
+            return Ok(TlsSettings {
+                server: None,
+                verify_client,
+            });
         }
         let passwords = scope.written(&PASSWORD_FILE)?;
         let stapled = stapled(compiler, scope)?;
@@ -357,6 +362,7 @@ impl Feature for TlsSettings {
                 rejects,
                 has_certificate,
             })),
+            verify_client,
         })
     }
 }
@@ -516,9 +522,13 @@ fn clients(
         ));
     }
     let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
-    Ok(Some(ClientVerification::new(
-        mode, depth, told, others, revoked,
-    )))
+    let clients = ClientVerification::new(mode, depth, told, others, &revoked);
+    let clients = clients.map_err(|error| {
+        Fault::new(format!(
+            "SSL_CTX_load_verify_locations() failed (SSL: {error})"
+        ))
+    })?;
+    Ok(Some(clients))
 }
 
 fn authorities(
@@ -540,7 +550,7 @@ fn authorities(
 fn revocation_lists(
     compiler: &Compiler<'_>,
     word: &Word,
-) -> Result<Vec<OwnedCertRevocationList>, Fault> {
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Fault> {
     let path = compiler.conf_prefix.join(word.path());
     let failed = |why: &dyn std::fmt::Display| {
         let path = path.display();
@@ -550,11 +560,7 @@ fn revocation_lists(
     };
     let content = compiler.files.read(&path);
     let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
-    let lists = pem::revocation_lists(&content).map_err(|error| failed(&error))?;
-    let parse = |list: &rustls::pki_types::CertificateRevocationListDer<'_>| {
-        OwnedCertRevocationList::from_der(list).map_err(|error| failed(&error))
-    };
-    lists.iter().map(parse).collect()
+    pem::revocation_lists(&content).map_err(|error| failed(&error))
 }
 
 /// The response about the certificate that is sent with it.

@@ -275,12 +275,13 @@ fn append_number(number: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("0x{number:04x}").as_bytes());
 }
 
-/// PEM with lines of 64, without the last line's end.
+/// PEM with lines of 64.
 fn pem(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n", out);
+    out.push(b'\n');
 }
 
-/// The same for a header field: every line but the first begins with a tab.
+/// The same for a header field: every line but the first begins with a tab, and the last one does not end.
 fn pem_with_tabs(certificate: &[u8], out: &mut Vec<u8>) {
     append_pem(certificate, b"\n\t", out);
 }
@@ -299,8 +300,7 @@ fn append_pem(certificate: &[u8], line_break: &[u8], out: &mut Vec<u8>) {
 
 fn escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
     let mut plain = Vec::new();
-    append_pem(certificate, b"\n", &mut plain);
-    plain.push(b'\n');
+    pem(certificate, &mut plain);
     for byte in plain {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte),

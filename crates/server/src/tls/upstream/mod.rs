@@ -16,6 +16,7 @@ use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
 
+use crate::tls::chain::Reason;
 use crate::transport::Transport;
 
 pub use session::ClientSession;
@@ -33,9 +34,9 @@ pub enum HandshakeError {
 
 impl HandshakeError {
     /// What is wrong with the other end's certificate, if that is the cause.
-    pub fn unverified(&self) -> Option<&verify::VerifyError> {
+    pub fn unverified(&self) -> Option<&Reason> {
         match self {
-            HandshakeError::Tls(error) => verify::VerifyError::of(error),
+            HandshakeError::Tls(error) => verify::unverified(error),
             _ => None,
         }
     }

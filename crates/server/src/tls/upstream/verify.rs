@@ -1,17 +1,12 @@
 //! Whether the other end is who it should be: its chain of certificates, and its name.
 //!
-//! RFC 5280, RFC 6125. Errors have OpenSSL's numbers and words (`X509_V_ERR_…`), as nginx logs them:
-//! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. Chains are built by webpki, which is stricter than
-//! OpenSSL: certificates of X.509 version 1, for instance, are refused.
+//! RFC 6125. What makes a chain hold is `chain`'s business; here is what rustls asks, and the name.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{self, WebPkiSupportedAlgorithms};
-use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, SignatureScheme};
-use webpki::{CertRevocationList, EndEntityCert, KeyUsage, RevocationOptionsBuilder, VerifiedPath};
 use x509_cert::Certificate;
 use x509_cert::der::asn1::{Ia5StringRef, PrintableStringRef, Utf8StringRef};
 use x509_cert::der::oid::db::rfc4519::CN;
@@ -19,105 +14,15 @@ use x509_cert::der::{Decode, Tagged};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-use crate::tls::provider;
+use crate::tls::chain::{self, Purpose, Reason, Trust};
 
-/// Why a chain of certificates is not trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerifyError {
-    /// OpenSSL's number of the error.
-    pub number: u8,
-    /// OpenSSL's words for it.
-    pub text: &'static str,
-}
-
-impl fmt::Display for VerifyError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "({}:{})", self.number, self.text)
-    }
-}
-
-impl std::error::Error for VerifyError {}
-
-impl VerifyError {
-    const fn new(number: u8, text: &'static str) -> VerifyError {
-        VerifyError { number, text }
-    }
-
-    /// The one that a handshake has failed with, if it has.
-    pub fn of(error: &rustls::Error) -> Option<&VerifyError> {
-        match error {
-            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => {
-                error.downcast_ref()
-            }
-            _ => None,
+/// What is wrong with a chain, if that is what a handshake has failed with.
+pub fn unverified(error: &rustls::Error) -> Option<&Reason> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) => {
+            error.downcast_ref()
         }
-    }
-
-    /// In OpenSSL's words, which say of an unknown issuer what the chain ends with.
-    fn from_webpki(error: &webpki::Error, chain: Chain) -> VerifyError {
-        use webpki::Error;
-        match error {
-            Error::CertExpired { .. } => VerifyError::new(10, "certificate has expired"),
-            Error::CertNotValidYet { .. } => VerifyError::new(9, "certificate is not yet valid"),
-            Error::CertRevoked => VerifyError::new(23, "certificate revoked"),
-            Error::CrlExpired { .. } => VerifyError::new(12, "CRL has expired"),
-            Error::UnknownRevocationStatus => VerifyError::new(3, "unable to get certificate CRL"),
-            Error::UnknownIssuer | Error::CaUsedAsEndEntity if chain == Chain::SelfSigned => {
-                VerifyError::new(18, "self-signed certificate")
-            }
-            Error::UnknownIssuer if chain == Chain::WithRoot => {
-                VerifyError::new(19, "self-signed certificate in certificate chain")
-            }
-            Error::UnknownIssuer if chain == Chain::Single => {
-                VerifyError::new(21, "unable to verify the first certificate")
-            }
-            // OpenSSL looks no further than the depth says, and then misses the next issuer.
-            Error::UnknownIssuer | Error::MaximumPathDepthExceeded => {
-                VerifyError::new(20, "unable to get local issuer certificate")
-            }
-            Error::RequiredEkuNotFoundContext(_) => {
-                VerifyError::new(26, "unsuitable certificate purpose")
-            }
-            Error::PathLenConstraintViolated => {
-                VerifyError::new(25, "path length constraint exceeded")
-            }
-            Error::EndEntityUsedAsCa => VerifyError::new(79, "invalid CA certificate"),
-            Error::NameConstraintViolation => VerifyError::new(47, "permitted subtree violation"),
-            Error::InvalidSignatureForPublicKey => {
-                VerifyError::new(7, "certificate signature failure")
-            }
-            _ => VerifyError::new(1, "unspecified certificate verification error"),
-        }
-    }
-}
-
-/// What an upstream has sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chain {
-    /// One certificate, which nobody else has signed.
-    SelfSigned,
-    /// One certificate.
-    Single,
-    /// Several, and the last one is nobody else's.
-    WithRoot,
-    /// Several.
-    Long,
-}
-
-impl Chain {
-    fn of(end_entity: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> Chain {
-        match intermediates.last() {
-            None if is_self_signed(end_entity) => Chain::SelfSigned,
-            None => Chain::Single,
-            Some(last) if is_self_signed(last) => Chain::WithRoot,
-            Some(_) => Chain::Long,
-        }
-    }
-}
-
-impl From<VerifyError> for rustls::Error {
-    fn from(error: VerifyError) -> rustls::Error {
-        CertificateError::Other(OtherError(Arc::new(error))).into()
+        _ => None,
     }
 }
 
@@ -159,100 +64,26 @@ impl ServerCertVerifier for Unverified {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
+        chain::schemes()
     }
-}
-
-fn algorithms() -> WebPkiSupportedAlgorithms {
-    provider().signature_verification_algorithms
 }
 
 /// Takes certificates with a chain to one that is trusted. The name is asked for afterwards: [`matches_name`].
 #[derive(Debug)]
-pub struct Trusted {
-    certificates: Vec<CertificateDer<'static>>,
-    anchors: Vec<TrustAnchor<'static>>,
-    revocations: Vec<CertRevocationList<'static>>,
-    /// Most intermediate certificates of a chain.
-    depth: usize,
-}
-
-impl Trusted {
-    /// Trusts these certificates. With revocation lists, every certificate below them must be on none of them.
-    ///
-    /// # Errors
-    /// webpki's, where one of the certificates or lists is none.
-    pub fn new(
-        certificates: Vec<CertificateDer<'static>>,
-        revocations: &[rustls::pki_types::CertificateRevocationListDer<'static>],
-        depth: usize,
-    ) -> Result<Trusted, webpki::Error> {
-        let anchors = certificates
-            .iter()
-            .map(|certificate| Ok(webpki::anchor_from_trusted_cert(certificate)?.to_owned()))
-            .collect::<Result<_, webpki::Error>>()?;
-        let revocations = revocations
-            .iter()
-            .map(|list| webpki::OwnedCertRevocationList::from_der(list).map(Into::into))
-            .collect::<Result<_, webpki::Error>>()?;
-        Ok(Trusted {
-            certificates,
-            anchors,
-            revocations,
-            depth,
-        })
-    }
-
-    fn verify(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<(), webpki::Error> {
-        let lists: Vec<&CertRevocationList<'_>> = self.revocations.iter().collect();
-        let revocation = RevocationOptionsBuilder::new(&lists).ok();
-        let depth = |path: &VerifiedPath<'_>| match path.intermediate_certificates().count() {
-            count if count > self.depth => Err(webpki::Error::MaximumPathDepthExceeded),
-            _ => Ok(()),
-        };
-        let certificate = EndEntityCert::try_from(end_entity)?;
-        let verified = certificate.verify_for_usage(
-            algorithms().all,
-            &self.anchors,
-            intermediates,
-            now,
-            KeyUsage::server_auth(),
-            revocation.map(RevocationOptionsBuilder::build),
-            Some(&depth),
-        );
-        match verified {
-            // OpenSSL also takes a trusted certificate itself, be it a CA's.
-            Err(webpki::Error::CaUsedAsEndEntity | webpki::Error::UnknownIssuer)
-                if self.certificates.iter().any(|known| known == end_entity) =>
-            {
-                is_in_time(end_entity, now)
-            }
-            verified => verified.map(drop),
-        }
-    }
-}
+pub struct Trusted(pub Trust);
 
 impl ServerCertVerifier for Trusted {
     fn verify_server_cert(
         &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
+        first: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.verify(end_entity, intermediates, now) {
-            Ok(()) => Ok(ServerCertVerified::assertion()),
-            Err(error) => {
-                let error = VerifyError::from_webpki(&error, Chain::of(end_entity, intermediates));
-                Err(error.into())
-            }
-        }
+        let verified = self.0.verify(first, others, Purpose::Server, now);
+        verified.map_err(|reason| CertificateError::Other(OtherError(Arc::new(reason))))?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -261,7 +92,7 @@ impl ServerCertVerifier for Trusted {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        crypto::verify_tls12_signature(message, certificate, signature, &algorithms())
+        chain::verify_tls12(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -270,44 +101,16 @@ impl ServerCertVerifier for Trusted {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        crypto::verify_tls13_signature(message, certificate, signature, &algorithms())
+        chain::verify_tls13(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
+        chain::schemes()
     }
 }
 
 fn parsed(certificate: &CertificateDer<'_>) -> Option<Certificate> {
     Certificate::from_der(certificate).ok()
-}
-
-fn is_self_signed(certificate: &CertificateDer<'_>) -> bool {
-    parsed(certificate).is_some_and(|certificate| {
-        let content = certificate.tbs_certificate();
-        content.issuer() == content.subject()
-    })
-}
-
-fn is_in_time(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), webpki::Error> {
-    let certificate = parsed(certificate).ok_or(webpki::Error::BadDer)?;
-    let validity = certificate.tbs_certificate().validity();
-    let seconds =
-        |time: &x509_cert::time::Time| UnixTime::since_unix_epoch(time.to_unix_duration());
-    let (not_before, not_after) = (seconds(&validity.not_before), seconds(&validity.not_after));
-    if now < not_before {
-        return Err(webpki::Error::CertNotValidYet {
-            time: now,
-            not_before,
-        });
-    }
-    if now > not_after {
-        return Err(webpki::Error::CertExpired {
-            time: now,
-            not_after,
-        });
-    }
-    Ok(())
 }
 
 /// Whether a certificate is for this name, as OpenSSL's `X509_check_host` says: by the DNS names among its alternative
@@ -401,25 +204,5 @@ mod tests {
                 "{pattern} {name}"
             );
         }
-    }
-
-    #[test]
-    fn openssls_numbers() {
-        let shown = |error, chain| VerifyError::from_webpki(&error, chain).to_string();
-        for (chain, text) in [
-            (Chain::SelfSigned, "(18:self-signed certificate)"),
-            (
-                Chain::WithRoot,
-                "(19:self-signed certificate in certificate chain)",
-            ),
-            (Chain::Long, "(20:unable to get local issuer certificate)"),
-            (Chain::Single, "(21:unable to verify the first certificate)"),
-        ] {
-            assert_eq!(shown(webpki::Error::UnknownIssuer, chain), text);
-        }
-        let revoked = shown(webpki::Error::CertRevoked, Chain::Single);
-        assert_eq!(revoked, "(23:certificate revoked)");
-        let error = rustls::Error::from(VerifyError::new(10, "certificate has expired"));
-        assert_eq!(VerifyError::of(&error).map(|error| error.number), Some(10));
     }
 }

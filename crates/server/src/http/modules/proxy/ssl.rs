@@ -26,6 +26,7 @@ use crate::http::request::Request;
 use crate::log::{self, LogFile};
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError};
+use crate::tls::chain::Trust;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
 use crate::tls::{pem, provider, settings, suites};
@@ -317,7 +318,8 @@ fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Faul
         None => Vec::new(),
     };
     let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
-    Trusted::new(certificates, &lists, depth).map_err(|error| unusable(&file, &error))
+    let trust = Trust::new(&certificates, &lists, depth);
+    trust.map(Trusted).map_err(|error| unusable(&file, &error))
 }
 
 /// The certificate that is shown to upstreams: read now, or when a request tells its path.

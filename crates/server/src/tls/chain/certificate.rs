@@ -1,0 +1,195 @@
+//! One certificate, as the building of chains sees it: RFC 5280 section 4.
+//!
+//! Versions 1 and 2 are read as well; they have no extensions. An extension that is there twice or cannot be read makes
+//! the certificate unreadable.
+
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::der::oid::db::rfc5280;
+use x509_cert::der::{self, Decode, Encode};
+use x509_cert::ext::pkix::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectKeyIdentifier,
+};
+use x509_cert::name::Name;
+use x509_cert::{TbsCertificate, Version};
+
+use super::signature::Signed;
+use super::{Purpose, Reason};
+
+/// Extensions whose meaning is known here, or to webpki, which is asked about limits on names.
+const KNOWN: [ObjectIdentifier; 10] = [
+    rfc5280::ID_CE_KEY_USAGE,
+    rfc5280::ID_CE_SUBJECT_ALT_NAME,
+    rfc5280::ID_CE_BASIC_CONSTRAINTS,
+    rfc5280::ID_CE_NAME_CONSTRAINTS,
+    rfc5280::ID_CE_CERTIFICATE_POLICIES,
+    rfc5280::ID_CE_CRL_DISTRIBUTION_POINTS,
+    rfc5280::ID_CE_EXT_KEY_USAGE,
+    rfc5280::ID_CE_POLICY_CONSTRAINTS,
+    rfc5280::ID_CE_POLICY_MAPPINGS,
+    rfc5280::ID_CE_INHIBIT_ANY_POLICY,
+];
+
+/// A certificate that has been read.
+#[derive(Clone, Debug)]
+pub(super) struct Certificate {
+    /// All of it, in DER.
+    pub(super) der: Box<[u8]>,
+    signed: Signed,
+    is_version_1: bool,
+    pub(super) subject: Name,
+    pub(super) issuer: Name,
+    pub(super) serial: Box<[u8]>,
+    /// In seconds since 1970.
+    not_before: u64,
+    not_after: u64,
+    /// The public key with its algorithm, in DER.
+    key: Box<[u8]>,
+    basic_constraints: Option<BasicConstraints>,
+    key_usage: Option<KeyUsage>,
+    extended_key_usage: Option<ExtendedKeyUsage>,
+    key_identifier: Option<SubjectKeyIdentifier>,
+    issuer_identifier: Option<AuthorityKeyIdentifier>,
+    pub(super) limits_names: bool,
+    /// It has a critical extension that nobody here understands.
+    pub(super) is_beyond_us: bool,
+}
+
+impl Certificate {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn read(bytes: &[u8]) -> der::Result<Certificate> {
+        let signed = Signed::read(bytes)?;
+        let content = TbsCertificate::from_der(&signed.content)?;
+        signed.must_be_by(content.signature())?;
+        let validity = content.validity();
+        let extensions = content.extensions().map_or(&[][..], Vec::as_slice);
+        let is_there = |id| extensions.iter().any(|extension| extension.extn_id == id);
+        Ok(Certificate {
+            der: bytes.into(),
+            is_version_1: content.version() == Version::V1,
+            subject: content.subject().clone(),
+            issuer: content.issuer().clone(),
+            serial: content.serial_number().as_bytes().into(),
+            not_before: validity.not_before.to_unix_duration().as_secs(),
+            not_after: validity.not_after.to_unix_duration().as_secs(),
+            key: content.subject_public_key_info().to_der()?.into(),
+            basic_constraints: content.get_extension()?.map(|(_, found)| found),
+            key_usage: content.get_extension()?.map(|(_, found)| found),
+            extended_key_usage: content.get_extension()?.map(|(_, found)| found),
+            key_identifier: content.get_extension()?.map(|(_, found)| found),
+            issuer_identifier: content.get_extension()?.map(|(_, found)| found),
+            limits_names: is_there(rfc5280::ID_CE_NAME_CONSTRAINTS),
+            is_beyond_us: extensions
+                .iter()
+                .any(|extension| extension.critical && !KNOWN.contains(&extension.extn_id)),
+            signed,
+        })
+    }
+
+    /// The public key of a certificate, in DER.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn key_of(bytes: &[u8]) -> der::Result<Vec<u8>> {
+        let signed = Signed::read(bytes)?;
+        let content = TbsCertificate::from_der(&signed.content)?;
+        content.subject_public_key_info().to_der()
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Whether its subject and its issuer have one name.
+    pub(super) fn is_self_issued(&self) -> bool {
+        self.subject == self.issuer
+    }
+
+    /// Whether it vouches for itself.
+    pub(super) fn is_self_signed(&self) -> bool {
+        self.is_self_issued() && self.is_named_as_issuer_of(self)
+    }
+
+    /// Whether this is what a certificate says of its issuer: the name, and the numbers of key and certificate where it
+    /// has them (RFC 5280 section 4.2.1.1).
+    pub(super) fn is_named_as_issuer_of(&self, certificate: &Certificate) -> bool {
+        if self.subject != certificate.issuer {
+            return false;
+        }
+        let named = certificate.issuer_identifier.as_ref();
+        named.is_none_or(|named| self.is_identified_by(named))
+    }
+
+    /// Whether the numbers are its own, as far as both sides have them.
+    pub(super) fn is_identified_by(&self, named: &AuthorityKeyIdentifier) -> bool {
+        let other_key = match (&named.key_identifier, &self.key_identifier) {
+            (Some(named), Some(own)) => *named != own.0,
+            _ => false,
+        };
+        let number = named.authority_cert_serial_number.as_ref();
+        let other_number = number.is_some_and(|number| number.as_bytes() != &*self.serial);
+        !other_key && !other_number
+    }
+
+    /// Whether the key of this certificate has signed the other one.
+    pub(super) fn has_signed(&self, certificate: &Certificate) -> bool {
+        certificate.signed.is_signed_by(&self.key)
+    }
+
+    /// What is wrong with its time, if anything is.
+    pub(super) fn check_time(&self, now: u64) -> Option<Reason> {
+        if now < self.not_before {
+            return Some(Reason(9, "certificate is not yet valid"));
+        }
+        (now >= self.not_after).then_some(Reason(10, "certificate has expired"))
+    }
+
+    /// Whether it may sign others: it says so, or it is of version 1 and vouches for itself.
+    pub(super) fn is_authority(&self) -> bool {
+        if self.key_usage.is_some_and(|usage| !usage.key_cert_sign()) {
+            return false;
+        }
+        match &self.basic_constraints {
+            Some(constraints) => constraints.ca,
+            None => self.is_version_1 && self.is_self_signed(),
+        }
+    }
+
+    /// Whether it may sign certificates, as far as the use of its key goes.
+    pub(super) fn may_sign_certificates(&self) -> bool {
+        self.key_usage.is_none_or(|usage| usage.key_cert_sign())
+    }
+
+    /// Whether it may sign revocation lists.
+    pub(super) fn may_sign_lists(&self) -> bool {
+        self.key_usage.is_none_or(|usage| usage.crl_sign())
+    }
+
+    /// Most authorities between it and the end of a chain, if it says so.
+    pub(super) fn path_length_max(&self) -> Option<usize> {
+        let constraints = self.basic_constraints.as_ref()?;
+        constraints.path_len_constraint.map(usize::from)
+    }
+
+    /// Whether it, or as an authority those below it, may be used in this role.
+    pub(super) fn is_for(&self, purpose: Purpose, as_authority: bool) -> bool {
+        let wanted = match purpose {
+            Purpose::Client => rfc5280::ID_KP_CLIENT_AUTH,
+            Purpose::Server => rfc5280::ID_KP_SERVER_AUTH,
+        };
+        let uses = self.extended_key_usage.as_ref();
+        if uses.is_some_and(|uses| !uses.0.contains(&wanted)) {
+            return false;
+        }
+        if as_authority {
+            return self.is_authority();
+        }
+        self.key_usage.is_none_or(|usage| {
+            usage.digital_signature()
+                || usage.key_agreement()
+                || (purpose == Purpose::Server && usage.key_encipherment())
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! Whether a chain of certificates leads to one that is trusted: for the certificates of clients and of upstreams.
+//!
+//! RFC 5280 section 6, in OpenSSL's reading, with its numbers and words for what is wrong (`X509_V_ERR_…`), because
+//! configurations and their authors' certificates were made for it:
+//! <https://docs.openssl.org/master/man3/X509_STORE_CTX_get_error/>. As with nginx, everything is looked at, and what is
+//! found last is what is said. Trust ends at certificates that vouch for themselves.
+//!
+//! rustls brings webpki, which does the same by today's rules for the public Web: no certificates of version 1, no
+//! authority at the beginning of a chain. It is still asked where an authority limits the names that it vouches for.
+//! Not here: policies, certificates of proxies (RFC 3820), and whether a certificate is for the right name.
+
+mod certificate;
+mod revocation;
+mod signature;
+
+use std::fmt;
+
+use rustls::DistinguishedName;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use webpki::{EndEntityCert, KeyUsage};
+use x509_cert::der::{self, Encode};
+
+use certificate::Certificate;
+use revocation::RevocationList;
+pub use signature::{schemes, verify_tls12, verify_tls13};
+
+/// Issuers with one name that are tried for a certificate. A chain with more is odd, or wants to keep us busy.
+const ISSUERS_MAX: usize = 16;
+
+/// Why a chain does not hold: OpenSSL's number and text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason(pub u8, pub &'static str);
+
+impl Reason {
+    /// Whether it only says that nobody we know has signed the certificate.
+    pub fn is_unknown_issuer(self) -> bool {
+        matches!(self.0, 18..=21)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "({}:{})", self.0, self.1)
+    }
+}
+
+impl std::error::Error for Reason {}
+
+const UNSPECIFIED: Reason = Reason(1, "unspecified certificate verification error");
+const INVALID_AUTHORITY: Reason = Reason(79, "invalid CA certificate");
+const WRONG_PURPOSE: Reason = Reason(26, "unsuitable certificate purpose");
+
+/// What a certificate is shown for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its owner is a client.
+    Client,
+    /// Its owner is a server.
+    Server,
+}
+
+/// Whom a server or location trusts to vouch for others.
+#[derive(Debug)]
+pub struct Trust {
+    certificates: Vec<Certificate>,
+    revocations: Vec<RevocationList>,
+    /// Most certificates between the first and the trusted one.
+    depth: usize,
+}
+
+/// The certificates from the one that was shown on, as far as they lead.
+type Path<'a> = Vec<&'a Certificate>;
+
+impl Trust {
+    /// Trusts these certificates. With revocation lists, each certificate of a chain needs the list of its issuer.
+    ///
+    /// # Errors
+    /// Where one of them is no certificate or list.
+    pub fn new(
+        certificates: &[CertificateDer<'_>],
+        revocations: &[CertificateRevocationListDer<'_>],
+        depth: usize,
+    ) -> der::Result<Trust> {
+        let certificates = certificates.iter().map(|one| Certificate::read(one));
+        let revocations = revocations.iter().map(|one| RevocationList::read(one));
+        Ok(Trust {
+            certificates: certificates.collect::<der::Result<_>>()?,
+            revocations: revocations.collect::<der::Result<_>>()?,
+            depth,
+        })
+    }
+
+    /// Looks at a certificate and those that were sent after it.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn verify(
+        &self,
+        first: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: UnixTime,
+    ) -> Result<(), Reason> {
+        let first = Certificate::read(first).map_err(|_| UNSPECIFIED)?;
+        // What cannot be read is nobody's issuer.
+        let others: Vec<_> = others.iter().filter_map(|one| Certificate::read(one).ok()).collect();
+        let mut found = None;
+        let mut note = |reason: Reason| found = Some(reason);
+        let path = self.build(&first, &others, now.as_secs(), &mut note);
+        check_authorities(&path, purpose, &mut note);
+        if !self.revocations.is_empty() {
+            revocation::check(&path, &self.revocations, now.as_secs(), &mut note);
+        }
+        check_signatures(&path, now.as_secs(), &mut note);
+        match found {
+            Some(reason) => Err(reason),
+            None => check_names(&path, purpose, now),
+        }
+    }
+
+    /// From the first certificate to one that is trusted and vouches for itself; those that are trusted go before those
+    /// that were sent.
+    fn build<'a>(
+        &'a self,
+        first: &'a Certificate,
+        others: &'a [Certificate],
+        now: u64,
+        note: &mut dyn FnMut(Reason),
+    ) -> Path<'a> {
+        let mut path = vec![first];
+        let mut top = first;
+        // Whether those that are trusted have begun.
+        let mut trusted = false;
+        loop {
+            let is_long = path.len() > self.depth.saturating_add(1);
+            if top.is_self_signed() {
+                // Whoever has the name of one that is trusted must be the same.
+                let is_known = self.certificates.iter().any(|known| known.der == top.der);
+                trusted |= is_known && !is_long;
+                break;
+            }
+            if is_long {
+                break; // as OpenSSL, which then misses the next issuer
+            }
+            if let Some(issuer) = issuer_of(top, &self.certificates, now) {
+                trusted = true;
+                path.push(issuer);
+                top = issuer;
+                continue;
+            }
+            if trusted {
+                break;
+            }
+            let is_new = |issuer: &&Certificate| !path.iter().any(|one| one.der == issuer.der);
+            let Some(issuer) = issuer_of(top, others, now).filter(is_new) else {
+                break;
+            };
+            path.push(issuer);
+            top = issuer;
+        }
+        match (trusted, top.is_self_signed()) {
+            (true, true) => {}
+            (false, true) if path.len() == 1 => note(Reason(18, "self-signed certificate")),
+            (false, true) => note(Reason(19, "self-signed certificate in certificate chain")),
+            (false, false) => note(Reason(20, "unable to get local issuer certificate")),
+            (true, false) => note(Reason(2, "unable to get issuer certificate")),
+        }
+        path
+    }
+}
+
+/// The names of these certificates, each once.
+pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for certificate in certificates {
+        let name = Certificate::read(certificate).and_then(|one| one.subject.to_der());
+        match name {
+            Ok(name) if !names.contains(&name) => names.push(name),
+            _ => {}
+        }
+    }
+    names.into_iter().map(DistinguishedName::from).collect()
+}
+
+/// The best issuer of a certificate: one that has really signed it and whose time it is.
+fn issuer_of<'a>(
+    certificate: &Certificate,
+    among: &'a [Certificate],
+    now: u64,
+) -> Option<&'a Certificate> {
+    let named = |issuer: &&Certificate| issuer.is_named_as_issuer_of(certificate);
+    let candidates = || among.iter().filter(named).take(ISSUERS_MAX);
+    let fits = |issuer: &&Certificate| {
+        issuer.check_time(now).is_none() && issuer.has_signed(certificate)
+    };
+    let mut two = candidates();
+    match (two.next(), two.next()) {
+        (only, None) => only, // nothing to choose from
+        _ => candidates().find(fits).or_else(|| candidates().next()),
+    }
+}
+
+/// Whether those above the first certificate may sign others, and all are for this purpose.
+fn check_authorities(path: &[&Certificate], purpose: Purpose, note: &mut dyn FnMut(Reason)) {
+    let mut below = 0_usize;
+    for (at, certificate) in path.iter().enumerate() {
+        if certificate.is_beyond_us {
+            note(Reason(34, "unhandled critical extension"));
+        }
+        if at > 0 && !certificate.is_authority() {
+            note(INVALID_AUTHORITY);
+        }
+        if !certificate.is_for(purpose, at > 0) {
+            note(WRONG_PURPOSE);
+        }
+        if at > 1 && certificate.path_length_max().is_some_and(|max| below > max) {
+            note(Reason(25, "path length constraint exceeded"));
+        }
+        if at > 0 && !certificate.is_self_issued() {
+            below += 1;
+        }
+    }
+}
+
+/// Whether each certificate is signed by the next one, and it is the time of all.
+fn check_signatures(path: &[&Certificate], now: u64, note: &mut dyn FnMut(Reason)) {
+    let Some((top, rest)) = path.split_last() else {
+        return;
+    };
+    if top.is_self_signed() {
+        top.check_time(now).map(&mut *note);
+    } else if rest.is_empty() {
+        note(Reason(21, "unable to verify the first certificate"));
+        top.check_time(now).map(&mut *note);
+    }
+    let mut issuer = top;
+    for certificate in rest.iter().rev() {
+        if !issuer.may_sign_certificates() {
+            note(Reason(32, "key usage does not include certificate signing"));
+        }
+        if !issuer.has_signed(certificate) {
+            note(Reason(7, "certificate signature failure"));
+        }
+        certificate.check_time(now).map(&mut *note);
+        issuer = certificate;
+    }
+}
+
+/// Whether the names are within the limits that authorities have: webpki knows. It takes less than we do otherwise.
+fn check_names(path: &[&Certificate], purpose: Purpose, now: UnixTime) -> Result<(), Reason> {
+    let Some((first, authorities)) = path.split_first() else {
+        return Err(UNSPECIFIED);
+    };
+    if !authorities.iter().any(|authority| authority.limits_names) {
+        return Ok(());
+    }
+    let unsupported = Reason(51, "unsupported name constraint type");
+    let (anchor, between) = authorities.split_last().ok_or(unsupported)?;
+    let [first, anchor] = [first, anchor].map(|one| CertificateDer::from(&*one.der));
+    let between: Vec<_> = between.iter().map(|one| CertificateDer::from(&*one.der)).collect();
+    let anchors = [webpki::anchor_from_trusted_cert(&anchor).map_err(|_| unsupported)?];
+    let certificate = EndEntityCert::try_from(&first).map_err(|_| unsupported)?;
+    let usage = match purpose {
+        Purpose::Client => KeyUsage::client_auth(),
+        Purpose::Server => KeyUsage::server_auth(),
+    };
+    let algorithms = signature::algorithms().all;
+    let verified =
+        certificate.verify_for_usage(algorithms, &anchors, &between, now, usage, None, None);
+    match verified {
+        Ok(_) => Ok(()),
+        Err(webpki::Error::NameConstraintViolation) => {
+            Err(Reason(47, "permitted subtree violation"))
+        }
+        Err(_) => Err(unsupported),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Lists of revoked certificates: RFC 5280 section 5, versions 1 and 2.
+//!
+//! A list that covers only a part of an authority's certificates, or only what has changed since another one, has a
+//! critical extension that says so. Those are not understood here, and a list with one never lets a chain hold.
+
+use base::hash::Set;
+use x509_cert::AlgorithmIdentifier;
+use x509_cert::der::asn1::{Any, ContextSpecific};
+use x509_cert::der::oid::db::rfc5280::ID_CE_AUTHORITY_KEY_IDENTIFIER;
+use x509_cert::der::{self, Decode, Reader, SliceReader, Tag, TagNumber};
+use x509_cert::ext::Extensions;
+use x509_cert::ext::pkix::AuthorityKeyIdentifier;
+use x509_cert::name::Name;
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::time::Time;
+
+use super::Reason;
+use super::certificate::Certificate;
+use super::signature::Signed;
+
+/// A list that has been read.
+#[derive(Debug)]
+pub(super) struct RevocationList {
+    signed: Signed,
+    issuer: Name,
+    issuer_identifier: Option<AuthorityKeyIdentifier>,
+    /// In seconds since 1970.
+    from: u64,
+    /// When there is a newer one.
+    until: Option<u64>,
+    /// Serial numbers.
+    revoked: Set<Box<[u8]>>,
+    /// It has a critical extension.
+    is_beyond_us: bool,
+}
+
+impl RevocationList {
+    /// Reads a list.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn read(bytes: &[u8]) -> der::Result<RevocationList> {
+        let signed = Signed::read(bytes)?;
+        let mut reader = SliceReader::new(&signed.content)?;
+        let content = reader.sequence(read_content)?;
+        reader.finish()?;
+        Ok(RevocationList { signed, ..content })
+    }
+
+    /// Whether this is a list of that authority.
+    fn is_of(&self, issuer: &Certificate) -> bool {
+        let identifier = self.issuer_identifier.as_ref();
+        self.issuer == issuer.subject && identifier.is_none_or(|named| issuer.is_identified_by(named))
+    }
+
+    /// What is wrong with its time, if anything is.
+    fn check_time(&self, now: u64) -> Option<Reason> {
+        if now < self.from {
+            return Some(Reason(11, "CRL is not yet valid"));
+        }
+        let is_over = self.until.is_some_and(|until| now >= until);
+        is_over.then_some(Reason(12, "CRL has expired"))
+    }
+}
+
+/// `TBSCertList`; what is signed is filled in later.
+fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList> {
+    if Tag::peek(reader)? == Tag::Integer {
+        Any::decode(reader)?; // version 2 has a number
+    }
+    AlgorithmIdentifier::decode(reader)?;
+    let issuer = Name::decode(reader)?;
+    let from = Time::decode(reader)?.to_unix_duration().as_secs();
+    let until = Option::<Time>::decode(reader)?;
+    let mut list = RevocationList {
+        signed: Signed::default(),
+        issuer,
+        issuer_identifier: None,
+        from,
+        until: until.map(|time| time.to_unix_duration().as_secs()),
+        revoked: Set::default(),
+        is_beyond_us: false,
+    };
+    if !reader.is_finished() && Tag::peek(reader)? == Tag::Sequence {
+        reader.sequence(|reader| read_revoked(reader, &mut list))?;
+    }
+    let extensions = ContextSpecific::<Extensions>::decode_explicit(reader, TagNumber(0))?;
+    for extension in extensions.map(|explicit| explicit.value).unwrap_or_default() {
+        if extension.extn_id == ID_CE_AUTHORITY_KEY_IDENTIFIER {
+            let identifier = AuthorityKeyIdentifier::from_der(extension.extn_value.as_bytes())?;
+            list.issuer_identifier = Some(identifier);
+        } else {
+            list.is_beyond_us |= extension.critical;
+        }
+    }
+    Ok(list)
+}
+
+fn read_revoked<'r, R: Reader<'r>>(reader: &mut R, list: &mut RevocationList) -> der::Result<()> {
+    while !reader.is_finished() {
+        let (number, is_beyond_us) = reader.sequence(|reader: &mut R| {
+            let number = <SerialNumber>::decode(reader)?;
+            Time::decode(reader)?;
+            let extensions = Option::<Extensions>::decode(reader)?.unwrap_or_default();
+            let is_beyond_us = extensions.iter().any(|extension| extension.critical);
+            Ok::<_, der::Error>((Box::from(number.as_bytes()), is_beyond_us))
+        })?;
+        list.revoked.insert(number);
+        list.is_beyond_us |= is_beyond_us;
+    }
+    Ok(())
+}
+
+/// Whether each certificate of a chain has a list that holds, and is not on it.
+pub(super) fn check(
+    path: &[&Certificate],
+    lists: &[RevocationList],
+    now: u64,
+    note: &mut dyn FnMut(Reason),
+) {
+    for (at, certificate) in path.iter().enumerate() {
+        let Some(issuer) = path.get(at + 1).or(Some(certificate)) else {
+            continue;
+        };
+        if !issuer.is_named_as_issuer_of(certificate) {
+            // The chain has ended too early.
+            note(Reason(3, "unable to get certificate CRL"));
+            continue;
+        }
+        let mut of_issuer = lists.iter().filter(|list| list.is_of(issuer));
+        let in_time = of_issuer.clone().filter(|list| list.check_time(now).is_none());
+        let newest = in_time.max_by_key(|list| list.from);
+        let Some(list) = newest.or_else(|| of_issuer.next()) else {
+            note(Reason(3, "unable to get certificate CRL"));
+            continue;
+        };
+        if !issuer.may_sign_lists() {
+            note(Reason(35, "key usage does not include CRL signing"));
+        }
+        list.check_time(now).map(&mut *note);
+        if !list.signed.is_signed_by(issuer.key()) {
+            note(Reason(8, "CRL signature failure"));
+        }
+        if list.is_beyond_us {
+            note(Reason(36, "unhandled critical CRL extension"));
+        }
+        if list.revoked.contains(&certificate.serial) {
+            note(Reason(23, "certificate revoked"));
+        }
+    }
+}
