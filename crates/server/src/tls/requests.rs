@@ -40,9 +40,7 @@ pub fn check(request: &Request) -> Option<Step> {
     }
     match session.verdict.get() {
         Verdict::Good => None,
-        Verdict::Bad(reason) if wanted == Mode::OptionalNoCa && reason.is_unknown_issuer() => {
-            None
-        }
+        Verdict::Bad(reason) if wanted == Mode::OptionalNoCa && reason.is_unknown_issuer() => None,
         Verdict::Bad(reason) => {
             log::error!(
                 request,

@@ -103,7 +103,10 @@ impl Trust {
     ) -> Result<(), Reason> {
         let first = Certificate::read(first).map_err(|_| UNSPECIFIED)?;
         // What cannot be read is nobody's issuer.
-        let others: Vec<_> = others.iter().filter_map(|one| Certificate::read(one).ok()).collect();
+        let others: Vec<_> = others
+            .iter()
+            .filter_map(|one| Certificate::read(one).ok())
+            .collect();
         let mut found = None;
         let mut note = |reason: Reason| found = Some(reason);
         let path = self.build(&first, &others, now.as_secs(), &mut note);
@@ -190,9 +193,8 @@ fn issuer_of<'a>(
 ) -> Option<&'a Certificate> {
     let named = |issuer: &&Certificate| issuer.is_named_as_issuer_of(certificate);
     let candidates = || among.iter().filter(named).take(ISSUERS_MAX);
-    let fits = |issuer: &&Certificate| {
-        issuer.check_time(now).is_none() && issuer.has_signed(certificate)
-    };
+    let fits =
+        |issuer: &&Certificate| issuer.check_time(now).is_none() && issuer.has_signed(certificate);
     let mut two = candidates();
     match (two.next(), two.next()) {
         (only, None) => only, // nothing to choose from
@@ -257,7 +259,10 @@ fn check_names(path: &[&Certificate], purpose: Purpose, now: UnixTime) -> Result
     let unsupported = Reason(51, "unsupported name constraint type");
     let (anchor, between) = authorities.split_last().ok_or(unsupported)?;
     let [first, anchor] = [first, anchor].map(|one| CertificateDer::from(&*one.der));
-    let between: Vec<_> = between.iter().map(|one| CertificateDer::from(&*one.der)).collect();
+    let between: Vec<_> = between
+        .iter()
+        .map(|one| CertificateDer::from(&*one.der))
+        .collect();
     let anchors = [webpki::anchor_from_trusted_cert(&anchor).map_err(|_| unsupported)?];
     let certificate = EndEntityCert::try_from(&first).map_err(|_| unsupported)?;
     let usage = match purpose {

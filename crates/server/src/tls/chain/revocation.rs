@@ -50,7 +50,8 @@ impl RevocationList {
     /// Whether this is a list of that authority.
     fn is_of(&self, issuer: &Certificate) -> bool {
         let identifier = self.issuer_identifier.as_ref();
-        self.issuer == issuer.subject && identifier.is_none_or(|named| issuer.is_identified_by(named))
+        self.issuer == issuer.subject
+            && identifier.is_none_or(|named| issuer.is_identified_by(named))
     }
 
     /// What is wrong with its time, if anything is.
@@ -85,7 +86,10 @@ fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList
         reader.sequence(|reader| read_revoked(reader, &mut list))?;
     }
     let extensions = ContextSpecific::<Extensions>::decode_explicit(reader, TagNumber(0))?;
-    for extension in extensions.map(|explicit| explicit.value).unwrap_or_default() {
+    for extension in extensions
+        .map(|explicit| explicit.value)
+        .unwrap_or_default()
+    {
         if extension.extn_id == ID_CE_AUTHORITY_KEY_IDENTIFIER {
             let identifier = AuthorityKeyIdentifier::from_der(extension.extn_value.as_bytes())?;
             list.issuer_identifier = Some(identifier);
@@ -128,7 +132,9 @@ pub(super) fn check(
             continue;
         }
         let mut of_issuer = lists.iter().filter(|list| list.is_of(issuer));
-        let in_time = of_issuer.clone().filter(|list| list.check_time(now).is_none());
+        let in_time = of_issuer
+            .clone()
+            .filter(|list| list.check_time(now).is_none());
         let newest = in_time.max_by_key(|list| list.from);
         let Some(list) = newest.or_else(|| of_issuer.next()) else {
             note(Reason(3, "unable to get certificate CRL"));

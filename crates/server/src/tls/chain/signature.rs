@@ -5,9 +5,7 @@
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{
-    CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer,
-};
+use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer};
 use rustls::{CertificateError, DigitallySignedStruct, PeerMisbehaved, SignatureScheme};
 use webpki::RawPublicKeyEntity;
 use x509_cert::AlgorithmIdentifier;
@@ -62,9 +60,10 @@ impl Signed {
 
     /// Whether the holder of this key, as a certificate holds it, has signed.
     pub(super) fn is_signed_by(&self, key: &[u8]) -> bool {
-        let fitting = algorithms().all.iter().filter(|algorithm| {
-            algorithm.signature_alg_id().as_ref() == &*self.algorithm
-        });
+        let fitting = algorithms()
+            .all
+            .iter()
+            .filter(|algorithm| algorithm.signature_alg_id().as_ref() == &*self.algorithm);
         is_signed(key, fitting, &self.content, &self.signature).is_ok()
     }
 }

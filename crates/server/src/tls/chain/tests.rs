@@ -25,7 +25,9 @@ const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_908_748_8
 /// What is wrong with a chain, its first certificate first, by number; 0 where it holds.
 fn verify(chain: &str, trusted: &str, lists: &str, depth: usize, purpose: Purpose) -> u8 {
     let lists = read(lists, "crl");
-    let lists = lists.iter().map(|file| pem::revocation_lists(file).unwrap());
+    let lists = lists
+        .iter()
+        .map(|file| pem::revocation_lists(file).unwrap());
     let lists: Vec<_> = lists.flatten().collect();
     let trust = Trust::new(&certificates(trusted), &lists, depth).unwrap();
     let chain = certificates(chain);
@@ -113,7 +115,10 @@ fn revocation_lists() {
 fn no_bit_may_change() {
     let trust = Trust::new(&certificates("root"), &[], 1).unwrap();
     let whole = certificates("leaf between");
-    assert_eq!(trust.verify(&whole[0], &whole[1..], Purpose::Client, NOW), Ok(()));
+    assert_eq!(
+        trust.verify(&whole[0], &whole[1..], Purpose::Client, NOW),
+        Ok(())
+    );
     for at in 0..whole[0].len() {
         let mut changed = whole[0].to_vec();
         changed[at] ^= 0x10;
@@ -121,7 +126,10 @@ fn no_bit_may_change() {
         let verified = trust.verify(&changed, &whole[1..], Purpose::Client, NOW);
         assert!(verified.is_err(), "byte {at}");
         let cut = CertificateDer::from(&whole[0][..at]);
-        assert_eq!(trust.verify(&cut, &whole[1..], Purpose::Client, NOW), Err(UNSPECIFIED));
+        assert_eq!(
+            trust.verify(&cut, &whole[1..], Purpose::Client, NOW),
+            Err(UNSPECIFIED)
+        );
     }
 }
 
