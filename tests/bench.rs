@@ -544,7 +544,7 @@ fn formats_and_faults() {
 
     for (arguments, code, words) in [
         (&["http://8.8.8.8/"][..], 1, "--allow-remote 8.8.8.8"),
-        (&["https://127.0.0.1/"], 1, "only http:// is spoken"),
+        (&["ftp://127.0.0.1/"], 1, "only http:// and https:// are"),
         (&["http://127.0.0.1:x/"], 1, "not a URL"),
         (&[], 2, "URL"),
         (&["127.0.0.1", "-n", "0"], 2, "--requests"),

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::EngineKind;
-use load::plan::{Arrivals, Expect, Length, Order, Request, Server, Spacing};
+use load::plan::{self, Arrivals, Expect, Length, Order, Request, Server, Spacing};
 use load::tally::Failure;
+use load::tls::{Maker, Settings};
 use load::{Outcome, Plan, Sample, Target, machine};
 use process::Interrupt;
 
@@ -76,6 +77,11 @@ fn plan(called: &Called) -> Result<Plan, String> {
         return Err(USAGE.to_owned());
     };
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+    // http_load believes every server.
+    let maker = Maker::new(Settings {
+        insecure: true,
+        ..Settings::default()
+    });
     let mut servers: Vec<Server> = Vec::new();
     for url in text.split_whitespace() {
         let target = Target::parse(url, &called.allow_remote).map_err(|error| error.to_string())?;
@@ -86,16 +92,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
             is_head: false,
             weight: 1,
         };
-        let known = servers
-            .iter_mut()
-            .find(|server| server.address == target.address);
-        match known {
-            Some(server) => server.requests.push(request),
-            None => servers.push(Server {
-                address: target.address,
-                requests: vec![request],
-            }),
-        }
+        plan::add(&mut servers, &target, request, &maker).map_err(|error| error.to_string())?;
     }
     if servers.is_empty() {
         return Err(format!("{file}: there is no URL"));

@@ -9,12 +9,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::EngineKind;
 use load::plan::{Arrivals, Expect, Form, Length, Order, PIPELINE_MAX, Spacing, servers};
+use load::tls::{Maker, Settings, Version};
 use load::{Plan, Target, machine};
 
 /// What is asked for.
 #[derive(Args)]
 pub(super) struct Urls {
-    /// What to ask for: `http://HOST[:PORT]/PATH` or http://unix:/SOCKET:/PATH; several are asked for in turn
+    /// What to ask for: `http[s]://HOST[:PORT]/PATH` or http[s]://unix:/SOCKET:/PATH; several are asked for in turn
     #[arg(value_name = "URL", required_unless_present = "url_file")]
     urls: Vec<String>,
     /// A file of URLs, one a line, each with a weight behind it if it has another than 1
@@ -67,6 +68,8 @@ pub(super) struct Common {
     /// An address of this machine to connect from, or a range such as 127.0.0.2-127.0.0.9; any number of times
     #[arg(long = "source", value_name = "ADDRESS", value_parser = sources)]
     sources: Vec<Sources>,
+    #[command(flatten)]
+    tls: TlsOptions,
     /// A host that is neither this machine nor in a private network, and may get load nevertheless
     #[arg(long, value_name = "HOST")]
     allow_remote: Vec<String>,
@@ -76,6 +79,66 @@ pub(super) struct Common {
     /// Where random numbers start
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+}
+
+/// What can be said of `https://`.
+#[derive(Args)]
+struct TlsOptions {
+    /// Take any certificate, and check no signature made with it
+    #[arg(long)]
+    insecure: bool,
+    /// Certificate authorities to believe in the place of the system's, in PEM
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// A certificate of our own, and what it was signed with, in PEM
+    #[arg(long, value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Its key, if it is not in the same file
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// The one version of TLS
+    #[arg(long, value_enum, value_name = "VERSION")]
+    tls_version: Option<VersionName>,
+    /// Cipher suites, best first, by OpenSSL's names
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    ciphers: Vec<String>,
+    /// Groups of the key exchange, best first, such as X25519 or P-256
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    curves: Vec<String>,
+    /// The name to ask for and to expect in certificates, in the place of the URL's host
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// Go on with earlier sessions; without it every handshake is a full one
+    #[arg(long)]
+    resume: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum VersionName {
+    #[value(name = "1.2")]
+    Tls12,
+    #[value(name = "1.3")]
+    Tls13,
+}
+
+impl TlsOptions {
+    fn settings(&self) -> Settings {
+        Settings {
+            insecure: self.insecure,
+            authorities: self.cacert.clone(),
+            certificate: self.cert.clone(),
+            key: self.key.clone(),
+            version: self.tls_version.map(|version| match version {
+                VersionName::Tls12 => Version::Tls12,
+                VersionName::Tls13 => Version::Tls13,
+            }),
+            ciphers: self.ciphers.clone(),
+            groups: self.curves.clone(),
+            name: self.sni.clone(),
+            without_name: false,
+            resume: self.resume,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -139,8 +202,10 @@ impl Common {
             SpacingName::Constant => Spacing::Constant,
             SpacingName::Poisson => Spacing::Poisson,
         };
+        let maker = Maker::new(self.tls.settings());
+        let servers = servers(&targets, &self.form()?, &maker);
         Ok(Plan {
-            servers: servers(&targets, &self.form()?),
+            servers: servers.map_err(|error| error.to_string())?,
             order: Order::Random,
             connections: amount.connections as usize,
             threads: self.threads.min(amount.connections) as usize,

@@ -3,7 +3,7 @@
 //!
 //! TIDEGATE_BINARY puts another program in Tidegate's place, nginx for instance, to check the test itself.
 
-mod port;
+pub(crate) mod port;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! One connection of a run: connects, asks, checks, and begins anew when the server closes.
 //!
 //! ```text
-//! wait for a start ─▶ connect ─▶ send ─▶ receive ─┬─ complete ─▶ next start, on this connection or a new one
+//! wait for a start ─▶ connect (and shake hands) ─▶ send ─▶ receive ─┬─ complete ─▶ next start, on this connection or a new one
 //!        ▲                │                       │
 //!        └────────────────┴── failure: counted ◀──┘
 //! ```
@@ -15,14 +15,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use engine::net::{self, Stream};
+use engine::net;
 use engine::select::{Either, either};
 
+use crate::connection::Connection;
 use crate::plan::{Length, Order, Plan};
 use crate::response::{Answer, Reader};
 use crate::run::{Sample, Thread};
 use crate::schedule::Random;
 use crate::tally::Failure;
+use crate::tls::{Opened, shake_hands};
 
 /// How long a connection pauses after an attempt that failed: a server that is away is not asked by a busy loop.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -108,8 +110,10 @@ impl Client {
                 self.server = self.next_server(&plan);
             }
             match self.connect(&plan).await {
-                Ok(stream) => {
-                    let end = self.converse(&plan, &Rc::new(stream), start).await;
+                Ok(connection) => {
+                    let connection = Rc::new(connection);
+                    let end = self.converse(&plan, &connection, start).await;
+                    connection.close();
                     self.thread.closed();
                     if let End::Finished = end {
                         return;
@@ -127,19 +131,35 @@ impl Client {
         }
     }
 
-    async fn connect(&mut self, plan: &Plan) -> Result<Stream, Failure> {
+    /// A connection on which the first request can be sent.
+    async fn connect(&mut self, plan: &Plan) -> Result<Connection, Failure> {
         let begin = Instant::now();
         let address = &plan.servers[self.server].address;
         let source = self.source.map(|address| SocketAddr::new(address, 0));
-        match net::connect(address, source, Some(begin + plan.timeout)).await {
-            Ok(stream) => {
-                stream.set_nodelay(true);
-                stream.set_send_timeout(plan.timeout);
-                self.connect = begin.elapsed();
-                self.thread.connected(begin, self.connect);
-                Ok(stream)
+        let deadline = begin + plan.timeout;
+        let stream = net::connect(address, source, Some(deadline)).await;
+        let stream = stream.map_err(|error| connect_failure(&error))?;
+        stream.set_nodelay(true);
+        stream.set_send_timeout(plan.timeout);
+        self.connect = begin.elapsed();
+        self.thread.connected(begin, self.connect);
+        let Some(tls) = self.thread.tls(self.server) else {
+            return Ok(Connection::new(stream, None));
+        };
+        match shake_hands(tls, &stream, deadline).await {
+            Ok(session) => {
+                let time = begin.elapsed();
+                let handshake = time.saturating_sub(self.connect);
+                self.connect = time;
+                self.thread
+                    .shook_hands(self.server, &session, begin, handshake);
+                Ok(Connection::new(stream, Some(session)))
             }
-            Err(error) => Err(connect_failure(&error)),
+            Err(error) => {
+                self.thread.closed();
+                self.thread.refused(&error);
+                Err(error.failure)
+            }
         }
     }
 
@@ -156,17 +176,17 @@ impl Client {
     }
 
     /// Everything that happens on one connection, whose first request starts now.
-    async fn converse(&mut self, plan: &Plan, stream: &Rc<Stream>, start: Instant) -> End {
+    async fn converse(&mut self, plan: &Plan, connection: &Rc<Connection>, start: Instant) -> End {
         let mut now = Instant::now();
-        self.send(plan, stream, start, now);
+        self.send(plan, connection, start, now);
         let mut buffers = 0;
         loop {
-            self.fill(plan, stream, now);
+            self.fill(plan, connection, now);
             let Some(front) = self.pending.front() else {
-                match self.idle(plan, stream).await {
+                match self.idle(plan, connection).await {
                     Some(start) => {
                         now = Instant::now();
-                        self.send(plan, stream, start, now);
+                        self.send(plan, connection, start, now);
                     }
                     None if self.thread.has_ended() => return End::Finished,
                     None => return End::Closed,
@@ -174,21 +194,27 @@ impl Client {
                 continue;
             };
             let deadline = front.deadline;
-            let received = stream.recv_idle(Some(deadline)).await;
+            let received = connection.stream().recv_idle(Some(deadline)).await;
             now = Instant::now();
             match received {
-                Ok(buffer) if buffer.is_empty() => {
-                    let ended = self.reader.end();
-                    match ended {
-                        Ok(answer) => self.complete(plan, answer, now),
-                        Err(failure) => self.fail_pending(failure),
-                    }
-                    self.give_back(plan);
-                    return End::Closed;
-                }
+                Ok(buffer) if buffer.is_empty() => return self.end_of_input(plan, connection, now),
                 Ok(buffer) => {
-                    if let Some(end) = self.received(plan, &buffer, now) {
-                        return end;
+                    let mut end = None;
+                    let opened = connection.open(buffer, |bytes| {
+                        if end.is_none() {
+                            end = self.received(plan, bytes, now);
+                        }
+                    });
+                    match (end, opened) {
+                        (Some(end), _) => return end,
+                        (None, Ok(Opened::Open)) => {}
+                        (None, Ok(Opened::Ended)) => {
+                            return self.end_of_input(plan, connection, now);
+                        }
+                        (None, Err(failure)) => {
+                            self.fail_pending(failure);
+                            return End::Closed;
+                        }
                     }
                     if self.pending.front().is_some() && now > deadline {
                         self.fail_pending(Failure::Timeout);
@@ -205,6 +231,21 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The server has ended its side.
+    fn end_of_input(&mut self, plan: &Plan, connection: &Connection, now: Instant) -> End {
+        if self.pending.is_empty() {
+            return End::Closed;
+        }
+        match self.reader.end() {
+            // Only the end says how long the body is, and that end anybody could have made.
+            Ok(_) if !connection.may_end() => self.fail_pending(Failure::ClosedInBody),
+            Ok(answer) => self.complete(plan, answer, now),
+            Err(failure) => self.fail_pending(failure),
+        }
+        self.give_back(plan);
+        End::Closed
     }
 
     /// Bytes came: the responses that they complete. `Some` ends the connection.
@@ -292,7 +333,7 @@ impl Client {
     }
 
     /// Waits for the next start while the connection has nothing to do. `None` when the run ends or the server closes.
-    async fn idle(&mut self, plan: &Plan, stream: &Stream) -> Option<Instant> {
+    async fn idle(&mut self, plan: &Plan, connection: &Connection) -> Option<Instant> {
         if self.left == 0 {
             return None;
         }
@@ -307,18 +348,19 @@ impl Client {
             }
             thread.start().await
         };
-        match either(start, stream.recv_idle(None)).await {
+        match either(start, connection.surplus()).await {
             Either::First(start) => start,
-            Either::Second(Ok(buffer)) if !buffer.is_empty() => {
-                self.thread.note(Failure::WrongLength);
+            Either::Second(came) => {
+                if came {
+                    self.thread.note(Failure::WrongLength);
+                }
                 None
             }
-            Either::Second(_) => None,
         }
     }
 
     /// Sends as many more requests as may be under way.
-    fn fill(&mut self, plan: &Plan, stream: &Rc<Stream>, now: Instant) {
+    fn fill(&mut self, plan: &Plan, connection: &Rc<Connection>, now: Instant) {
         if plan.new_connections || !plan.think_time.is_zero() {
             return;
         }
@@ -326,7 +368,7 @@ impl Client {
             let Some(start) = self.thread.try_start(now) else {
                 return;
             };
-            self.send(plan, stream, start, now);
+            self.send(plan, connection, start, now);
         }
     }
 
@@ -357,13 +399,12 @@ impl Client {
 
     /// Sends one request at the end of this turn. In the open loop its start may be long ago, because no connection was
     /// free.
-    fn send(&mut self, plan: &Plan, stream: &Rc<Stream>, start: Instant, now: Instant) {
+    fn send(&mut self, plan: &Plan, connection: &Rc<Connection>, start: Instant, now: Instant) {
         let place = self.next_request(plan.order);
         let Some(request) = self.thread.requests(self.server).get(place) else {
             return;
         };
         self.left = self.left.saturating_sub(1);
-        stream.push(request.bytes.clone());
         self.pending.push_back(Pending {
             start,
             deadline: now + plan.timeout,
@@ -372,7 +413,7 @@ impl Client {
             is_head: request.is_head,
             begun: None,
         });
-        self.thread.sends(stream, request.bytes.len());
+        self.thread.send(connection, &request.bytes);
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::plan::{Arrivals, Length, Plan, Spacing};
+use crate::tls::Tls;
 
 /// The conditions of a run, or of several that went on at the same time.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct Conditions {
     pub pipeline: u64,
     /// Every request had a connection of its own.
     pub new_connections: bool,
+    /// TLS sessions went on over the next connections.
+    pub resume: bool,
 }
 
 impl Conditions {
@@ -51,6 +54,10 @@ impl Conditions {
             think_time: plan.think_time,
             pipeline: plan.pipeline as u64,
             new_connections: plan.new_connections,
+            resume: plan
+                .servers
+                .iter()
+                .any(|server| server.tls.as_ref().is_some_and(Tls::resumes)),
         }
     }
 
@@ -83,6 +90,10 @@ impl Conditions {
             (
                 self.new_connections != other.new_connections,
                 "connections for each request",
+            ),
+            (
+                self.resume != other.resume,
+                "the resumption of TLS sessions",
             ),
         ] {
             if differs {
@@ -140,6 +151,9 @@ impl fmt::Display for Conditions {
         }
         if self.new_connections {
             f.write_str(", a connection for each request")?;
+        }
+        if self.resume {
+            f.write_str(", TLS sessions resumed")?;
         }
         Ok(())
     }

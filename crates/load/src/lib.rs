@@ -1,17 +1,19 @@
 //! The load tester behind `tidegate bench`: HTTP/1.1 clients on the engine that the server runs on, a thread per core.
 //!
 //! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client.rs` is one connection,
+//! `connection.rs` its bytes and [`tls`] what may lie between,
 //! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start,
 //! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`] heads a report, [`saved`]
 //! keeps a run in a file, so that several can be merged.
 //!
 //! [`compare`] puts two servers side by side, [`statistics`] says what the figures of that allow to say.
 //!
-//! Not here: command lines (src/bench), TLS, HTTP/2, proxies.
+//! Not here: command lines (src/bench), HTTP/2, proxies.
 
 mod client;
 pub mod compare;
 pub mod conditions;
+mod connection;
 pub mod machine;
 pub mod plan;
 pub mod report;
@@ -22,6 +24,7 @@ mod schedule;
 pub mod statistics;
 pub mod tally;
 mod target;
+pub mod tls;
 
 pub use conditions::Conditions;
 pub use plan::Plan;

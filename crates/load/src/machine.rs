@@ -250,6 +250,7 @@ pub(crate) mod tests {
         Plan {
             servers: vec![Server {
                 address: Address::Inet(address),
+                tls: None,
                 requests: Vec::new(),
             }],
             order: Order::Random,

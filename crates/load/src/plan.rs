@@ -8,6 +8,7 @@ use engine::EngineKind;
 use engine::net::Address;
 
 use crate::target::Target;
+use crate::tls::{Maker, Tls, TlsError};
 
 /// Requests that one connection may have under way (`--pipeline`).
 pub const PIPELINE_MAX: usize = 1024;
@@ -125,6 +126,8 @@ impl Expect {
 pub struct Server {
     /// Where to connect to.
     pub address: Address,
+    /// How TLS is spoken with it; `None` is in the clear.
+    pub tls: Option<Tls>,
     /// What to ask for; at least one.
     pub requests: Vec<Request>,
 }
@@ -196,29 +199,50 @@ impl Form {
     }
 }
 
-/// The targets as servers: those of one address share its connections.
-#[must_use]
-pub fn servers(targets: &[(Target, u32)], form: &Form) -> Vec<Server> {
-    let mut servers: Vec<Server> = Vec::new();
+/// The targets as servers: those of one address, and through TLS of one name, share its connections.
+///
+/// # Errors
+/// When TLS cannot be spoken with one of them.
+pub fn servers(
+    targets: &[(Target, u32)],
+    form: &Form,
+    maker: &Maker,
+) -> Result<Vec<Server>, TlsError> {
+    let mut servers = Vec::new();
     for (target, weight) in targets {
         let request = form.request(target, (*weight).max(1));
-        match servers
-            .iter_mut()
-            .find(|server| server.address == target.address)
-        {
-            Some(server) => server.requests.push(request),
-            None => servers.push(Server {
-                address: target.address.clone(),
-                requests: vec![request],
-            }),
-        }
+        add(&mut servers, target, request, maker)?;
     }
-    servers
+    Ok(servers)
+}
+
+/// Adds a request to the server that `target` names, or that server.
+///
+/// # Errors
+/// When TLS cannot be spoken with it.
+pub fn add(
+    servers: &mut Vec<Server>,
+    target: &Target,
+    request: Request,
+    maker: &Maker,
+) -> Result<(), TlsError> {
+    let tls = maker.tls(target)?;
+    let same = |server: &&mut Server| server.address == target.address && server.tls == tls;
+    match servers.iter_mut().find(same) {
+        Some(server) => server.requests.push(request),
+        None => servers.push(Server {
+            address: target.address.clone(),
+            tls,
+            requests: vec![request],
+        }),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::Settings;
 
     #[test]
     fn requests_are_written_in_full() {
@@ -254,7 +278,7 @@ mod tests {
         };
         let target = |url| (Target::parse(url, &[]).unwrap(), 1);
         let targets = ["127.0.0.1/a", "127.0.0.2/b", "127.0.0.1/c"].map(target);
-        let servers = servers(&targets, &form);
+        let servers = servers(&targets, &form, &Maker::new(Settings::default())).unwrap();
         let counts: Vec<usize> = servers.iter().map(|server| server.requests.len()).collect();
         assert_eq!(counts, [2, 1]);
         assert!(servers[0].requests[0].is_head);

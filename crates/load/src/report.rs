@@ -13,6 +13,7 @@ use crate::conditions::{Conditions, spacing_name};
 use crate::machine;
 use crate::run::{Connections, Outcome};
 use crate::tally::Failure;
+use crate::tls::Agreed;
 
 /// The percentiles of a report.
 pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
@@ -79,6 +80,16 @@ impl Report<'_> {
                 self.outcome.not_started
             );
         }
+        for agreed in &self.outcome.agreed {
+            let _ = writeln!(text, "  {agreed}");
+        }
+        if !tally.handshake.is_empty() {
+            let _ = writeln!(
+                text,
+                "  TLS handshakes: {} full, {} resumed",
+                tally.full_handshakes, tally.resumed_handshakes
+            );
+        }
         for (status, count) in tally.statuses() {
             let _ = writeln!(text, "  status {status}: {count}");
         }
@@ -87,21 +98,31 @@ impl Report<'_> {
                 let _ = writeln!(text, "  {}: {}", failure.words(), tally.failures(failure));
             }
         }
+        if let Some(refusal) = &self.outcome.refusal {
+            let _ = writeln!(text, "  the first TLS handshake that failed: {refusal}");
+        }
         self.times(&mut text);
         text
     }
 
     fn times(&self, text: &mut String) {
         let tally = &self.outcome.tally;
-        let columns = [&tally.connect, &tally.first_byte, &tally.total];
-        let _ = writeln!(
-            text,
-            "\n  {:<9}{:>12}{:>12}{:>12}",
-            "", "connect", "first byte", "total"
-        );
+        let mut columns = vec![
+            ("connect", &tally.connect),
+            ("first byte", &tally.first_byte),
+            ("total", &tally.total),
+        ];
+        if !tally.handshake.is_empty() {
+            columns.insert(1, ("TLS", &tally.handshake));
+        }
+        let _ = write!(text, "\n  {:<9}", "");
+        for (name, _) in &columns {
+            let _ = write!(text, "{name:>12}");
+        }
+        text.push('\n');
         let mut row = |name: &str, value: &dyn Fn(&Histogram<u64>) -> f64| {
             let _ = write!(text, "  {name:<9}");
-            for column in columns {
+            for (_, column) in &columns {
                 let shown = match column.is_empty() {
                     true => "-".to_owned(),
                     false => time(value(column)),
@@ -151,6 +172,7 @@ impl Report<'_> {
                 "new_connections",
                 self.conditions.new_connections.to_string(),
             ),
+            ("resume", self.conditions.resume.to_string()),
             ("interrupted", outcome.interrupted.to_string()),
             ("seconds", number(outcome.elapsed.as_secs_f64())),
             ("requests_per_second", number(self.rate())),
@@ -165,6 +187,18 @@ impl Report<'_> {
             ("body_bytes", tally.body_bytes.to_string()),
             ("bytes_sent", tally.sent.to_string()),
             ("connections_made", tally.connected.to_string()),
+            (
+                "tls",
+                strings(
+                    &outcome
+                        .agreed
+                        .iter()
+                        .map(Agreed::to_string)
+                        .collect::<Vec<_>>(),
+                ),
+            ),
+            ("full_handshakes", tally.full_handshakes.to_string()),
+            ("resumed_handshakes", tally.resumed_handshakes.to_string()),
             (
                 "connections_open_max",
                 outcome.connections.open_max.to_string(),
@@ -197,6 +231,7 @@ impl Report<'_> {
         fields.push(("client_waiting", share(machine::Busy::waiting)));
         for (name, times) in [
             ("connect_us", &tally.connect),
+            ("handshake_us", &tally.handshake),
             ("first_byte_us", &tally.first_byte),
             ("total_us", &tally.total),
         ] {
@@ -236,6 +271,14 @@ impl Report<'_> {
             ("failed".to_owned(), tally.failed().to_string()),
             ("unfinished".to_owned(), outcome.unfinished.to_string()),
             ("not_started".to_owned(), outcome.not_started.to_string()),
+            (
+                "full_handshakes".to_owned(),
+                tally.full_handshakes.to_string(),
+            ),
+            (
+                "resumed_handshakes".to_owned(),
+                tally.resumed_handshakes.to_string(),
+            ),
         ];
         for failure in Failure::ALL {
             columns.push((
@@ -245,6 +288,7 @@ impl Report<'_> {
         }
         for (prefix, times) in [
             ("connect", &tally.connect),
+            ("handshake", &tally.handshake),
             ("first_byte", &tally.first_byte),
             ("total", &tally.total),
         ] {

@@ -13,18 +13,19 @@ use std::sync::{Arc, Barrier};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use engine::net::Stream;
+use bytes::{Bytes, BytesMut};
 use engine::select::either;
 use engine::{Alarm, EngineKind, Runtime, Settings};
 use hdrhistogram::Histogram;
 
 use crate::client::Client;
+use crate::connection::Connection;
 use crate::machine::{Busy, Watch};
 use crate::plan::{Length, Plan, Request};
 use crate::response::Answer;
 use crate::schedule::{Pace, Weights};
 use crate::tally::{Failure, Tally, record};
+use crate::tls::{Agreed, HandshakeError, Mark, Session, Tls};
 
 /// How often a thread looks up whether it is to stop, and tells how far it is.
 const TICK: Duration = Duration::from_millis(50);
@@ -37,6 +38,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes of one receive buffer on epoll; large ones make large bodies cheaper, and idle connections hold none.
 const BUFFER_SIZE: usize = 64 * 1024;
+
+/// Kinds of handshakes that are told apart.
+const AGREED_MAX: usize = 16;
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +73,10 @@ pub struct Outcome {
     pub kept_alive: u64,
     /// What became of connections.
     pub connections: Connections,
+    /// What was agreed upon in TLS handshakes: every kind once, those of the first servers first.
+    pub agreed: Vec<Agreed>,
+    /// Why the first TLS handshake that failed did so; not kept in files.
+    pub refusal: Option<String>,
 }
 
 /// What became of connections. Where there are several threads, these are sums.
@@ -150,6 +158,8 @@ struct Part {
     kept: Kept,
     parallel: u64,
     connections: Connections,
+    agreed: Vec<Agreed>,
+    refusal: Option<String>,
 }
 
 /// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
@@ -220,6 +230,8 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
             busy: vec![part.busy],
             parallel: part.parallel,
             connections: part.connections,
+            agreed: part.agreed,
+            refusal: part.refusal,
             ..Outcome::default()
         });
         for (second, interval) in part.intervals.into_iter().enumerate() {
@@ -249,6 +261,12 @@ impl Outcome {
         self.connections.open_max += other.connections.open_max;
         self.connections.open_at_end += other.connections.open_at_end;
         self.connections.used += other.connections.used;
+        self.refusal = self.refusal.take().or(other.refusal);
+        for agreed in other.agreed {
+            if !self.agreed.contains(&agreed) {
+                self.agreed.push(agreed);
+            }
+        }
     }
 }
 
@@ -344,6 +362,8 @@ async fn drive(
         kept: thread.kept.take(),
         parallel: thread.parallel.get(),
         connections: thread.connections.get(),
+        agreed: thread.agreed.take().kinds,
+        refusal: thread.reason.take(),
         tally,
     })
 }
@@ -354,8 +374,15 @@ pub(crate) struct Thread {
     weights: PlanWeights,
     /// The requests of each server, the thread's own: several would wear out the counters of shared bytes.
     requests: Vec<Vec<Request>>,
+    /// How TLS is spoken with each server, where it is.
+    tls: Vec<Option<Tls>>,
+    agreed: RefCell<Agreements>,
+    /// Why the first handshake that failed did so.
+    reason: RefCell<Option<String>>,
+    /// Memory for records to be sent.
+    scratch: RefCell<BytesMut>,
     /// Connections with something to send at the end of this turn.
-    sending: RefCell<Vec<Rc<Stream>>>,
+    sending: RefCell<Vec<Rc<Connection>>>,
     connections: Cell<Connections>,
     tally: RefCell<Tally>,
     intervals: RefCell<Intervals>,
@@ -406,6 +433,38 @@ struct Kept {
     samples: Vec<Sample>,
     first: Option<First>,
     alive: u64,
+}
+
+/// What was agreed upon in handshakes.
+#[derive(Default)]
+struct Agreements {
+    /// By server, what the last handshake looked like.
+    last: Vec<Option<Mark>>,
+    kinds: Vec<Agreed>,
+}
+
+impl Agreements {
+    /// Takes in a handshake, which most of the time is as the last one was.
+    fn note(&mut self, server: usize, session: &Session) {
+        if self.last.len() <= server {
+            self.last.resize(server + 1, None);
+        }
+        // A resumed session of TLS 1.2 has no key exchange, which says nothing new.
+        if session.is_resumed() && !self.kinds.is_empty() {
+            return;
+        }
+        let mark = Some(session.mark());
+        if self.last.get(server) == Some(&mark) {
+            return;
+        }
+        let agreed = session.agreed();
+        if self.kinds.len() < AGREED_MAX && !self.kinds.contains(&agreed) {
+            self.kinds.push(agreed);
+        }
+        if let Some(last) = self.last.get_mut(server) {
+            *last = mark;
+        }
+    }
 }
 
 /// Total times by seconds.
@@ -469,6 +528,14 @@ impl Thread {
                 .iter()
                 .map(|server| server.requests.iter().map(own).collect())
                 .collect(),
+            tls: plan
+                .servers
+                .iter()
+                .map(|server| server.tls.as_ref().map(Tls::with_own_sessions))
+                .collect(),
+            agreed: RefCell::default(),
+            reason: RefCell::default(),
+            scratch: RefCell::default(),
             sending: RefCell::default(),
             connections: Cell::default(),
             tally: RefCell::default(),
@@ -558,6 +625,38 @@ impl Thread {
         }
     }
 
+    /// How TLS is spoken with a server; `None` is in the clear.
+    pub(crate) fn tls(&self, server: usize) -> Option<&Tls> {
+        self.tls.get(server)?.as_ref()
+    }
+
+    /// Hands were shaken with a server, which took `time` on a connection that was begun at `begin`.
+    pub(crate) fn shook_hands(
+        &self,
+        server: usize,
+        session: &Session,
+        begin: Instant,
+        time: Duration,
+    ) {
+        self.agreed.borrow_mut().note(server, session);
+        if self.counts(begin) {
+            let mut tally = self.tally.borrow_mut();
+            record(&mut tally.handshake, time);
+            match session.is_resumed() {
+                true => tally.resumed_handshakes += 1,
+                false => tally.full_handshakes += 1,
+            }
+        }
+    }
+
+    /// Hands could not be shaken.
+    pub(crate) fn refused(&self, error: &HandshakeError) {
+        let mut reason = self.reason.borrow_mut();
+        if reason.is_none() {
+            *reason = Some(error.to_string());
+        }
+    }
+
     /// A connection was closed.
     pub(crate) fn closed(&self) {
         let mut connections = self.connections.get();
@@ -572,22 +671,24 @@ impl Thread {
         self.connections.set(connections);
     }
 
-    /// Has what was pushed into `stream` sent at the end of this turn.
-    pub(crate) fn sends(&self, stream: &Rc<Stream>, bytes: usize) {
-        self.tally.borrow_mut().sent += bytes as u64;
+    /// Has `bytes` sent over `connection` at the end of this turn.
+    pub(crate) fn send(&self, connection: &Rc<Connection>, bytes: &Bytes) {
+        connection.push(&mut self.scratch.borrow_mut(), bytes);
+        self.tally.borrow_mut().sent += bytes.len() as u64;
         let mut sending = self.sending.borrow_mut();
         // Pipelined requests come one after the other and need one place.
-        if !sending.last().is_some_and(|last| Rc::ptr_eq(last, stream)) {
-            sending.push(Rc::clone(stream));
+        let is_last = |last: &Rc<Connection>| Rc::ptr_eq(last, connection);
+        if !sending.last().is_some_and(is_last) {
+            sending.push(Rc::clone(connection));
         }
     }
 
     /// Gives the kernel what was pushed in this turn.
     fn send_all(&self) {
-        for stream in self.sending.borrow_mut().drain(..) {
-            // A connection that has ended meanwhile is held by nobody else.
-            if Rc::strong_count(&stream) > 1 {
-                stream.start_send();
+        for connection in self.sending.borrow_mut().drain(..) {
+            // One that has ended meanwhile is held by nobody else.
+            if Rc::strong_count(&connection) > 1 {
+                connection.start_send();
             }
         }
     }
@@ -762,6 +863,7 @@ mod tests {
     use crate::machine;
     use crate::plan::{Arrivals, Form, Spacing, servers};
     use crate::target::Target;
+    use crate::tls::{self, Maker};
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
@@ -791,7 +893,12 @@ mod tests {
             close: false,
         };
         Arc::new(Plan {
-            servers: servers(&[(Target::parse(url, &[]).unwrap(), 1)], &form),
+            servers: servers(
+                &[(Target::parse(url, &[]).unwrap(), 1)],
+                &form,
+                &Maker::new(tls::Settings::default()),
+            )
+            .unwrap(),
             length: Length::Requests(requests),
             arrivals,
             timeout: Duration::from_secs(30),

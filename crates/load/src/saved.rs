@@ -16,6 +16,7 @@ use crate::machine::Busy;
 use crate::plan::{Arrivals, Length, Spacing};
 use crate::run::Outcome;
 use crate::tally::Failure;
+use crate::tls::Agreed;
 
 /// The first line of every file.
 const FORMAT: &str = "tidegate-bench-run 1";
@@ -49,6 +50,7 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
         ("think_time_ns", nanoseconds(conditions.think_time)),
         ("pipeline", conditions.pipeline),
         ("new_connections", u64::from(conditions.new_connections)),
+        ("resume", u64::from(conditions.resume)),
         ("interrupted", u64::from(outcome.interrupted)),
     ] {
         line(&mut text, name, value);
@@ -62,6 +64,19 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
         Length::Time(time) => line(&mut text, "time_ns", nanoseconds(time)),
         Length::Requests(requests) => line(&mut text, "requests", requests),
         Length::Each(requests) => line(&mut text, "requests_each", requests),
+    }
+    for Agreed {
+        version,
+        cipher,
+        cipher_bits,
+        group,
+        key,
+        key_bits,
+    } in &outcome.agreed
+    {
+        // The key stands last, because its name is two words.
+        let values = format!("{version} {cipher} {cipher_bits} {group} {key_bits} {key}");
+        line(&mut text, "agreed", values);
     }
     // The tables of names below lend what they name to be written.
     let mut kept = outcome.clone();
@@ -111,6 +126,7 @@ pub fn read(text: &str) -> Result<Saved, String> {
             think_time: Duration::ZERO,
             pipeline: 1,
             new_connections: false,
+            resume: false,
         },
         outcome: Outcome::default(),
     };
@@ -195,6 +211,7 @@ impl Saved {
             "think_time_ns" => conditions.think_time = Duration::from_nanos(next(words)?),
             "pipeline" => conditions.pipeline = next(words)?,
             "new_connections" => conditions.new_connections = next::<u8>(words)? == 1,
+            "resume" => conditions.resume = next::<u8>(words)? == 1,
             "engine" => words.next()?.clone_into(&mut conditions.engine),
             "arrivals" => {
                 let spacing = words.next()?;
@@ -214,6 +231,7 @@ impl Saved {
                 let mut time = || Some(Duration::from_nanos(next(words)?));
                 outcome.busy.push(Busy::of([time()?, time()?, time()?]));
             }
+            "agreed" => outcome.agreed.push(agreed(words)?),
             "status" => outcome.tally.add_status(next(words)?, count(words)?),
             "failure" => {
                 let failure = words.next()?;
@@ -226,18 +244,38 @@ impl Saved {
     }
 }
 
+/// What a handshake came to, as it was written above.
+fn agreed(words: &mut SplitWhitespace<'_>) -> Option<Agreed> {
+    let mut agreed = Agreed {
+        version: next(words)?,
+        cipher: next(words)?,
+        cipher_bits: next(words)?,
+        group: next(words)?,
+        key_bits: next(words)?,
+        key: next(words)?,
+    };
+    for word in words {
+        agreed.key.push(' ');
+        agreed.key.push_str(word);
+    }
+    Some(agreed)
+}
+
 /// The plain counts of an outcome, with their names.
-fn counts(outcome: &mut Outcome) -> [(&'static str, &mut u64); 13] {
+fn counts(outcome: &mut Outcome) -> [(&'static str, &mut u64); 16] {
     let Outcome {
         tally, connections, ..
     } = outcome;
     [
         ("completed", &mut tally.completed),
         ("succeeded", &mut tally.succeeded),
+        ("good", &mut tally.good),
         ("bytes_received", &mut tally.bytes),
         ("body_bytes", &mut tally.body_bytes),
         ("bytes_sent", &mut tally.sent),
         ("connections_made", &mut tally.connected),
+        ("full_handshakes", &mut tally.full_handshakes),
+        ("resumed_handshakes", &mut tally.resumed_handshakes),
         ("unfinished", &mut outcome.unfinished),
         ("not_started", &mut outcome.not_started),
         ("parallel", &mut outcome.parallel),
@@ -255,9 +293,10 @@ fn durations(outcome: &mut Outcome) -> [(&'static str, &mut Duration); 2] {
     ]
 }
 
-fn histograms(outcome: &mut Outcome) -> [(&'static str, &mut Histogram<u64>); 3] {
+fn histograms(outcome: &mut Outcome) -> [(&'static str, &mut Histogram<u64>); 4] {
     [
         ("connect", &mut outcome.tally.connect),
+        ("handshake", &mut outcome.tally.handshake),
         ("first_byte", &mut outcome.tally.first_byte),
         ("total", &mut outcome.tally.total),
     ]
@@ -321,10 +360,20 @@ mod tests {
         outcome.connections.open_max = 7;
         for time in times {
             outcome.tally.succeeded += 1;
+            outcome.tally.good += 1;
+            outcome.tally.full_handshakes += 1;
             outcome.tally.count_status(200);
             record(&mut outcome.tally.total, Duration::from_nanos(*time));
         }
         outcome.tally.fail(Failure::Reset);
+        outcome.agreed.push(Agreed {
+            version: "TLSv1.3".to_owned(),
+            cipher: "TLS_AES_128_GCM_SHA256".to_owned(),
+            cipher_bits: 128,
+            group: "X25519".to_owned(),
+            key: "ECDSA P-256".to_owned(),
+            key_bits: 256,
+        });
         Saved {
             conditions: Conditions::new(
                 &plan(10),
@@ -347,6 +396,7 @@ mod tests {
         });
         let again = read(&text(&saved)).unwrap();
         assert_eq!(again.conditions, saved.conditions);
+        assert_eq!(again.outcome.agreed, saved.outcome.agreed);
         assert_eq!(text(&again), text(&saved));
         assert_eq!(again.outcome.tally.total, saved.outcome.tally.total);
     }
@@ -365,13 +415,19 @@ mod tests {
         assert_eq!(merged.outcome.tally.total, run(5, &all).outcome.tally.total);
         let tally = &merged.outcome.tally;
         assert_eq!(
-            (tally.succeeded, tally.failures(Failure::Reset)),
-            (5_000, 2)
+            (
+                tally.succeeded,
+                tally.good,
+                tally.full_handshakes,
+                tally.failures(Failure::Reset)
+            ),
+            (5_000, 5_000, 5_000, 2)
         );
         assert_eq!(tally.statuses().collect::<Vec<_>>(), [(200, 5_000)]);
         let conditions = &merged.conditions;
         assert_eq!((conditions.processes, conditions.connections), (2, 20));
         assert_eq!(merged.outcome.connections.open_max, 14);
+        assert_eq!(merged.outcome.agreed.len(), 1);
         // From 5 to 8 seconds, and both of them from 6 to 7.
         let outcome = &merged.outcome;
         assert_eq!(
@@ -400,7 +456,7 @@ mod tests {
             ),
             (&good.replace("\ntotal ", "\ntotal 00"), "\"total\""),
             (&good.replace("\ntotal ", "\ntotal \u{e9}"), "\"total\""),
-            (&good.replace("\nengine", "\nmotor"), "line 12: \"motor\""),
+            (&good.replace("\nengine", "\nmotor"), "line 13: \"motor\""),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -25,6 +25,16 @@ pub enum Failure {
     ConnectTimeout,
     /// The connection attempt failed in another way.
     Connect,
+    /// No TLS handshake within the time limit.
+    TlsTimeout,
+    /// The connection ended within the TLS handshake.
+    TlsClosed,
+    /// The TLS handshake failed: what came is no TLS, there is nothing that both sides speak, or the server refused.
+    TlsHandshake,
+    /// The server's certificate is not to be believed.
+    TlsUntrusted,
+    /// What came after the TLS handshake could not be opened, or was an alert.
+    TlsBroken,
     /// The server reset the connection.
     Reset,
     /// The response was not complete within the time limit.
@@ -53,10 +63,15 @@ pub enum Failure {
 
 impl Failure {
     /// All kinds, in the order of reports.
-    pub const ALL: [Failure; 15] = [
+    pub const ALL: [Failure; 20] = [
         Failure::Refused,
         Failure::ConnectTimeout,
         Failure::Connect,
+        Failure::TlsTimeout,
+        Failure::TlsClosed,
+        Failure::TlsHandshake,
+        Failure::TlsUntrusted,
+        Failure::TlsBroken,
         Failure::Reset,
         Failure::Timeout,
         Failure::ClosedEarly,
@@ -78,6 +93,11 @@ impl Failure {
             Failure::Refused => "connect_refused",
             Failure::ConnectTimeout => "connect_timeout",
             Failure::Connect => "connect_other",
+            Failure::TlsTimeout => "tls_timeout",
+            Failure::TlsClosed => "tls_closed",
+            Failure::TlsHandshake => "tls_handshake",
+            Failure::TlsUntrusted => "tls_untrusted",
+            Failure::TlsBroken => "tls_broken",
             Failure::Reset => "reset",
             Failure::Timeout => "timeout",
             Failure::ClosedEarly => "closed_early",
@@ -100,6 +120,11 @@ impl Failure {
             Failure::Refused => "connection refused",
             Failure::ConnectTimeout => "no connection in time",
             Failure::Connect => "connection failed otherwise",
+            Failure::TlsTimeout => "no TLS handshake in time",
+            Failure::TlsClosed => "closed within the TLS handshake",
+            Failure::TlsHandshake => "TLS handshake failed",
+            Failure::TlsUntrusted => "certificate not trusted",
+            Failure::TlsBroken => "TLS broken after the handshake",
             Failure::Reset => "connection reset",
             Failure::Timeout => "no complete response in time",
             Failure::ClosedEarly => "closed before a whole response head",
@@ -133,8 +158,14 @@ pub struct Tally {
     pub sent: u64,
     /// Connections that were made.
     pub connected: u64,
-    /// How long making them took.
+    /// TLS handshakes that ended well and began a session.
+    pub full_handshakes: u64,
+    /// TLS handshakes that ended well and went on with an earlier session.
+    pub resumed_handshakes: u64,
+    /// How long making connections took, without TLS.
     pub connect: Histogram<u64>,
+    /// How long TLS handshakes took that ended well.
+    pub handshake: Histogram<u64>,
     /// From the (intended) start of a request to the first byte of its response.
     pub first_byte: Histogram<u64>,
     /// From the (intended) start of a request to the end of its response, of those that came in full.
@@ -153,7 +184,10 @@ impl Default for Tally {
             body_bytes: 0,
             sent: 0,
             connected: 0,
+            full_handshakes: 0,
+            resumed_handshakes: 0,
             connect: histogram(),
+            handshake: histogram(),
             first_byte: histogram(),
             total: histogram(),
             failures: [0; Failure::ALL.len()],
@@ -197,6 +231,11 @@ impl Tally {
             Failure::Refused,
             Failure::ConnectTimeout,
             Failure::Connect,
+            Failure::TlsTimeout,
+            Failure::TlsClosed,
+            Failure::TlsHandshake,
+            Failure::TlsUntrusted,
+            Failure::TlsBroken,
             Failure::Reset,
             Failure::Timeout,
             Failure::Local,
@@ -242,8 +281,11 @@ impl Tally {
         self.body_bytes += other.body_bytes;
         self.sent += other.sent;
         self.connected += other.connected;
+        self.full_handshakes += other.full_handshakes;
+        self.resumed_handshakes += other.resumed_handshakes;
         for (own, other) in [
             (&mut self.connect, &other.connect),
+            (&mut self.handshake, &other.handshake),
             (&mut self.first_byte, &other.first_byte),
             (&mut self.total, &other.total),
         ] {

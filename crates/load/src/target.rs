@@ -1,7 +1,7 @@
 //! What a URL names: where to connect to, and what to ask for there.
 //!
-//! `http://HOST[:PORT][/PATH][?QUERY]`, and `http://unix:/PATH/OF/SOCKET:/URI` as in nginx's `proxy_pass`. Not here: TLS, and
-//! credentials within a URL.
+//! `http://HOST[:PORT][/PATH][?QUERY]`, and `http://unix:/PATH/OF/SOCKET:/URI` as in nginx's `proxy_pass`; the same with
+//! `https`. Not here: credentials within a URL.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -14,6 +14,8 @@ use engine::net::Address;
 pub struct Target {
     /// As it was written.
     pub url: String,
+    /// TLS is spoken.
+    pub secure: bool,
     /// Where to connect to.
     pub address: Address,
     /// The host without its port, for `--allow-remote`; empty for a Unix socket.
@@ -27,7 +29,7 @@ pub struct Target {
 /// Why a URL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetError {
-    /// The scheme is not `http`.
+    /// The scheme is neither `http` nor `https`.
     Scheme(String),
     /// There is no host, or the port is no number, or it holds blanks or controls.
     Malformed(String),
@@ -40,7 +42,7 @@ pub enum TargetError {
 impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TargetError::Scheme(url) => write!(f, "{url}: only http:// is spoken"),
+            TargetError::Scheme(url) => write!(f, "{url}: only http:// and https:// are spoken"),
             TargetError::Malformed(url) => write!(f, "{url}: not a URL"),
             TargetError::Unknown(host) => write!(f, "{host}: no address is known for it"),
             TargetError::Remote(host) => write!(
@@ -62,16 +64,18 @@ impl Target {
         if url.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err(malformed());
         }
-        let rest = match url.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+        let (secure, rest) = match url.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
             Some(_) => return Err(TargetError::Scheme(url.to_owned())),
-            None => url,
+            None => (false, url),
         };
         let rest = rest.split('#').next().unwrap_or_default();
         if let Some(socket) = rest.strip_prefix("unix:") {
             let (socket, path) = socket.split_once(':').unwrap_or((socket, "/"));
             return Ok(Target {
                 url: url.to_owned(),
+                secure,
                 address: Address::Unix(PathBuf::from(socket)),
                 host: String::new(),
                 authority: "localhost".to_owned(),
@@ -81,6 +85,7 @@ impl Target {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let (host, port) = host_and_port(authority).ok_or_else(malformed)?;
+        let port = port.unwrap_or(if secure { 443 } else { 80 });
         let mut found = (host, port)
             .to_socket_addrs()
             .map_err(|_| TargetError::Unknown(host.to_owned()))?;
@@ -92,6 +97,7 @@ impl Target {
         }
         Ok(Target {
             url: url.to_owned(),
+            secure,
             address: Address::Inet(address),
             host: host.to_owned(),
             authority: authority.to_owned(),
@@ -107,8 +113,8 @@ fn absolute(path: &str) -> String {
     }
 }
 
-/// The host without brackets, and the port, 80 where there is none.
-fn host_and_port(authority: &str) -> Option<(&str, u16)> {
+/// The host without brackets, and the port if there is one.
+fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     if authority.contains('@') {
         return None;
     }
@@ -130,8 +136,8 @@ fn host_and_port(authority: &str) -> Option<(&str, u16)> {
         },
     };
     let port = match port {
-        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
-        None => 80,
+        Some(port) => Some(port.parse().ok().filter(|port| *port != 0)?),
+        None => None,
     };
     (!host.is_empty()).then_some((host, port))
 }
@@ -182,6 +188,8 @@ mod tests {
                 "localhost",
                 "/",
             ),
+            ("https://[::1]/x", "[::1]:443", "[::1]", "/x"),
+            ("HTTPS://127.0.0.1:81", "127.0.0.1:81", "127.0.0.1:81", "/"),
             ("http://203.0.113.9/", "203.0.113.9:80", "203.0.113.9", "/"),
         ] {
             let expected = (address.to_owned(), authority.to_owned(), path.to_owned());
@@ -207,8 +215,8 @@ mod tests {
                 "{url}"
             );
         }
-        let scheme = TargetError::Scheme("https://127.0.0.1/".to_owned());
-        assert_eq!(read("https://127.0.0.1/"), Err(scheme));
+        let scheme = TargetError::Scheme("ftp://127.0.0.1/".to_owned());
+        assert_eq!(read("ftp://127.0.0.1/"), Err(scheme));
         for host in ["203.0.113.8", "8.8.8.8"] {
             let remote = TargetError::Remote(host.to_owned());
             assert_eq!(read(&format!("http://{host}/")), Err(remote));

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use load::Target;
+use load::tls::{Settings, Version};
 
 /// Requests that a time limit implies.
 const REQUESTS_BY_TIME: u64 = 50_000;
@@ -44,6 +45,11 @@ Options are:
     -r              Don't exit on socket receive errors.
     -m method       Method name
     -h              Display usage information (this message)
+    -I              Disable TLS Server Name Indication (SNI) extension
+    -Z ciphersuite  Specify SSL/TLS cipher suite (See openssl ciphers)
+    -f protocol     Specify SSL/TLS protocol
+                    (TLS1.2, TLS1.3 or ALL)
+    -E certfile     Specify optional client certificate chain and private key
 ";
 
 /// The flags as they were written.
@@ -66,6 +72,7 @@ pub(super) struct Flags {
     pub(super) confidence: bool,
     pub(super) gnuplot: Option<String>,
     pub(super) csv: Option<String>,
+    pub(super) tls: Settings,
     /// The file of the body.
     pub(super) body: Option<String>,
     content_type: String,
@@ -105,6 +112,11 @@ impl Flags {
             confidence: true,
             gnuplot: None,
             csv: None,
+            // ab believes every server.
+            tls: Settings {
+                insecure: true,
+                ..Settings::default()
+            },
             body: None,
             content_type: "text/plain".to_owned(),
             cookies: Vec::new(),
@@ -147,6 +159,7 @@ impl Flags {
         for (place, letter) in letters.char_indices() {
             match letter {
                 'k' => self.keep_alive = true,
+                'I' => self.tls.without_name = true,
                 'r' => self.keep_going = true,
                 'q' => self.quiet = true,
                 'l' => self.variable_length = true,
@@ -155,7 +168,7 @@ impl Flags {
                 'i' => self.method = "HEAD".to_owned(),
                 'h' => return Err(Stop::Usage(None)),
                 'V' => return Err(Stop::Version),
-                'b' | 'v' | 'w' | 'x' | 'y' | 'z' | 'P' | 'X' | 'I' | 'Z' | 'f' | 'E' => {
+                'b' | 'v' | 'w' | 'x' | 'y' | 'z' | 'P' | 'X' => {
                     return Err(fault(format!("-{letter} is not supported here")));
                 }
                 _ => {
@@ -205,6 +218,16 @@ impl Flags {
             'C' => self.cookies.push(value),
             'H' => self.fields.push(value),
             'A' => self.credentials.push(value),
+            'Z' => self.tls.ciphers = value.split([':', ',']).map(str::to_owned).collect(),
+            'f' => {
+                self.tls.version = match &*value.to_ascii_uppercase() {
+                    "ALL" => None,
+                    "TLS1.2" => Some(Version::Tls12),
+                    "TLS1.3" => Some(Version::Tls13),
+                    _ => return Err(fault(format!("-f {value} is not supported here"))),
+                };
+            }
+            'E' => self.tls.certificate = Some(value.into()),
             'g' => self.gnuplot = Some(value),
             // As in ab, a CSV file makes the report one of percentages too.
             'e' => self.csv = Some(value),
@@ -299,6 +322,7 @@ mod tests {
             ),
             ("-n 0 http://h/", "Invalid number of requests\n"),
             ("-X a:1 http://h/", "-X is not supported here"),
+            ("-f SSL3 https://h/", "-f SSL3 is not supported here"),
         ] {
             assert_eq!(parse(line).unwrap_err(), fault(text), "{line}");
         }

@@ -1,7 +1,8 @@
 //! `tidegate bench ab`: the command line and the report of ApacheBench 2.3, whose lines scripts read.
 //!
 //! Also when the program is called `ab`. Beside the flags stands what is ours: a warning on standard error where the tool
-//! was the limit. What ab has and this has not (TLS, proxies, HTML tables, `-b`, `-v`) is refused, never ignored.
+//! was the limit. Servers are believed whatever certificate
+//! they show, as ab does. What ab has and this has not (proxies, HTML tables, `-b`, `-v`) is refused, never ignored.
 //! See <https://httpd.apache.org/docs/2.4/programs/ab.html>.
 
 mod flags;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use engine::EngineKind;
 use load::plan::{Expect, Length, Order, Request, Server};
 use load::tally::Failure;
+use load::tls::Maker;
 use load::{Outcome, Plan, Target, machine};
 use process::Interrupt;
 
@@ -128,6 +130,18 @@ fn aborted(flags: &Flags, outcome: &Outcome) -> Option<ExitCode> {
             "apr_pollset_poll: The timeout specified has expired (70007)",
             119,
         ),
+        (Failure::TlsHandshake, "SSL handshake failed (1).", 1),
+        (Failure::TlsClosed, "SSL handshake failed (5).", 1),
+        (
+            Failure::TlsTimeout,
+            "apr_pollset_poll: The timeout specified has expired (70007)",
+            119,
+        ),
+        (
+            Failure::TlsBroken,
+            "SSL read failed (1) - closing connection",
+            1,
+        ),
         (Failure::Local, "socket: no descriptor, port or memory", 24),
         (
             Failure::Connect,
@@ -150,6 +164,9 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
     Ok(Plan {
         servers: vec![Server {
             address: target.address.clone(),
+            tls: Maker::new(flags.tls.clone())
+                .tls(target)
+                .map_err(|error| error.to_string())?,
             requests: vec![Request {
                 bytes: flags.request(target)?.into(),
                 is_head: flags.method == "HEAD",

@@ -1,11 +1,13 @@
 //! ApacheBench's report, to the column.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use load::tally::Failure;
+use load::tls::Agreed;
 use load::{Outcome, Sample, Target};
 
 use super::flags::Flags;
@@ -55,9 +57,13 @@ fn totals(
     writeln!(text, "Server Hostname:        {}", target.host)?;
     writeln!(
         text,
-        "Server Port:            {}\n",
+        "Server Port:            {}",
         target.address.port().unwrap_or_default()
     )?;
+    if let Some(agreed) = outcome.agreed.first() {
+        tls(text, flags, target, agreed)?;
+    }
+    writeln!(text)?;
     writeln!(text, "Document Path:          {}", target.path)?;
     match flags.variable_length {
         true => writeln!(text, "Document Length:        Variable\n")?,
@@ -74,9 +80,13 @@ fn totals(
             Failure::Refused,
             Failure::ConnectTimeout,
             Failure::Connect,
+            Failure::TlsTimeout,
+            Failure::TlsClosed,
+            Failure::TlsHandshake,
+            Failure::TlsUntrusted,
             Failure::Local,
         ];
-        let receive = [Failure::Reset, Failure::Timeout];
+        let receive = [Failure::Reset, Failure::Timeout, Failure::TlsBroken];
         let length = [
             Failure::Differs,
             Failure::ClosedEarly,
@@ -144,6 +154,31 @@ fn totals(
         }
     }
     Ok(())
+}
+
+/// What ab says of TLS; bits are those of the certificate's key and of the cipher's.
+fn tls(text: &mut String, flags: &Flags, target: &Target, agreed: &Agreed) -> std::fmt::Result {
+    writeln!(
+        text,
+        "SSL/TLS Protocol:       {},{},{},{}",
+        agreed.version, agreed.cipher, agreed.key_bits, agreed.cipher_bits
+    )?;
+    let kind = if agreed.group.starts_with("P-") {
+        "ECDH "
+    } else {
+        ""
+    };
+    writeln!(
+        text,
+        "Server Temp Key:        {kind}{} {} bits",
+        agreed.group,
+        agreed.group_bits()
+    )?;
+    let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.is_empty();
+    match is_name && !flags.tls.without_name {
+        true => writeln!(text, "TLS Server Name:        {}", target.host),
+        false => Ok(()),
+    }
 }
 
 /// One line of the table: times in milliseconds.

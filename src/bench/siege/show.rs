@@ -1,16 +1,17 @@
 //! `siege -g` and `-p`: one exchange, shown.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use engine::net::Address;
 use load::Target;
+use load::tls::Tls;
 
 use super::flags::{Flags, Show};
 use super::report::Figures;
-use super::urls::{Line, request};
+use super::urls::{self, Line, request};
 
 /// How long connecting and each read may take, as in siege.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,7 +31,10 @@ pub(super) fn show(line: &Line, flags: &Flags) -> Result<Figures, String> {
     let silent = flags.quiet || flags.json;
     let mut figures = Figures::default();
     let begin = Instant::now();
-    match exchange(&target.address, &request) {
+    let tls = urls::maker()
+        .tls(&target)
+        .map_err(|error| error.to_string())?;
+    match exchange(&target.address, tls.as_ref(), &request) {
         Ok(response) => {
             figures.elapsed = begin.elapsed();
             (figures.total, figures.longest) = (figures.elapsed, figures.elapsed);
@@ -62,7 +66,7 @@ pub(super) fn show(line: &Line, flags: &Flags) -> Result<Figures, String> {
 }
 
 /// The whole response, up to [`BYTES_MAX`].
-fn exchange(address: &Address, request: &[u8]) -> std::io::Result<Vec<u8>> {
+fn exchange(address: &Address, tls: Option<&Tls>, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream: Box<dyn Connection> = match address {
         Address::Inet(address) => {
             let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
@@ -75,6 +79,9 @@ fn exchange(address: &Address, request: &[u8]) -> std::io::Result<Vec<u8>> {
             Box::new(stream)
         }
     };
+    if let Some(tls) = tls {
+        stream = Box::new(tls.over(stream).map_err(io::Error::other)?);
+    }
     stream.write_all(request)?;
     let mut response = Vec::new();
     // A server that keeps the connection open in spite of HTTP/1.0 and `close` has said everything when it falls silent.

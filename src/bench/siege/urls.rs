@@ -5,6 +5,7 @@
 
 use load::Target;
 use load::plan::{Request, Server};
+use load::tls::{Maker, Settings};
 
 use super::flags::{Flags, Show};
 
@@ -154,8 +155,17 @@ pub(super) fn request(line: &Line, target: &Target, flags: &Flags) -> Result<Vec
     Ok([head.into_bytes(), body.unwrap_or_default()].concat())
 }
 
+/// siege believes every server.
+pub(super) fn maker() -> Maker {
+    Maker::new(Settings {
+        insecure: true,
+        ..Settings::default()
+    })
+}
+
 /// The lines as servers, one for each: every request has a connection of its own.
 pub(super) fn servers(lines: &[Line], flags: &Flags) -> Result<Vec<Server>, String> {
+    let maker = maker();
     let mut servers = Vec::new();
     for line in lines {
         let target =
@@ -166,6 +176,7 @@ pub(super) fn servers(lines: &[Line], flags: &Flags) -> Result<Vec<Server>, Stri
                 is_head: false,
                 weight: 1,
             }],
+            tls: maker.tls(&target).map_err(|error| error.to_string())?,
             address: target.address,
         });
     }

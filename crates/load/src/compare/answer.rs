@@ -6,15 +6,19 @@ use std::fmt;
 use std::io;
 use std::time::Instant;
 
-use engine::net::{self, Stream};
+use bytes::BytesMut;
+use engine::net;
 use engine::{EngineKind, Runtime, Settings};
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{ResponseBody, ResponseHead, parse};
 use sha2::{Digest, Sha256};
 
+use crate::connection::Connection;
 use crate::plan::Plan;
 use crate::response::HEAD_BYTES_MAX;
+use crate::tally::Failure;
+use crate::tls::{Agreed, HandshakeError, Opened, Session, shake_hands};
 
 /// A response as it is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub struct Response {
     pub sha256: [u8; 32],
     /// Names of its header fields, in lower case and in order.
     pub fields: Vec<String>,
+    /// What was agreed upon in the TLS handshake, where there was one.
+    pub tls: Option<Agreed>,
 }
 
 /// Why there is none.
@@ -34,6 +40,10 @@ pub struct Response {
 pub enum AskError {
     /// There was no connection.
     Connect(io::Error),
+    /// No hands were shaken.
+    Handshake(HandshakeError),
+    /// TLS broke, in this way.
+    Tls(Failure),
     /// The connection broke, or the response was not complete in time.
     Receive(io::Error),
     /// The connection ended within the response.
@@ -48,6 +58,8 @@ impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AskError::Connect(error) => write!(f, "no connection: {error}"),
+            AskError::Handshake(error) => write!(f, "no connection: {error}"),
+            AskError::Tls(failure) => write!(f, "no complete response: {}", failure.words()),
             AskError::Receive(error) => write!(f, "no complete response: {error}"),
             AskError::Closed => f.write_str("the connection was closed within the response"),
             AskError::Garbage => f.write_str("what came is no response"),
@@ -98,11 +110,20 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     let stream = net::connect(&server.address, source, Some(deadline))
         .await
         .map_err(AskError::Connect)?;
-    stream.push(request.bytes.clone());
-    stream.start_send();
+    let session = match &server.tls {
+        None => None,
+        Some(tls) => {
+            let shaken = shake_hands(&tls.with_own_sessions(), &stream, deadline).await;
+            Some(shaken.map_err(AskError::Handshake)?)
+        }
+    };
+    let agreed = session.as_ref().map(Session::agreed);
+    let connection = Connection::new(stream, session);
+    connection.push(&mut BytesMut::new(), &request.bytes);
+    connection.start_send();
     let mut head = ResponseHead::default();
     let mut bytes = Vec::new();
-    let length = read_head(&stream, deadline, &mut head, &mut bytes).await?;
+    let length = read_head(&connection, deadline, &mut head, &mut bytes).await?;
     let fields = head
         .fields()
         .iter()
@@ -111,11 +132,16 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     let mut body = Body::new(head.body(request.is_head));
     let mut complete = body.feed(bytes.get(length..).unwrap_or_default())?;
     while !complete {
-        let buffer = stream.recv_idle(Some(deadline)).await;
-        let buffer = buffer.map_err(AskError::Receive)?;
-        complete = match buffer.is_empty() {
-            true => body.end()?,
-            false => body.feed(&buffer)?,
+        let mut fed = Ok(false);
+        let more = receive(&connection, deadline, |bytes| {
+            if let Ok(false) = fed {
+                fed = body.feed(bytes);
+            }
+        })
+        .await?;
+        complete = match fed? {
+            false if !more => body.end(connection.may_end())?,
+            complete => complete,
         };
     }
     Ok(Response {
@@ -123,12 +149,13 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
         length: body.length,
         sha256: body.digest.finalize().into(),
         fields,
+        tls: agreed,
     })
 }
 
 /// Reads until `bytes` begins with the final response's head, and answers with its length.
 async fn read_head(
-    stream: &Stream,
+    connection: &Connection,
     deadline: Instant,
     head: &mut ResponseHead,
     bytes: &mut Vec<u8>,
@@ -146,13 +173,27 @@ async fn read_head(
             None if bytes.len() > HEAD_BYTES_MAX => return Err(AskError::Garbage),
             None => {}
         }
-        let buffer = stream.recv_idle(Some(deadline)).await;
-        let buffer = buffer.map_err(AskError::Receive)?;
-        if buffer.is_empty() {
+        let before = bytes.len();
+        let take = |received: &[u8]| bytes.extend_from_slice(received);
+        if !receive(connection, deadline, take).await? && bytes.len() == before {
             return Err(AskError::Closed);
         }
-        bytes.extend_from_slice(&buffer);
     }
+}
+
+/// Gives what comes next to `take`. Whether more may follow.
+async fn receive(
+    connection: &Connection,
+    deadline: Instant,
+    take: impl FnMut(&[u8]),
+) -> Result<bool, AskError> {
+    let buffer = connection.stream().recv_idle(Some(deadline)).await;
+    let buffer = buffer.map_err(AskError::Receive)?;
+    if buffer.is_empty() {
+        return Ok(false);
+    }
+    let opened = connection.open(buffer, take).map_err(AskError::Tls)?;
+    Ok(opened == Opened::Open)
 }
 
 enum Framing {
@@ -212,11 +253,11 @@ impl Body {
         }
     }
 
-    /// The connection has ended.
-    fn end(&self) -> Result<bool, AskError> {
+    /// The connection has ended, in order or not.
+    fn end(&self, in_order: bool) -> Result<bool, AskError> {
         match self.framing {
-            Framing::UntilClose => Ok(true),
-            Framing::Length(_) | Framing::Chunked(_) => Err(AskError::Closed),
+            Framing::UntilClose if in_order => Ok(true),
+            _ => Err(AskError::Closed),
         }
     }
 
@@ -236,6 +277,7 @@ mod tests {
             length,
             sha256: [first; 32],
             fields: Vec::new(),
+            tls: None,
         }
     }
 
@@ -264,13 +306,14 @@ mod tests {
                 for part in bytes.chunks(piece) {
                     complete = body.feed(part).unwrap();
                 }
-                complete = complete || body.end().unwrap();
+                complete = complete || body.end(true).unwrap();
                 let digest: [u8; 32] = body.digest.finalize().into();
                 assert_eq!((complete, body.length), (true, 3), "{framing:?} by {piece}");
                 assert_eq!(digest[..4], abc);
             }
         }
-        assert!(Body::new(ResponseBody::Length(3)).end().is_err());
+        assert!(Body::new(ResponseBody::Length(3)).end(true).is_err());
+        assert!(Body::new(ResponseBody::UntilClose).end(false).is_err());
         assert!(Body::new(ResponseBody::None).feed(b"").unwrap());
     }
 }

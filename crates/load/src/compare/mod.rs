@@ -70,6 +70,8 @@ pub struct Turn {
     pub failed: u64,
     /// Requests of the open loop for which no connection was free until the end.
     pub not_started: u64,
+    /// TLS handshakes that began a session, and those that went on with one.
+    pub handshakes: (u64, u64),
     /// How long it was.
     pub elapsed: Duration,
     /// Processor time of the server, where it was asked for.
@@ -232,6 +234,10 @@ fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result
         succeeded: outcome.tally.succeeded,
         failed: outcome.tally.failed(),
         not_started: outcome.not_started,
+        handshakes: (
+            outcome.tally.full_handshakes,
+            outcome.tally.resumed_handshakes,
+        ),
         elapsed: outcome.elapsed,
         cpu: after
             .zip(before)
@@ -325,6 +331,7 @@ mod tests {
             succeeded,
             failed,
             not_started: 0,
+            handshakes: (0, 0),
             elapsed: Duration::from_secs(1),
             cpu: Some(Duration::from_millis(500)),
             times: Some([10, 20, 30, 40]),

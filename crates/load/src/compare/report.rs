@@ -6,6 +6,7 @@ use super::{Comparison, Contestant, Finding, Metric, PERCENTILES, Response, Roun
 use crate::plan::Length;
 use crate::report::{number, object, quoted, strings, time};
 use crate::statistics::{CONFIDENCE, Interval, ROUNDS_MIN, Verdict};
+use crate::tls::Tls;
 
 /// Orders of rounds in one line of text.
 const ORDERS_PER_LINE: usize = 24;
@@ -101,6 +102,14 @@ impl Report<'_> {
         }
         self.answers(text);
         for (name, turns) in self.turns() {
+            let full: u64 = turns.iter().map(|turn| turn.handshakes.0).sum();
+            let resumed: u64 = turns.iter().map(|turn| turn.handshakes.1).sum();
+            if full + resumed > 0 {
+                let _ = writeln!(
+                    text,
+                    "{name}: {full} TLS handshakes full, {resumed} resumed"
+                );
+            }
             let failed: u64 = turns.iter().map(|turn| turn.failed).sum();
             let not_started: u64 = turns.iter().map(|turn| turn.not_started).sum();
             if failed + not_started > 0 {
@@ -122,6 +131,14 @@ impl Report<'_> {
             );
         } else {
             let _ = writeln!(text, "ANSWERS DIFFER: {}", differences.join("; "));
+        }
+        for (name, answer) in [("A", a), ("B", b)] {
+            if let Some(agreed) = &answer.tls {
+                let _ = writeln!(text, "{name}: {agreed}");
+            }
+        }
+        if a.tls != b.tls {
+            text.push_str("THEY DO NOT SPEAK THE SAME TLS: that is a part of what is compared\n");
         }
         if a.fields != b.fields {
             let (a, b) = (a.fields.join(" "), b.fields.join(" "));
@@ -152,6 +169,13 @@ impl Report<'_> {
             ("threads", plan.threads.to_string()),
             ("pipeline", plan.pipeline.to_string()),
             ("new_connections", plan.new_connections.to_string()),
+            (
+                "resume",
+                plan.servers
+                    .iter()
+                    .any(|server| server.tls.as_ref().is_some_and(Tls::resumes))
+                    .to_string(),
+            ),
         ];
         fields.push(match plan.length {
             Length::Time(length) => ("turn_seconds", number(length.as_secs_f64())),
@@ -237,6 +261,13 @@ fn contestant(contestant: &Contestant, answer: &Response) -> String {
         ("length", answer.length.to_string()),
         ("sha256", quoted(&hexadecimal(&answer.sha256))),
         ("header_fields", strings(&answer.fields)),
+        (
+            "tls",
+            match &answer.tls {
+                Some(agreed) => quoted(&agreed.to_string()),
+                None => "null".to_owned(),
+            },
+        ),
     ])
 }
 
@@ -293,6 +324,8 @@ fn turn(turn: &Turn) -> String {
         ("succeeded", turn.succeeded.to_string()),
         ("failed", turn.failed.to_string()),
         ("not_started", turn.not_started.to_string()),
+        ("full_handshakes", turn.handshakes.0.to_string()),
+        ("resumed_handshakes", turn.handshakes.1.to_string()),
         ("seconds", format!("{:.6}", turn.elapsed.as_secs_f64())),
     ];
     let counts = counts.map(|(name, value)| (name.to_owned(), value));
@@ -328,6 +361,7 @@ mod tests {
             status: 200,
             length: 3,
             sha256: [0xab; 32],
+            tls: None,
             fields: vec!["server".to_owned()],
         };
         let other = Response {

@@ -1,0 +1,106 @@
+//! A connection to a server as bytes: the engine's stream, in the clear or through TLS.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use engine::Buffer;
+use engine::net::Stream;
+
+use crate::tally::Failure;
+use crate::tls::{Opened, Session};
+
+/// A connection; see the module.
+pub(crate) struct Connection {
+    stream: Stream,
+    session: Option<RefCell<Session>>,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream, session: Option<Session>) -> Connection {
+        Connection {
+            stream,
+            session: session.map(RefCell::new),
+        }
+    }
+
+    /// The stream underneath, to receive from.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Appends to what is to be sent. Where a session cannot go on, the next receive tells.
+    pub(crate) fn push(&self, scratch: &mut BytesMut, bytes: &Bytes) {
+        match &self.session {
+            None => self.stream.push(bytes.clone()),
+            Some(session) => {
+                if session
+                    .borrow_mut()
+                    .seal(&self.stream, scratch, bytes)
+                    .is_err()
+                {
+                    self.stream.shutdown_read();
+                }
+            }
+        }
+    }
+
+    /// Gives the kernel what was pushed.
+    pub(crate) fn start_send(&self) {
+        self.stream.start_send();
+    }
+
+    /// Gives what a received buffer holds to `take`, in pieces.
+    ///
+    /// # Errors
+    /// [`Failure::TlsBroken`].
+    pub(crate) fn open(
+        &self,
+        buffer: Buffer,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<Opened, Failure> {
+        let Some(session) = &self.session else {
+            take(&buffer);
+            return Ok(Opened::Open);
+        };
+        let opened = session.borrow_mut().open(&self.stream, buffer, take);
+        opened.map_err(|_| Failure::TlsBroken)
+    }
+
+    /// Whether the end of input, had it come now, would be one that the server has announced, where it can.
+    pub(crate) fn may_end(&self) -> bool {
+        let ended = |session: &RefCell<Session>| session.borrow().has_ended();
+        self.session.as_ref().is_none_or(ended)
+    }
+
+    /// Waits until something comes that nobody has asked for, or the connection ends: whether something came.
+    pub(crate) async fn surplus(&self) -> bool {
+        while let Ok(buffer) = self.stream.recv_idle(None).await
+            && !buffer.is_empty()
+        {
+            let mut came = false;
+            match self.open(buffer, |bytes| came |= !bytes.is_empty()) {
+                _ if came => return true,
+                Ok(Opened::Open) => self.start_send(),
+                Ok(Opened::Ended) | Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Ends it; through TLS the server is told that nothing more follows, unless it was first to say so.
+    pub(crate) fn close(self: Rc<Connection>) {
+        // It is someone else's too where a request is still to leave at the end of this turn: then it is given up.
+        let Some(Connection {
+            stream,
+            session: Some(session),
+        }) = Rc::into_inner(self)
+        else {
+            return;
+        };
+        if let Some(alert) = session.into_inner().closing() {
+            stream.push(alert);
+            stream.finish();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What connections to one server remember for those that follow: the group it chose, and where they are wanted, sessions.
+//!
+//! One for each thread and server, so that nobody waits for the lock, and the name needs no look.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls::pki_types::ServerName;
+
+/// Tickets that are kept at most; each is used once (RFC 8446, appendix C.4). The newest are used first.
+const TICKETS_MAX: usize = 4096;
+
+/// The memory of one thread for one server.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    /// Whether sessions are kept.
+    resume: bool,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    group: Option<NamedGroup>,
+    session: Option<Tls12ClientSessionValue>,
+    tickets: VecDeque<Tls13ClientSessionValue>,
+}
+
+impl Sessions {
+    pub(super) fn new(resume: bool) -> Sessions {
+        Sessions {
+            resume,
+            kept: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientSessionStore for Sessions {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.lock().group = Some(group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.lock().group
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        if self.resume {
+            self.lock().session = Some(value);
+        }
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.lock().session.clone()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.lock().session = None;
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        if !self.resume {
+            return;
+        }
+        let tickets = &mut self.lock().tickets;
+        if tickets.len() >= TICKETS_MAX {
+            tickets.pop_front();
+        }
+        tickets.push_back(value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.lock().tickets.pop_back()
+    }
+}
