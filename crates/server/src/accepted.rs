@@ -45,6 +45,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &WORKER_AIO_REQUESTS,
     &TCP_NOPUSH,
     &SEND_LOWAT,
+    &HTTP2,
 ];
 
 accepted! {
@@ -96,6 +97,9 @@ accepted! {
     SEND_LOWAT = "send_lowat", "size", HSL, size,
         "Linux has no low-water mark for sending",
         "Makes nginx send only when the kernel takes so many bytes.";
+    HTTP2 = "http2", "on | off", HS, flag,
+        "clients are answered by HTTP/1.1, the later versions are still to come",
+        "Lets clients speak HTTP/2.";
 }
 
 static DIRECTIO: Setting<()> = Setting::new("directio", &["size | off"], directio)

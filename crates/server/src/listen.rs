@@ -250,6 +250,17 @@ pub fn default_listen(privileged: bool) -> Listen {
 fn listens(setter: &Setter<'_>) -> Result<Vec<Listen>, Fault> {
     let mut all: Vec<Listen> = Vec::new();
     for line in setter.lines() {
+        if let Some(word) = line
+            .args
+            .iter()
+            .skip(1)
+            .find(|word| &*word.bytes == b"http2")
+        {
+            setter.warn(
+                word,
+                "\"http2\" has no effect yet: clients are answered by HTTP/1.1",
+            );
+        }
         for listen in listen(&line.args)? {
             let address = &listen.options.address;
             if all.iter().any(|other| other.options.address == *address) {
@@ -363,7 +374,9 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
             listen.protocols.ssl = true;
             return Ok(());
         }
-        ("http2", None) | ("quic", None) => {
+        // Its listener speaks HTTP/1; `listens` says so.
+        ("http2", None) => return Ok(()),
+        ("quic", None) => {
             let text = format!("the \"{name}\" parameter is not supported by this version yet");
             return Err(Fault::at(word, text));
         }
