@@ -5,6 +5,7 @@
 //! years. TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
 
 #[path = "tls/client.rs"]
+#[allow(dead_code, reason = "shared by tests that each need a part")]
 mod client;
 #[allow(dead_code, reason = "shared by tests that each need a part")]
 mod support;

@@ -30,6 +30,11 @@ impl Server {
     /// Starts a server with these lines in its `events` and its only `server` block; what follows a
     /// line `[http]` stands in the `http` block.
     pub(crate) fn start(events: &str, lines: &str) -> Server {
+        Server::start_workers(1, events, lines)
+    }
+
+    /// The same with so many worker threads.
+    pub(crate) fn start_workers(workers: u32, events: &str, lines: &str) -> Server {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix =
@@ -39,7 +44,7 @@ impl Server {
             fs::create_dir_all(prefix.join(folder)).unwrap();
         }
         let port = port::free_port();
-        let configuration = Box::new(configuration(&prefix, port, events));
+        let configuration = Box::new(configuration(&prefix, port, workers, events));
         fs::write(prefix.join("nginx.conf"), configuration(lines)).unwrap();
         let output = fs::File::create(prefix.join("output")).unwrap();
         let child = Command::new(binary())
@@ -155,7 +160,12 @@ fn binary() -> PathBuf {
         .map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from)
 }
 
-fn configuration(prefix: &Path, port: u16, events: &str) -> impl Fn(&str) -> String + use<> {
+fn configuration(
+    prefix: &Path,
+    port: u16,
+    workers: u32,
+    events: &str,
+) -> impl Fn(&str) -> String + use<> {
     let root = prefix.join("www").display().to_string();
     let user = Command::new("id")
         .arg("-u")
@@ -166,7 +176,7 @@ fn configuration(prefix: &Path, port: u16, events: &str) -> impl Fn(&str) -> Str
     move |lines| {
         let (lines, http) = lines.split_once("[http]\n").unwrap_or((lines, ""));
         format!(
-            "daemon off;\n{user}worker_processes 1;\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
+            "daemon off;\n{user}worker_processes {workers};\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
              events {{ worker_connections 1024; {events} }}\n\
              http {{\naccess_log off;\nclient_body_temp_path temp/body;\nproxy_temp_path temp/proxy;\n\
              keepalive_requests 1000000;\n{http}\n\

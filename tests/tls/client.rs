@@ -200,6 +200,11 @@ impl Connection {
         self.get_from("localhost", path)
     }
 
+    /// Sends a request, and does not wait for anything.
+    pub(crate) fn ask(&mut self, path: &str) {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
+    }
+
     pub(crate) fn get_from(&mut self, host: &str, path: &str) -> Result<Response, String> {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
         self.receive()

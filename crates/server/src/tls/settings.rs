@@ -488,6 +488,9 @@ fn remember_sessions(
     }
     if early_data {
         config.max_early_data_size = EARLY_DATA_MAX;
+        // Responses leave before the client has ended its part of the handshake, as in nginx; they
+        // would have to be kept in memory until then, and be lost with `Connection: close`.
+        config.send_half_rtt_data = true;
     } else if scope.get(&SESSION_TICKETS)? {
         config.ticketer = Arc::new(Tickets {
             keys,
