@@ -169,7 +169,8 @@ impl Site {
     /// The response to a request in the clear.
     fn redirected(&self) -> String {
         let mut connection = support::Connection::open(self.plain).unwrap();
-        connection.send_to("example.test", "/path?q").unwrap();
+        // The host in the request line goes before the one in the header.
+        connection.send("http://example.test/path?q", "").unwrap();
         connection.receive(Duration::ZERO).unwrap().head
     }
 }

@@ -210,13 +210,6 @@ impl Connection {
         })
     }
 
-    /// Sends a GET for this host.
-    pub(crate) fn send_to(&mut self, host: &str, path: &str) -> Result<(), String> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        let sent = self.stream.write_all(request.as_bytes());
-        sent.map_err(|error| format!("send: {error}"))
-    }
-
     /// Sends a GET with these further header lines.
     pub(crate) fn send(&mut self, path: &str, headers: &str) -> Result<(), String> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
