@@ -373,6 +373,33 @@ fn ab_reports_as_apachebench_does() {
     }
 }
 
+/// A table without what another run would have otherwise: of numbers only how many decimals they have.
+fn form(table: &str) -> Vec<String> {
+    let cell = |cell: &str| match cell.parse::<f64>() {
+        Ok(_) => {
+            let decimals = cell
+                .split_once('.')
+                .map_or(0, |(_, decimals)| decimals.len());
+            format!("a number with {decimals} decimals")
+        }
+        Err(_) => cell.replace(|c: char| c.is_ascii_digit(), "9"),
+    };
+    let line = |line: &str| {
+        // "Sun Nov 22 07:16:10 2026" is a cell, and its names are those of today.
+        let cells = line.split(['\t', ',']).map(cell);
+        cells
+            .collect::<Vec<_>>()
+            .join(if line.contains(',') { "," } else { "\t" })
+    };
+    table.lines().map(line).collect()
+}
+
+/// The whole time of each request in a table for gnuplot.
+fn whole_times(table: &str) -> Vec<u64> {
+    let whole = |line: &str| line.split('\t').nth(4).unwrap().parse().unwrap();
+    table.lines().skip(1).map(whole).collect()
+}
+
 #[test]
 fn ab_writes_files_and_fails_as_apachebench_does() {
     let folder = std::env::temp_dir().join(format!("tidegate-ab-{}", std::process::id()));
@@ -382,7 +409,7 @@ fn ab_writes_files_and_fails_as_apachebench_does() {
     let written = bench(&[
         "ab",
         "-n",
-        "30",
+        "60",
         "-g",
         table.to_str().unwrap(),
         "-e",
@@ -395,16 +422,43 @@ fn ab_writes_files_and_fails_as_apachebench_does() {
         table.lines().next(),
         Some("starttime\tseconds\tctime\tdtime\tttime\twait")
     );
-    assert!(
-        table.lines().count() == 31 && table.lines().all(|line| line.split('\t').count() == 6),
-        "{table}"
-    );
+    assert_eq!(table.lines().count(), 61);
     let percentages = std::fs::read_to_string(percentages).unwrap();
-    assert!(
-        percentages.starts_with("Percentage served,Time in ms\n0,"),
-        "{percentages}"
-    );
     assert_eq!(percentages.lines().count(), 102);
+    // Both files have ab's form and order.
+    let (theirs, of_theirs) = (folder.join("g-ab"), folder.join("e-ab"));
+    let written = Command::new("ab")
+        .args(["-q", "-n", "60", "-g"])
+        .arg(&theirs)
+        .arg("-e")
+        .arg(&of_theirs)
+        .arg(&url)
+        .output();
+    match written {
+        Ok(_) => {
+            let theirs = std::fs::read_to_string(&theirs).unwrap();
+            assert_eq!(form(&table), form(&theirs));
+            let of_theirs = std::fs::read_to_string(&of_theirs).unwrap();
+            assert_eq!(form(&percentages), form(&of_theirs));
+            for table in [&table, &theirs] {
+                assert!(whole_times(table).is_sorted(), "{table}");
+            }
+        }
+        Err(_) => eprintln!("skipped, there is no ab to compare with"),
+    }
+    // Where a file cannot be written the report is there all the same.
+    for (flag, what) in [("-g", "gnuplot"), ("-e", "CSV")] {
+        let nowhere = folder.join("none/file");
+        let output = bench(&["ab", "-n", "2", flag, nowhere.to_str().unwrap(), &url]);
+        let (text, errors) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(text.contains("(longest request)"), "{text}");
+        let expected = format!("Cannot open {what} output file: ");
+        assert!(errors.contains(&expected), "{errors}");
+    }
 
     // Called by that name it is that program.
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tidegate"), &ab).unwrap();

@@ -15,10 +15,9 @@ use super::flags::Flags;
 /// The percentages of the table.
 const PERCENTAGES: [usize; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
-/// Prints the report, and writes the files that were asked for.
+/// Prints the report, then writes the files that were asked for: where that fails, the report is there already.
 pub(super) fn write(flags: &Flags, target: &Target, outcome: &Outcome) -> Result<(), String> {
-    let mut samples = outcome.samples.clone();
-    samples.sort_by_key(|sample| sample.total);
+    let samples = sorted(&outcome.samples);
     let mut text = String::from("\n\n");
     // Writing to a string cannot fail.
     let _ = totals(&mut text, flags, target, outcome);
@@ -27,18 +26,36 @@ pub(super) fn write(flags: &Flags, target: &Target, outcome: &Outcome) -> Result
         if flags.percentiles && samples.len() > 1 {
             let _ = percentages(&mut text, &samples);
         }
-        for (path, file) in [
-            (&flags.csv, csv as fn(&[Sample]) -> String),
-            (&flags.gnuplot, gnuplot),
-        ] {
-            if let Some(path) = path {
-                std::fs::write(path, file(&samples))
-                    .map_err(|error| format!("Cannot open output file {path}: {error}"))?;
-            }
-        }
     }
     print!("{text}");
+    if samples.is_empty() {
+        return Ok(());
+    }
+    if let Some(path) = &flags.csv {
+        std::fs::write(path, csv(&samples))
+            .map_err(|error| format!("Cannot open CSV output file: {path}: {error}"))?;
+    }
+    if let Some(path) = &flags.gnuplot {
+        std::fs::write(path, gnuplot(&samples, &TimeZone::system()))
+            .map_err(|error| format!("Cannot open gnuplot output file: {path}: {error}"))?;
+    }
     Ok(())
+}
+
+/// From the quickest to the slowest. Those of the same microsecond are in the order that ab leaves them in, which sorts by
+/// connecting, processing, waiting and the whole, one after the other.
+fn sorted(samples: &[Sample]) -> Vec<Sample> {
+    let mut samples = samples.to_vec();
+    samples.sort_by_key(|sample| {
+        [
+            sample.total,
+            sample.wait,
+            processing(sample),
+            sample.connect,
+        ]
+        .map(|time| time.as_micros())
+    });
+    samples
 }
 
 fn totals(
@@ -304,7 +321,8 @@ fn percentages(text: &mut String, samples: &[Sample]) -> std::fmt::Result {
     Ok(())
 }
 
-/// The time that a percentage of requests took at most, for each percentage (`-e`).
+/// The time that a percentage of requests took at most, for each percentage (`-e`). Of fewer than 50 requests ab reads the 99th
+/// beyond the last one, whatever is there; here it is the last one.
 fn csv(samples: &[Sample]) -> String {
     let mut text = String::from("Percentage served,Time in ms\n");
     for percentage in 0..=100 {
@@ -320,9 +338,9 @@ fn csv(samples: &[Sample]) -> String {
     text
 }
 
-/// A line for each request, from the quickest to the slowest (`-g`).
-fn gnuplot(samples: &[Sample]) -> String {
-    let zone = TimeZone::system();
+/// A line for each request, from the quickest to the slowest (`-g`). The time is that of `apr_ctime`, whose day has a zero
+/// where ctime(3) has a space.
+fn gnuplot(samples: &[Sample], zone: &TimeZone) -> String {
     let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
     for sample in samples {
         let start = sample.wall.saturating_sub(sample.total);
@@ -330,7 +348,7 @@ fn gnuplot(samples: &[Sample]) -> String {
         let start = Timestamp::from_second(seconds).unwrap_or_default();
         let start = start
             .to_zoned(zone.clone())
-            .strftime("%a %b %e %H:%M:%S %Y");
+            .strftime("%a %b %d %H:%M:%S %Y");
         let times = [
             sample.connect,
             processing(sample),
@@ -354,4 +372,44 @@ fn processing(sample: &Sample) -> Duration {
 /// Milliseconds, rounded as ab rounds its microseconds.
 fn milliseconds(time: Duration) -> i64 {
     i64::try_from((time.as_micros() + 500) / 1000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One request by its times in microseconds, ended on 3 November 2026 at 08:11:10 UTC.
+    fn sample(connect: u64, wait: u64, total: u64) -> Sample {
+        Sample {
+            wall: Duration::from_secs(1_793_693_470),
+            connect: Duration::from_micros(connect),
+            wait: Duration::from_micros(wait),
+            total: Duration::from_micros(total),
+        }
+    }
+
+    #[test]
+    fn files_are_those_of_apachebench() {
+        let samples = sorted(&[
+            sample(0, 1_500_000, 2_000_499),
+            sample(499, 900, 1_500),
+            sample(0, 900, 1_499),
+            sample(500, 800, 1_500),
+        ]);
+        // As ab writes it with the clock set to that day.
+        let rows = "starttime\tseconds\tctime\tdtime\tttime\twait\n\
+            Tue Nov 03 08:11:09 2026\t1793693469\t0\t1\t1\t1\n\
+            Tue Nov 03 08:11:09 2026\t1793693469\t1\t1\t2\t1\n\
+            Tue Nov 03 08:11:09 2026\t1793693469\t0\t1\t2\t1\n\
+            Tue Nov 03 08:11:07 2026\t1793693467\t0\t2000\t2000\t1500\n";
+        assert_eq!(gnuplot(&samples, &TimeZone::UTC), rows);
+        let lines = csv(&samples);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(
+            lines[..3],
+            ["Percentage served,Time in ms", "0,1.499", "1,1.499"]
+        );
+        assert_eq!((lines[13], lines[14]), ("12,1.499", "13,1.500"));
+        assert_eq!((lines[101], lines.len()), ("100,2000.499", 102));
+    }
 }
