@@ -10,7 +10,6 @@
 //! No body is kept, and nothing is allocated for a head that comes in one piece. A head that repeats the last one byte for
 //! byte, as those of one page do until the clock changes `Date`, says the same and is not read again.
 
-use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{ResponseBody, ResponseHead, parse};
 use proto::header::Known;
@@ -189,7 +188,7 @@ impl Reader {
             }
             return Ok(None);
         };
-        if self.head.version() == Version::Http09 {
+        if !self.head.is_http1() {
             return Err(Failure::GarbageHead);
         }
         if let Some(server) = &mut self.server {
@@ -299,6 +298,26 @@ mod tests {
                 Some(Failure::ClosedEarly),
             ),
             ("hello", vec![], Some(Failure::GarbageHead)),
+            (
+                "HTTP/0.9 200 OK\r\nContent-Length: 0\r\n\r\n",
+                vec![],
+                Some(Failure::GarbageHead),
+            ),
+            (
+                "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+                vec![],
+                Some(Failure::GarbageHead),
+            ),
+            (
+                "HTTP/9.9 200 OK\r\nContent-Length: 0\r\n\r\n",
+                vec![],
+                Some(Failure::GarbageHead),
+            ),
+            (
+                "HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n",
+                vec![(200, 0)],
+                None,
+            ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
                 vec![],

@@ -5,6 +5,7 @@
 use std::fs;
 
 use jiff::Zoned;
+use load::plan::Length;
 use load::{First, Plan};
 
 /// Names and values, in the order in which a page shows them. `first` is the server's first answer.
@@ -19,12 +20,17 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
         true => "one for each request",
         false => "kept open",
     };
+    let step = match plan.length {
+        Length::Time(time) => Some(format!("{time:?}")),
+        Length::Requests(_) | Length::Each(_) => None,
+    };
     let known = [
         (
             "date",
             Some(Zoned::now().strftime("%Y-%m-%d %H:%M:%S %:z").to_string()),
         ),
         ("command", Some(format!("tidegate {}", command.join(" ")))),
+        ("each step", step),
         ("server", server.filter(|server| !server.is_empty())),
         (
             "client",

@@ -17,7 +17,7 @@ body{margin:2rem auto;max-width:60rem;padding:0 1rem;font:16px/1.5 system-ui,san
 h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 .soft{color:var(--soft);overflow-wrap:anywhere}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin:0 0 .25rem}
-figure>svg{width:100%;height:auto;display:block}
+figure{overflow-x:auto}figure>svg{width:100%;min-width:36rem;height:auto;display:block}
 svg text{font:13px system-ui,sans-serif;fill:var(--soft)}text.across{text-anchor:middle}text.up{text-anchor:end}
 svg path{fill:none}path.grid{stroke:var(--grid)}path.axis{stroke:var(--axis)}path.mark,.mark path{stroke:var(--mark);stroke-width:2;stroke-dasharray:6 4}
 .one{--line:var(--one)}.two{--line:var(--two)}.three{--line:var(--three)}.four{--line:var(--four)}

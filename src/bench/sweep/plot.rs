@@ -132,6 +132,8 @@ impl Plot<'_> {
         // Without any step there is nothing but axes.
         let first = if first.is_finite() { first } else { 0.0 };
         let highest = all().map(|point| point.1).fold(self.up_to, f64::max);
+        // Where nothing is above nothing, any axis will do.
+        let highest = if highest > 0.0 { highest } else { 1.0 };
         let lowest = all()
             .map(|point| point.1)
             .filter(|value| *value > 0.0)
@@ -335,7 +337,13 @@ mod tests {
 
     #[test]
     fn every_plot_is_a_plot() {
-        for points in [vec![], vec![(1.0, 0.0)], vec![(1.0, 5.0), (1000.0, 0.0)]] {
+        for (points, logarithmic) in [
+            (vec![], true),
+            (vec![(1.0, 0.0)], true),
+            (vec![(1.0, 0.0), (2.0, 0.0)], false),
+            (vec![(1.0, 5.0), (1000.0, 0.0)], true),
+            (vec![(1.0, 5.0), (1000.0, 0.0)], false),
+        ] {
             let plot = Plot {
                 title: "title",
                 across: "connections",
@@ -346,13 +354,15 @@ mod tests {
                     class: "one",
                     points,
                 }],
-                logarithmic: true,
+                logarithmic,
                 up_to: 0.0,
                 mark: Some(1.0),
             };
             let html = plot.html();
             assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
             assert!(html.contains(">connections</text>") && html.contains(">requests/s</text>"));
+            let ticks = html.matches("class=\"up\"").count();
+            assert!((2..=12).contains(&ticks), "{html}");
         }
     }
 }

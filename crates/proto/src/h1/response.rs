@@ -202,6 +202,12 @@ impl ResponseHead {
         Version::from_numbers(self.line.major, self.line.minor)
     }
 
+    /// Whether a status line of HTTP/1 came. A proxy takes others for what they look like, as nginx does; who checks a server
+    /// does not (RFC 9112, section 2.3).
+    pub fn is_http1(&self) -> bool {
+        self.line.major == 1
+    }
+
     /// The headers in the order they came.
     pub fn fields(&self) -> &[Field] {
         &self.fields
