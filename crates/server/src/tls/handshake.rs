@@ -140,6 +140,9 @@ async fn begin(
     if settings.rejects {
         return reject(connection);
     }
+    for stapling in &settings.stapled {
+        stapling.refresh(&local);
+    }
     let name = name.filter(|_| named.is_some());
     let variables = &local.generation.variables;
     let is_shown = |name: &str| variables.find(name).is_some();

@@ -28,7 +28,7 @@ const SHORT: [(&str, &str); 16] = [
 ];
 
 /// `CN=anna,O=Example,C=NL`: the last part first, with what has a meaning escaped (RFC 2253).
-pub(super) fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {
+pub fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {
     let parts: Vec<_> = name.iter_rdn().collect();
     for (at, part) in parts.iter().rev().enumerate() {
         if at > 0 {
@@ -49,7 +49,7 @@ pub(super) fn append_rfc2253(name: &Name, out: &mut Vec<u8>) {
 }
 
 /// `/C=NL/O=Example/CN=anna`.
-pub(super) fn append_legacy(name: &Name, out: &mut Vec<u8>) {
+pub fn append_legacy(name: &Name, out: &mut Vec<u8>) {
     for attribute in name.iter() {
         out.push(b'/');
         append_type(attribute, out);

@@ -6,6 +6,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::tls::certificates::{Resolver, Slot};
 use crate::tls::dynamic::Dynamic;
+use crate::tls::stapling::Stapling;
 use crate::tls::verify::ClientVerification;
 
 /// TLS as one virtual server wants it. Only servers with a certificate, or with
@@ -17,6 +18,8 @@ pub struct ServerTls {
     pub clients: Option<Arc<ClientVerification>>,
     /// Certificates that are named with variables; `None` where none is.
     pub dynamic: Option<Dynamic>,
+    /// Certificates about which answers are fetched (`ssl_stapling`); none most of the time.
+    pub stapled: Box<[Arc<Stapling>]>,
     /// `ssl_reject_handshake`.
     pub rejects: bool,
     /// Whether there is any certificate.

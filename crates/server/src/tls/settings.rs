@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiler, Feature};
 use crate::http::modules::acme;
+use crate::resolver::Resolving;
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError, Resolver, Slot};
 use crate::tls::dynamic::{Cache, CacheSettings, Dynamic};
@@ -27,6 +28,8 @@ use crate::tls::resumption::{
     self, BUILTIN_SESSIONS, Context, ServerSessions, SessionCache, TicketKey, Tickets,
 };
 use crate::tls::server::ServerTls;
+use crate::tls::stapling::fetch::{BadUrl, Responder};
+use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{pem, provider, suites};
 use crate::zone::Refused;
@@ -216,7 +219,11 @@ static STAPLING: Setting<bool> = Setting::new("ssl_stapling", &["on | off"], par
     .contexts(HTTP_AND_SERVER)
     .arity(Arity::flag())
     .default("off")
-    .manual("Sends the response of `ssl_stapling_file` with the certificate.");
+    .manual(
+        "Sends with a certificate what its issuer says of it: the response of `ssl_stapling_file`, or one that is fetched \
+         from the responder whom the certificate names (OCSP by http). The issuer's certificate must stand in the chain or \
+         in `ssl_trusted_certificate`. The first handshake begins the inquiry and does not wait for it.",
+    );
 
 static STAPLING_FILE: Setting<Word> = Setting::new("ssl_stapling_file", &["file"], word)
     .contexts(HTTP_AND_SERVER)
@@ -224,20 +231,23 @@ static STAPLING_FILE: Setting<Word> = Setting::new("ssl_stapling_file", &["file"
         "A response about the server's certificate (OCSP), in DER, as `openssl ocsp` fetches it.",
     );
 
-static STAPLING_RESPONDER: Setting<()> =
-    Setting::new("ssl_stapling_responder", &["url"], parse::nothing)
+static STAPLING_RESPONDER: Setting<Word> =
+    Setting::new("ssl_stapling_responder", &["url"], word)
         .contexts(HTTP_AND_SERVER)
-        .no_effect("responses are not fetched: `ssl_stapling_file` has them")
-        .manual("Names who answers questions about certificates.");
+        .manual(
+            "Whom `ssl_stapling` asks in place of the responder that the certificate names: `http://host[:port]/path`. \
+             The host is looked up by `resolver` where there is one, else by the system when the configuration is loaded.",
+        );
 
-static STAPLING_VERIFY: Setting<()> =
-    Setting::new("ssl_stapling_verify", &["on | off"], |setter| {
-        parse::flag(setter).map(drop)
-    })
-    .contexts(HTTP_AND_SERVER)
-    .arity(Arity::flag())
-    .no_effect("clients check what they are sent")
-    .manual("Makes nginx check responses about its certificates.");
+static STAPLING_VERIFY: Setting<bool> =
+    Setting::new("ssl_stapling_verify", &["on | off"], parse::flag)
+        .contexts(HTTP_AND_SERVER)
+        .arity(Arity::flag())
+        .default("off")
+        .manual(
+            "Whether who signed a response that was fetched must be let to: the issuer, or whom it has made a responder, up to \
+             a certificate of `ssl_trusted_certificate`.",
+        );
 
 static DHPARAM: Setting<()> = Setting::new("ssl_dhparam", &["file"], parse::nothing)
     .contexts(HTTP_AND_SERVER)
@@ -326,6 +336,8 @@ impl Feature for TlsSettings {
         }
         let passwords = scope.written(&PASSWORD_FILE)?;
         let stapled = stapled(compiler, scope)?;
+        let fetches = stapled.is_none() && scope.get(&STAPLING)?;
+        let mut fetched = Vec::new();
         let clients = clients(compiler, scope)?.map(Arc::new);
         let mut context = Sha256::new();
         let dynamic = dynamic(compiler, scope, &certificates, &keys)?;
@@ -346,7 +358,17 @@ impl Feature for TlsSettings {
                 with_response.ocsp.clone_from(&stapled);
                 certified = Arc::new(with_response);
             }
-            slots.push(Arc::new(Slot::new(Some(certified))));
+            let slot = Arc::new(Slot::new(Some(Arc::clone(&certified))));
+            if fetches {
+                fetched.extend(fetched_staple(
+                    compiler,
+                    scope,
+                    certificate,
+                    certified,
+                    &slot,
+                )?);
+            }
+            slots.push(slot);
         }
         let has_certificate = !certificates.is_empty();
         if let Some(clients) = &clients {
@@ -359,6 +381,7 @@ impl Feature for TlsSettings {
                 config: Arc::new(config),
                 clients,
                 dynamic,
+                stapled: fetched.into(),
                 rejects,
                 has_certificate,
             })),
@@ -566,16 +589,13 @@ fn revocation_lists(
     pem::revocation_lists(&content).map_err(|error| failed(&error))
 }
 
-/// The response about the certificate that is sent with it.
+/// The response of `ssl_stapling_file`, which is sent with every certificate of the server.
 fn stapled(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Vec<u8>>, Fault> {
-    if !scope.get(&STAPLING)? {
-        return Ok(None);
-    }
-    let Some(word) = scope.written(&STAPLING_FILE)? else {
-        compiler.diagnose(conf::Diagnostic::warn(
-            "\"ssl_stapling\" ignored, no \"ssl_stapling_file\": responses are not fetched",
-            None,
-        ));
+    let file = match scope.get(&STAPLING)? {
+        true => scope.written(&STAPLING_FILE)?,
+        false => None,
+    };
+    let Some(word) = file else {
         return Ok(None);
     };
     let path = compiler.conf_prefix.join(word.path());
@@ -587,6 +607,61 @@ fn stapled(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Vec<u8
             path.display()
         ))
     })
+}
+
+/// How responses about a certificate are fetched; `None`, and nginx's warning, where nobody can be asked.
+fn fetched_staple(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    certificate: &Word,
+    certified: Arc<CertifiedKey>,
+    slot: &Arc<Slot>,
+) -> Result<Option<Arc<Stapling>>, Fault> {
+    let name = shown_file(compiler, certificate);
+    let ignored = |why: &str| {
+        let text = format!("\"ssl_stapling\" ignored, {why} certificate \"{name}\"");
+        compiler.diagnose(conf::Diagnostic::warn(text, None));
+        Ok(None)
+    };
+    let trusted = match scope.written(&TRUSTED_CERTIFICATE)? {
+        Some(word) => authorities(compiler, &word)?,
+        None => Vec::new(),
+    };
+    let verifies = scope.get(&STAPLING_VERIFY)?;
+    let subject = message::subject(&certified.cert, &trusted, verifies);
+    let asked = subject.and_then(|subject| Some((subject.request()?, subject)));
+    let Some((request, subject)) = asked else {
+        return ignored("issuer certificate not found for");
+    };
+    let named = certified.cert.first().and_then(message::responder);
+    let url = match scope.written(&STAPLING_RESPONDER)? {
+        Some(word) => Some(word.text().into_owned()),
+        None => named,
+    };
+    let Some(url) = url else {
+        return ignored("no OCSP responder URL in the");
+    };
+    let resolving = compiler.feature::<Resolving>(scope)?;
+    let responder = match Responder::new(&url, resolving.is_possible()) {
+        Ok(responder) => responder,
+        Err(error) => {
+            let why = match error {
+                BadUrl::Prefix => "invalid URL prefix",
+                BadUrl::Host(why) => why,
+            };
+            return ignored(&format!("{why} in OCSP responder \"{url}\" in the"));
+        }
+    };
+    Ok(Some(Arc::new(Stapling {
+        subject,
+        request,
+        responder,
+        resolving,
+        name: name.clone(),
+        slot: Arc::clone(slot),
+        certified,
+        times: Times::default(),
+    })))
 }
 
 /// Most bytes of a record with its header, within what records may have.
@@ -642,11 +717,7 @@ pub(crate) fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<V
 
 /// nginx's texts, with our reason in the place of OpenSSL's.
 fn unusable(compiler: &Compiler<'_>, certificate: &Word, key: &Word, error: &LoadError) -> Fault {
-    let shown = |word: &Word| match word.bytes.starts_with(b"data:") {
-        true => "data:...".to_owned(),
-        false => compiler.conf_prefix.join(word.path()).display().to_string(),
-    };
-    let (certificate, key) = (shown(certificate), shown(key));
+    let (certificate, key) = (shown_file(compiler, certificate), shown_file(compiler, key));
     Fault::new(match error {
         LoadError::Certificate(_) => format!(
             "cannot load certificate \"{certificate}\": PEM_read_bio_X509_AUX() failed (SSL: {error})"
@@ -658,6 +729,14 @@ fn unusable(compiler: &Compiler<'_>, certificate: &Word, key: &Word, error: &Loa
             format!("SSL_CTX_use_PrivateKey(\"{key}\") failed (SSL: {error})")
         }
     })
+}
+
+/// The file of a certificate or key as lines of the log show it.
+fn shown_file(compiler: &Compiler<'_>, word: &Word) -> String {
+    match word.bytes.starts_with(b"data:") {
+        true => "data:...".to_owned(),
+        false => compiler.conf_prefix.join(word.path()).display().to_string(),
+    }
 }
 
 /// Passwords, one a line.

@@ -182,6 +182,7 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
         config: Arc::new(config),
         clients: None,
         dynamic: None,
+        stapled: Box::default(),
         rejects: false,
         has_certificate: true,
     })

@@ -1,0 +1,281 @@
+//! The way of a question to its responder and of the answer back: one request of HTTP/1.0, as nginx sends it.
+//!
+//! RFC 6960 appendix A.1: GET, with the question in the path, so that caches on the way can answer. Not here: https,
+//! redirects, proxies.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::net::Address;
+use proto::base64;
+use proto::h1::response::{self, ResponseBody, ResponseHead};
+
+use crate::generation::Local;
+use crate::http::modules::upstream::address;
+use crate::log::Errno;
+use crate::resolver::{Resolving, Unresolved};
+
+/// How long it all may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest response with its head, in bytes. One is about 2,000.
+const RESPONSE_MAX: usize = 64 * 1024;
+
+/// Where questions go.
+pub struct Responder {
+    /// The host as it stands in the URL, with its port.
+    host: String,
+    /// Without a slash at its end.
+    path: String,
+    /// What the system has resolved, where no `resolver` does.
+    addresses: Vec<Address>,
+}
+
+/// Why a URL is of no use.
+#[derive(Debug, PartialEq, Eq)]
+pub enum BadUrl {
+    /// It is not http.
+    Prefix,
+    /// nginx's text.
+    Host(&'static str),
+}
+
+impl Responder {
+    /// The responder of a URL. Its host is looked up by the system unless `resolves_later`.
+    ///
+    /// # Errors
+    /// Where it does not begin with `http://`, or names no host.
+    pub fn new(url: &str, resolves_later: bool) -> Result<Responder, BadUrl> {
+        let prefix = url.get(..7).unwrap_or_default();
+        if !prefix.eq_ignore_ascii_case("http://") {
+            return Err(BadUrl::Prefix);
+        }
+        let rest = url.get(7..).unwrap_or_default();
+        let (host, path) = match rest.find('/') {
+            Some(at) => rest.split_at_checked(at).unwrap_or((rest, "")),
+            None => (rest, ""),
+        };
+        let written = address::parse(host.as_bytes()).map_err(BadUrl::Host)?;
+        let literal = written.literal(80).map(|address| vec![address]);
+        let addresses = match literal {
+            Some(literal) => literal,
+            None if resolves_later => Vec::new(),
+            None => written.resolve(80).ok_or(BadUrl::Host("host not found"))?,
+        };
+        Ok(Responder {
+            host: host.to_owned(),
+            path: path.trim_end_matches('/').to_owned(),
+            addresses,
+        })
+    }
+
+    /// Its host, for the log.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The answer to a question, as it came.
+    pub async fn ask(
+        &self,
+        request: &[u8],
+        resolving: &Resolving,
+        local: &Local,
+    ) -> Result<Vec<u8>, Failed> {
+        let deadline = engine::now() + TIMEOUT;
+        let mut failed = None;
+        for address in self.addresses(resolving, local).await? {
+            let stream = match engine::net::connect(&address, None, Some(deadline)).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    failed = Some(Failed::Call("connect()", error));
+                    continue;
+                }
+            };
+            stream.push(Bytes::from(self.message(request)));
+            stream.start_send();
+            let mut answer = Answer::default();
+            loop {
+                let received = stream.recv(Some(deadline)).await;
+                let received = received.map_err(|error| match error.kind() {
+                    io::ErrorKind::TimedOut => Failed::TimedOut,
+                    _ => Failed::Call("recv()", error),
+                })?;
+                if let Some(body) = answer.take(&received)? {
+                    return Ok(body);
+                }
+            }
+        }
+        Err(failed.unwrap_or(Failed::NoAddress))
+    }
+
+    async fn addresses(
+        &self,
+        resolving: &Resolving,
+        local: &Local,
+    ) -> Result<Vec<Address>, Failed> {
+        if !self.addresses.is_empty() {
+            return Ok(self.addresses.clone());
+        }
+        let written = address::parse(self.host.as_bytes()).map_err(|_| Failed::NoAddress)?;
+        let port = written.port.unwrap_or(80);
+        let found = resolving.resolve(&local.resolvers, written.name).await;
+        let found = found.map_err(Failed::Unresolved)?;
+        Ok(found
+            .into_iter()
+            .map(|ip| Address::Inet((ip, port).into()))
+            .collect())
+    }
+
+    fn message(&self, request: &[u8]) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        base64::encode(request, &mut encoded);
+        let mut message = format!("GET {}/", self.path).into_bytes();
+        for byte in encoded {
+            match byte {
+                b'+' => message.extend_from_slice(b"%2B"),
+                b'/' => message.extend_from_slice(b"%2F"),
+                b'=' => message.extend_from_slice(b"%3D"),
+                _ => message.push(byte),
+            }
+        }
+        message.extend_from_slice(b" HTTP/1.0\r\nHost: ");
+        message.extend_from_slice(self.host.as_bytes());
+        message.extend_from_slice(b"\r\n\r\n");
+        message
+    }
+}
+
+/// A response as far as it has come.
+#[derive(Default)]
+struct Answer {
+    bytes: Vec<u8>,
+    head: ResponseHead,
+    /// Where its body begins.
+    body: Option<usize>,
+}
+
+impl Answer {
+    /// Takes in what has come, nothing at the end of the connection; the body when it is whole.
+    fn take(&mut self, received: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        self.bytes.extend_from_slice(received);
+        if self.bytes.len() > RESPONSE_MAX {
+            return Err(Failed::Invalid);
+        }
+        if self.body.is_none() {
+            let parsed = response::parse(&self.bytes, &mut self.head);
+            self.body = parsed.map_err(|_| Failed::Invalid)?;
+        }
+        let Some(begin) = self.body else {
+            return match received.is_empty() {
+                true => Err(Failed::Closed),
+                false => Ok(None),
+            };
+        };
+        if self.head.status() != 200 {
+            return Err(Failed::Status(self.head.status()));
+        }
+        let body = self.bytes.get(begin..).unwrap_or_default();
+        match self.head.body(false) {
+            ResponseBody::Length(length) if body.len() as u64 >= length => {
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                Ok(body.get(..length).map(<[u8]>::to_vec))
+            }
+            ResponseBody::UntilClose if received.is_empty() => Ok(Some(body.to_vec())),
+            // Nobody sends chunks to HTTP/1.0.
+            ResponseBody::None | ResponseBody::Chunked => Err(Failed::Invalid),
+            _ if received.is_empty() => Err(Failed::Closed),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failed {
+    /// The host's name.
+    Unresolved(Unresolved),
+    /// The host has no address.
+    NoAddress,
+    /// What failed of the connection.
+    Call(&'static str, io::Error),
+    /// The responder was silent for too long.
+    TimedOut,
+    /// It closed the connection too early.
+    Closed,
+    /// It answered with this status.
+    Status(u16),
+    /// It answered with something else than HTTP, or too much.
+    Invalid,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Unresolved(cause) => write!(out, "host could not be resolved ({cause})"),
+            Failed::NoAddress => out.write_str("no resolver defined to resolve the host"),
+            Failed::Call(call, error) => write!(out, "{call} failed {}", Errno(error)),
+            Failed::TimedOut => out.write_str("OCSP responder timed out"),
+            Failed::Closed => out.write_str("OCSP responder prematurely closed connection"),
+            Failed::Status(status) => write!(out, "OCSP responder sent status {status}"),
+            Failed::Invalid => out.write_str("OCSP responder sent invalid response"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let responder = Responder::new("http://127.0.0.1:8080/ocsp/", false).unwrap();
+        assert_eq!(responder.host(), "127.0.0.1:8080");
+        let message = String::from_utf8(responder.message(&[0xff; 4])).unwrap();
+        assert_eq!(
+            message,
+            "GET /ocsp/%2F%2F%2F%2F%2Fw%3D%3D HTTP/1.0\r\nHost: 127.0.0.1:8080\r\n\r\n"
+        );
+        let bad = |url| Responder::new(url, true).err();
+        assert_eq!(bad("https://example.org/"), Some(BadUrl::Prefix));
+        assert_eq!(bad("http:///path"), Some(BadUrl::Host("no host")));
+        assert_eq!(bad("http://host:99999"), Some(BadUrl::Host("invalid port")));
+        assert_eq!(bad("http://host"), None);
+    }
+
+    #[test]
+    fn answers_in_pieces() {
+        let whole = b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nabcd";
+        let mut answer = Answer::default();
+        for byte in &whole[..whole.len() - 1] {
+            assert!(answer.take(&[*byte]).unwrap().is_none());
+        }
+        assert_eq!(answer.take(b"d").unwrap().unwrap(), b"abcd");
+
+        let mut answer = Answer::default();
+        assert!(
+            answer
+                .take(b"HTTP/1.0 200 OK\r\n\r\nabc")
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(answer.take(b"").unwrap().unwrap(), b"abc");
+
+        let refused = |bytes: &[u8]| {
+            let mut answer = Answer::default();
+            let taken = answer.take(bytes).and_then(|_| answer.take(b""));
+            taken.unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(b"HTTP/1.0 404 Not Found\r\n\r\n"),
+            "OCSP responder sent status 404"
+        );
+        let early = "OCSP responder prematurely closed connection";
+        assert_eq!(
+            refused(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
+            early
+        );
+        assert_eq!(refused(b"HTTP/1.0 2"), early);
+    }
+}

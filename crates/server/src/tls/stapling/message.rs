@@ -1,0 +1,441 @@
+//! Questions about certificates and the answers to them: OCSP, RFC 6960.
+//!
+//! A question names a certificate by its number and by digests of its issuer's name and key. An answer
+//! counts where somebody has signed it who may speak for the issuer, where it is about that certificate,
+//! and where now lies within its time. Not here: how the two travel (`fetch.rs`), and nonces, which
+//! would keep responders from answering in advance.
+
+use std::fmt;
+
+use der::asn1::{Any, BitString, GeneralizedTime, ObjectIdentifier, OctetString};
+use der::{Choice, Decode, Encode, Enumerated, Sequence, Tagged};
+use rustls::pki_types::{AlgorithmIdentifier, CertificateDer};
+use sha1::{Digest, Sha1};
+use x509_cert::Certificate;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, ExtendedKeyUsage};
+use x509_cert::name::Name;
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::spki::AlgorithmIdentifierOwned;
+
+use crate::tls::provider;
+
+/// id-sha1; digests here only name an issuer.
+const SHA1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
+/// id-ad-ocsp (RFC 5280 section 4.2.2.1).
+const OCSP: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1");
+/// id-pkix-ocsp-basic (RFC 6960 section 4.2.1).
+const BASIC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1.1");
+/// id-kp-OCSPSigning (RFC 6960 section 4.2.2.2).
+const OCSP_SIGNING: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.9");
+
+/// How far clocks may be apart, in seconds, as nginx allows.
+const SKEW: u64 = 300;
+
+/// Most steps from an issuer to a certificate that is trusted.
+const PATH_MAX: usize = 8;
+
+#[derive(Clone, PartialEq, Eq, Sequence)]
+struct CertId {
+    hash_algorithm: AlgorithmIdentifierOwned,
+    issuer_name_hash: OctetString,
+    issuer_key_hash: OctetString,
+    serial_number: SerialNumber,
+}
+
+#[derive(Sequence)]
+struct SingleRequest {
+    certificate: CertId,
+}
+
+#[derive(Sequence)]
+struct TbsRequest {
+    requests: Vec<SingleRequest>,
+}
+
+#[derive(Sequence)]
+struct OcspRequest {
+    tbs: TbsRequest,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumerated)]
+#[repr(u32)]
+enum ResponseStatus {
+    Successful = 0,
+    MalformedRequest = 1,
+    InternalError = 2,
+    TryLater = 3,
+    SignatureRequired = 5,
+    Unauthorized = 6,
+}
+
+#[derive(Sequence)]
+struct ResponseBytes {
+    kind: ObjectIdentifier,
+    response: OctetString,
+}
+
+#[derive(Sequence)]
+struct OcspResponse {
+    status: ResponseStatus,
+    #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
+    bytes: Option<ResponseBytes>,
+}
+
+#[derive(Sequence)]
+struct BasicResponse {
+    /// As it was signed; [`ResponseData`].
+    data: Any,
+    algorithm: AlgorithmIdentifierOwned,
+    signature: BitString,
+    #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
+    certificates: Option<Vec<Certificate>>,
+}
+
+#[derive(Choice)]
+enum ResponderId {
+    #[asn1(context_specific = "1", tag_mode = "EXPLICIT", constructed = "true")]
+    Name(Name),
+    #[asn1(context_specific = "2", tag_mode = "EXPLICIT", constructed = "true")]
+    Key(OctetString),
+}
+
+#[derive(Sequence)]
+struct ResponseData {
+    #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
+    version: Option<u8>,
+    responder: ResponderId,
+    produced: GeneralizedTime,
+    responses: Vec<SingleResponse>,
+    #[asn1(context_specific = "1", tag_mode = "EXPLICIT", optional = "true")]
+    extensions: Option<Any>,
+}
+
+#[derive(Sequence)]
+struct SingleResponse {
+    certificate: CertId,
+    /// A choice by its tag: good, revoked with a time, unknown.
+    status: Any,
+    this_update: GeneralizedTime,
+    #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
+    next_update: Option<GeneralizedTime>,
+    #[asn1(context_specific = "1", tag_mode = "EXPLICIT", optional = "true")]
+    extensions: Option<Any>,
+}
+
+/// Why an answer does not count, in nginx's words where it has them.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// It is no OCSP.
+    Malformed,
+    /// The responder does not answer: its number and text for that.
+    NotSuccessful(u32, &'static str),
+    /// It is not about the certificate.
+    OtherCertificate,
+    /// Nobody has signed it who may, or the signature is wrong.
+    BadSignature,
+    /// The signer is nobody that `ssl_trusted_certificate` leads to.
+    Untrusted,
+    /// Its time is over, or has not begun.
+    OutOfTime,
+    /// It says that the certificate does not hold.
+    Status(&'static str),
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rejected::Malformed => out.write_str("d2i_OCSP_RESPONSE() failed"),
+            Rejected::NotSuccessful(number, text) => {
+                write!(out, "OCSP response not successful ({number}: {text})")
+            }
+            Rejected::OtherCertificate => {
+                out.write_str("certificate status not found in the OCSP response")
+            }
+            Rejected::BadSignature => {
+                out.write_str("OCSP_basic_verify() failed (SSL: signature failure)")
+            }
+            Rejected::Untrusted => {
+                out.write_str("OCSP_basic_verify() failed (SSL: certificate verify error)")
+            }
+            Rejected::OutOfTime => {
+                out.write_str("OCSP_check_validity() failed (SSL: status expired)")
+            }
+            Rejected::Status(status) => {
+                write!(out, "certificate status \"{status}\" in the OCSP response")
+            }
+        }
+    }
+}
+
+/// A certificate that answers are fetched about.
+pub struct Subject {
+    id: CertId,
+    issuer: Certificate,
+    /// The server's own chain, in which the issuer may stand.
+    chain: Vec<Certificate>,
+    /// `ssl_trusted_certificate`.
+    trusted: Vec<Certificate>,
+    /// `ssl_stapling_verify`.
+    verifies: bool,
+}
+
+/// The chain's first certificate as it is asked about; `None` where its issuer is found neither in the chain nor
+/// among the trusted, or what is no X.509 stands there.
+pub fn subject(
+    chain: &[CertificateDer<'_>],
+    trusted: &[CertificateDer<'_>],
+    verifies: bool,
+) -> Option<Subject> {
+    let (first, rest) = chain.split_first()?;
+    let first = Certificate::from_der(first).ok()?;
+    let parse = |all: &[CertificateDer<'_>]| -> Vec<Certificate> {
+        all.iter()
+            .filter_map(|one| Certificate::from_der(one).ok())
+            .collect()
+    };
+    let (chain, trusted) = (parse(rest), parse(trusted));
+    let issuer = chain
+        .iter()
+        .chain(&trusted)
+        .find(|one| has_signed(one, &first))?
+        .clone();
+    let algorithm = AlgorithmIdentifierOwned {
+        oid: SHA1,
+        parameters: Some(Any::null()),
+    };
+    let name = issuer.tbs_certificate().subject().to_der().ok()?;
+    let id = CertId {
+        hash_algorithm: algorithm,
+        issuer_name_hash: digest(&name)?,
+        issuer_key_hash: digest(key_of(&issuer))?,
+        serial_number: first.tbs_certificate().serial_number().clone(),
+    };
+    Some(Subject {
+        id,
+        issuer,
+        chain,
+        trusted,
+        verifies,
+    })
+}
+
+/// Where the certificate itself says that it is answered about.
+pub fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let access = certificate
+        .tbs_certificate()
+        .get_extension::<AuthorityInfoAccessSyntax>();
+    let (_, AuthorityInfoAccessSyntax(all)) = access.ok()??;
+    all.into_iter().find_map(|one| match one.access_location {
+        GeneralName::UniformResourceIdentifier(url) if one.access_method == OCSP => {
+            Some(url.to_string())
+        }
+        _ => None,
+    })
+}
+
+impl Subject {
+    /// The question, in DER.
+    pub fn request(&self) -> Option<Vec<u8>> {
+        let certificate = self.id.clone();
+        let requests = vec![SingleRequest { certificate }];
+        let tbs = TbsRequest { requests };
+        OcspRequest { tbs }.to_der().ok()
+    }
+
+    /// Until when an answer counts, in seconds since 1970; without an end where it has none.
+    ///
+    /// # Errors
+    /// Why it does not count.
+    pub fn check(&self, answer: &[u8], now: u64) -> Result<Option<u64>, Rejected> {
+        let response = OcspResponse::from_der(answer).map_err(|_| Rejected::Malformed)?;
+        if response.status != ResponseStatus::Successful {
+            let (number, text) = (response.status as u32, response.status.text());
+            return Err(Rejected::NotSuccessful(number, text));
+        }
+        let bytes = response.bytes.filter(|bytes| bytes.kind == BASIC);
+        let bytes = bytes.ok_or(Rejected::Malformed)?;
+        let basic = BasicResponse::from_der(bytes.response.as_bytes());
+        let basic = basic.map_err(|_| Rejected::Malformed)?;
+        let signed = basic.data.to_der().map_err(|_| Rejected::Malformed)?;
+        let data = ResponseData::from_der(&signed).map_err(|_| Rejected::Malformed)?;
+        self.check_signer(&basic, &data.responder, &signed, now)?;
+        let mut about = data.responses.iter();
+        let about = about.find(|one| one.certificate.is(&self.id));
+        let about = about.ok_or(Rejected::OtherCertificate)?;
+        match about.status.tag().number().value() {
+            0 => {}
+            1 => return Err(Rejected::Status("revoked")),
+            _ => return Err(Rejected::Status("unknown")),
+        }
+        let seconds = |time: &GeneralizedTime| time.to_unix_duration().as_secs();
+        let ends = about.next_update.as_ref().map(seconds);
+        let begins = seconds(&about.this_update);
+        let over = ends.is_some_and(|ends| ends.saturating_add(SKEW) < now);
+        match begins > now.saturating_add(SKEW) || over {
+            true => Err(Rejected::OutOfTime),
+            false => Ok(ends),
+        }
+    }
+
+    /// Whether somebody has signed who may: the issuer, or somebody whom it has let.
+    fn check_signer(
+        &self,
+        basic: &BasicResponse,
+        responder: &ResponderId,
+        signed: &[u8],
+        now: u64,
+    ) -> Result<(), Rejected> {
+        let sent = basic.certificates.iter().flatten();
+        let mut signers = std::iter::once(&self.issuer).chain(sent);
+        let signer = signers
+            .find(|one| responder.is(one))
+            .ok_or(Rejected::BadSignature)?;
+        if !verifies(
+            signer,
+            &basic.algorithm,
+            signed,
+            basic.signature.raw_bytes(),
+        ) {
+            return Err(Rejected::BadSignature);
+        }
+        if !self.verifies {
+            return Ok(());
+        }
+        let is_issuer = *signer == self.issuer;
+        // As OpenSSL has it for nginx: a signer out of the server's own chain is taken as it is.
+        if is_issuer && self.chain.contains(signer) {
+            return Ok(());
+        }
+        let may = is_issuer || (has_signed(&self.issuer, signer) && is_responder(signer, now));
+        match may && self.is_trusted(&self.issuer) {
+            true => Ok(()),
+            false => Err(Rejected::Untrusted),
+        }
+    }
+
+    /// Whether a certificate is trusted, or leads to one that is.
+    fn is_trusted(&self, certificate: &Certificate) -> bool {
+        let mut at = certificate;
+        for _ in 0..PATH_MAX {
+            if self.trusted.contains(at) {
+                return true;
+            }
+            let mut above = self.trusted.iter().chain(&self.chain);
+            match above.find(|one| *one != at && has_signed(one, at)) {
+                Some(one) => at = one,
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+impl CertId {
+    /// Whether it names the same certificate; the parameters of the digest may be left out.
+    fn is(&self, other: &CertId) -> bool {
+        self.hash_algorithm.oid == other.hash_algorithm.oid
+            && self.issuer_name_hash == other.issuer_name_hash
+            && self.issuer_key_hash == other.issuer_key_hash
+            && self.serial_number == other.serial_number
+    }
+}
+
+impl ResponderId {
+    fn is(&self, certificate: &Certificate) -> bool {
+        match self {
+            ResponderId::Name(name) => name == certificate.tbs_certificate().subject(),
+            ResponderId::Key(key) => digest(key_of(certificate)).as_ref() == Some(key),
+        }
+    }
+}
+
+impl ResponseStatus {
+    /// OpenSSL's words.
+    fn text(self) -> &'static str {
+        match self {
+            ResponseStatus::Successful => "successful",
+            ResponseStatus::MalformedRequest => "malformedrequest",
+            ResponseStatus::InternalError => "internalerror",
+            ResponseStatus::TryLater => "trylater",
+            ResponseStatus::SignatureRequired => "sigrequired",
+            ResponseStatus::Unauthorized => "unauthorized",
+        }
+    }
+}
+
+fn digest(bytes: &[u8]) -> Option<OctetString> {
+    OctetString::new(Sha1::digest(bytes).to_vec()).ok()
+}
+
+/// The bits of a certificate's key.
+fn key_of(certificate: &Certificate) -> &[u8] {
+    let key = certificate.tbs_certificate().subject_public_key_info();
+    key.subject_public_key.raw_bytes()
+}
+
+/// Whether a certificate has the issuer's name on it and its signature under it.
+fn has_signed(issuer: &Certificate, certificate: &Certificate) -> bool {
+    let Ok(signed) = certificate.tbs_certificate().to_der() else {
+        return false;
+    };
+    issuer.tbs_certificate().subject() == certificate.tbs_certificate().issuer()
+        && verifies(
+            issuer,
+            certificate.signature_algorithm(),
+            &signed,
+            certificate.signature().raw_bytes(),
+        )
+}
+
+/// Whether the issuer has made somebody a responder, for now (RFC 6960 section 4.2.2.2).
+fn is_responder(certificate: &Certificate, now: u64) -> bool {
+    let usage = certificate
+        .tbs_certificate()
+        .get_extension::<ExtendedKeyUsage>();
+    let Ok(Some((_, ExtendedKeyUsage(purposes)))) = usage else {
+        return false;
+    };
+    let validity = certificate.tbs_certificate().validity();
+    let begins = validity.not_before.to_unix_duration().as_secs();
+    let ends = validity.not_after.to_unix_duration().as_secs();
+    purposes.contains(&OCSP_SIGNING) && (begins..=ends).contains(&now)
+}
+
+/// Whether a signature is the one of a certificate's key.
+fn verifies(
+    signer: &Certificate,
+    algorithm: &AlgorithmIdentifierOwned,
+    signed: &[u8],
+    signature: &[u8],
+) -> bool {
+    let key = &signer.tbs_certificate().subject_public_key_info().algorithm;
+    let (Some(key), Some(algorithm)) = (identifier(key), identifier(algorithm)) else {
+        return false;
+    };
+    let all = provider().signature_verification_algorithms.all;
+    all.iter()
+        .filter(|one| one.public_key_alg_id() == key && one.signature_alg_id() == algorithm)
+        .any(|one| {
+            one.verify_signature(key_of(signer), signed, signature)
+                .is_ok()
+        })
+}
+
+/// What stands within the sequence of an algorithm's identifier, as rustls compares them.
+fn identifier(algorithm: &AlgorithmIdentifierOwned) -> Option<IdentifierBytes> {
+    let parameters = algorithm.parameters.as_ref().map(Encode::to_der);
+    let mut bytes = algorithm.oid.to_der().ok()?;
+    bytes.extend(parameters.transpose().ok()?.unwrap_or_default());
+    Some(IdentifierBytes(bytes))
+}
+
+/// An algorithm's identifier, to be compared with rustls's.
+struct IdentifierBytes(Vec<u8>);
+
+impl PartialEq<IdentifierBytes> for AlgorithmIdentifier {
+    fn eq(&self, other: &IdentifierBytes) -> bool {
+        **self == *other.0
+    }
+}

@@ -1,0 +1,138 @@
+//! Answers about the server's certificates that it fetches by itself: `ssl_stapling` without `ssl_stapling_file`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>; RFC 6961. As in nginx a handshake begins the
+//! first inquiry, and goes on without an answer; those after it get what has come. An answer that counts
+//! ([`message`]) is put beside the certificate; it is asked for again within an hour, and leaves when its time is over.
+//! The threads share what has come. Nothing of it outlives a reload.
+
+pub mod fetch;
+pub mod message;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustls::sign::CertifiedKey;
+
+use self::fetch::Responder;
+use self::message::Subject;
+use crate::generation::Local;
+use crate::log::event;
+use crate::resolver::Resolving;
+use crate::tls::certificates::Slot;
+
+/// Soonest time to ask again, after a failure too, in seconds. The same before an answer's end.
+const INTERVAL_MIN: u64 = 300;
+
+/// Latest time to ask again, in seconds.
+const INTERVAL_MAX: u64 = 3600;
+
+/// One certificate of a server, and what is to be said of it.
+pub struct Stapling {
+    /// Whom the answers are about.
+    pub subject: Subject,
+    /// The question, in DER.
+    pub request: Vec<u8>,
+    /// Who answers.
+    pub responder: Responder,
+    /// How the responder's host is looked up.
+    pub resolving: Arc<Resolving>,
+    /// The certificate's file, for the log.
+    pub name: String,
+    /// Where handshakes find the certificate.
+    pub slot: Arc<Slot>,
+    /// The certificate without an answer.
+    pub certified: Arc<CertifiedKey>,
+    /// When what is known changes next.
+    pub times: Times,
+}
+
+/// Moments in seconds since 1970.
+#[derive(Default)]
+pub struct Times {
+    /// When to ask again; 0 is at once.
+    due: AtomicU64,
+    /// When the answer that is shown ends; 0 where none is shown.
+    ends: AtomicU64,
+    /// Somebody is asking.
+    busy: AtomicBool,
+}
+
+impl Stapling {
+    /// Begins an inquiry where it is time for one. Called with each handshake, which does not wait for it.
+    pub fn refresh(self: &Arc<Stapling>, local: &Rc<Local>) {
+        let now = engine::wall().as_secs();
+        let Times { due, ends, busy } = &self.times;
+        let end = ends.load(Ordering::Relaxed);
+        if end != 0 && end < now && ends.swap(0, Ordering::Relaxed) != 0 {
+            self.slot.set(Some(Arc::clone(&self.certified)));
+        }
+        if due.load(Ordering::Relaxed) > now || busy.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (this, local) = (Arc::clone(self), Rc::clone(local));
+        engine::spawn(async move {
+            let asking = Asking(this);
+            asking.0.inquire(&local).await;
+        });
+    }
+
+    async fn inquire(&self, local: &Local) {
+        let asked = self.responder.ask(&self.request, &self.resolving, local);
+        let answer = match asked.await {
+            Ok(answer) => answer,
+            Err(failed) => return self.failed(&failed),
+        };
+        let now = engine::wall().as_secs();
+        let end = match self.subject.check(&answer, now) {
+            Ok(end) => end,
+            Err(rejected) => return self.failed(&rejected),
+        };
+        let mut with_answer = CertifiedKey::clone(&self.certified);
+        with_answer.ocsp = Some(answer);
+        self.slot.set(Some(Arc::new(with_answer)));
+        self.times.due.store(next(now, end), Ordering::Relaxed);
+        // What has no end is asked for again, and shown until something else comes.
+        self.times.ends.store(end.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn failed(&self, cause: &dyn std::fmt::Display) {
+        let again = engine::wall().as_secs() + INTERVAL_MIN;
+        self.times.due.store(again, Ordering::Relaxed);
+        let (host, name) = (self.responder.host(), &self.name);
+        event!(
+            Error,
+            "{cause} while requesting certificate status, responder: {host}, certificate: \"{name}\""
+        );
+    }
+}
+
+/// When to ask again for an answer that ends then.
+fn next(now: u64, end: Option<u64>) -> u64 {
+    let latest = now + INTERVAL_MAX;
+    let before_end = end.map_or(latest, |end| end.saturating_sub(INTERVAL_MIN));
+    before_end.min(latest).max(now + INTERVAL_MIN)
+}
+
+/// An inquiry at work; the next one may begin when it ends, however it does.
+struct Asking(Arc<Stapling>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.times.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_asked_for_again() {
+        assert_eq!(next(10_000, None), 13_600);
+        assert_eq!(next(10_000, Some(1_000_000)), 13_600);
+        assert_eq!(next(10_000, Some(12_000)), 11_700);
+        assert_eq!(next(10_000, Some(10_100)), 10_300);
+        assert_eq!(next(10_000, Some(0)), 10_300);
+    }
+}

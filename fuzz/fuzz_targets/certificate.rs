@@ -1,0 +1,58 @@
+//! Certificates, from files and from clients: whatever stands in them, they load or fail, and what is said of a
+//! client's holds only where a trusted authority has signed it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use server::tls::pem;
+use server::tls::verify::{ClientVerification, Mode, Verdict};
+use server::tls::{certificates, names};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+
+/// An authority that has signed nothing of what comes.
+const AUTHORITY: &[u8] = include_bytes!("../../tests/tls/ca.crt");
+const KEY: &[u8] = include_bytes!("../../tests/tls/ecdsa.key");
+
+fuzz_target!(|input: (bool, &[u8], &[u8])| {
+    let (in_pem, first, second) = input;
+    let _ = pem::revocation_lists(first);
+    let file = match in_pem {
+        true => first.to_vec(),
+        false => [armoured(first), armoured(second)].concat(),
+    };
+    let Ok(chain) = pem::certificates(&file) else {
+        return;
+    };
+    if !in_pem {
+        assert_eq!(chain, [first, second].map(CertificateDer::from));
+    }
+    // The key is another one's, whatever the certificate says.
+    let _ = certificates::certified_key::<&[u8]>(&file, KEY, &[]);
+
+    let authorities = pem::certificates(AUTHORITY).expect("a certificate");
+    let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+    for mode in [Mode::Required, Mode::OptionalNoCa] {
+        let others = chain.clone();
+        let trusting = ClientVerification::new(mode, 1, authorities.clone(), Vec::new(), Vec::new());
+        assert!(!matches!(trusting.verdict(Some(&chain), now), Verdict::Good));
+        // What is trusted itself may be in order.
+        let itself = ClientVerification::new(mode, 1, others, Vec::new(), Vec::new());
+        let _ = itself.verdict(Some(&chain), now);
+    }
+    for certificate in &chain {
+        if let Ok(parsed) = Certificate::from_der(certificate) {
+            let mut text = Vec::new();
+            names::append_rfc2253(parsed.tbs_certificate().subject(), &mut text);
+            names::append_legacy(parsed.tbs_certificate().issuer(), &mut text);
+            assert!(text.iter().all(|byte| !byte.is_ascii_control()));
+        }
+    }
+});
+
+/// A section of a PEM file, made without the code under test.
+fn armoured(content: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    proto::base64::encode(content, &mut text);
+    [b"-----BEGIN CERTIFICATE-----\n", &*text, b"\n-----END CERTIFICATE-----\n"].concat()
+}

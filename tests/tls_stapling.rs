@@ -1,0 +1,322 @@
+//! `ssl_stapling` without a file: answers about certificates, fetched from OpenSSL's responder.
+//! Expected: <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>, RFC 6960.
+
+#[path = "tls/client.rs"]
+#[allow(dead_code, reason = "shared by tests that each need a part")]
+mod client;
+#[allow(dead_code, reason = "shared by tests that each need a part")]
+mod support;
+
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use client::Client;
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, SerialNumber,
+};
+use support::Server;
+use support::port::free_port;
+
+const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
+
+/// The server's certificate has this number, in hexadecimal.
+const SERIAL: &str = "4D2A11";
+
+/// An authority, the server's certificate, and a responder whom the authority has let answer.
+struct Authority {
+    folder: PathBuf,
+}
+
+impl Authority {
+    /// `responder` is the port that the certificate says it is answered about at.
+    fn new(responder: Option<u16>) -> Authority {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-stapling-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let put = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+
+        let named = |name: &str| {
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params
+                .distinguished_name
+                .push(rcgen::DnType::CommonName, name);
+            params
+        };
+        let key = KeyPair::generate().unwrap();
+        let mut params = named("authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        put("ca.crt", &params.self_signed(&key).unwrap().pem());
+        put("ca.key", &key.serialize_pem());
+        let issuer = Issuer::new(params, key);
+
+        let key = KeyPair::generate().unwrap();
+        let mut params = named("localhost");
+        params.serial_number = Some(SerialNumber::from_slice(&[0x4d, 0x2a, 0x11]));
+        if let Some(port) = responder {
+            let url = format!("http://127.0.0.1:{port}/");
+            params.custom_extensions.push(access(url.as_bytes()));
+        }
+        let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+        let authority = fs::read_to_string(folder.join("ca.crt")).unwrap();
+        put("server.crt", &certificate);
+        put("chain.crt", &(certificate + &authority));
+        put("server.key", &key.serialize_pem());
+
+        let key = KeyPair::generate().unwrap();
+        let mut params = named("responder");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::OcspSigning];
+        put(
+            "responder.crt",
+            &params.signed_by(&key, &issuer).unwrap().pem(),
+        );
+        put("responder.key", &key.serialize_pem());
+        Authority { folder }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// The lines of a server with this chain.
+    fn server(&self, chain: &str, lines: &str) -> String {
+        let (chain, key) = (self.file(chain), self.file("server.key"));
+        format!("ssl_certificate {chain}; ssl_certificate_key {key}; ssl_stapling on; {lines}")
+    }
+
+    /// Starts a responder who says this of the certificate (`V`alid or `R`evoked), signed by `signer`.
+    fn respond(&self, port: u16, status: &str, signer: &str) -> Responder {
+        let revoked = if status == "R" { "260101000000Z" } else { "" };
+        let index =
+            format!("{status}\t491231235959Z\t{revoked}\t{SERIAL}\tunknown\t/CN=localhost\n");
+        fs::write(self.folder.join("index.txt"), index).unwrap();
+        let file = |name: &str| self.file(name);
+        let log = fs::File::create(self.folder.join("responder.log")).unwrap();
+        let child = Command::new("openssl")
+            .args([
+                "ocsp",
+                "-index",
+                &file("index.txt"),
+                "-CA",
+                &file("ca.crt"),
+                "-ndays",
+                "1",
+            ])
+            .args(["-rsigner", &file(&format!("{signer}.crt"))])
+            .args([
+                "-rkey",
+                &file(&format!("{signer}.key")),
+                "-port",
+                &port.to_string(),
+            ])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("openssl; the Debian package openssl has it");
+        // A connection without a request would end it.
+        client::until("the responder", || {
+            let said = fs::read_to_string(self.folder.join("responder.log")).unwrap();
+            said.contains("waiting for OCSP client connections")
+        });
+        Responder(child)
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// authorityInfoAccess (RFC 5280 section 4.2.2.1) with one URL for OCSP.
+fn access(url: &[u8]) -> CustomExtension {
+    let sequence = |tag: u8, content: &[u8]| [&[tag, content.len() as u8], content].concat();
+    let method = [6, 8, 0x2b, 6, 1, 5, 5, 7, 0x30, 1];
+    let description = sequence(0x30, &[&method[..], &sequence(0x86, url)].concat());
+    CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], sequence(0x30, &description))
+}
+
+/// OpenSSL's responder at work.
+struct Responder(Child);
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(engine: &str, lines: &str) -> (Server, u16) {
+    let port = free_port();
+    let block = format!("[http]\nserver {{ listen 127.0.0.1:{port} ssl; {lines} }}\n");
+    (Server::start_workers(2, engine, &block), port)
+}
+
+/// How long the answer is that a handshake shows, in bytes.
+fn stapled(port: u16) -> usize {
+    let client = Client::new();
+    client.connect(port).unwrap();
+    client.stapled()
+}
+
+/// Waits until handshakes show an answer.
+fn is_stapled(port: u16) {
+    client::until("an answer", || stapled(port) > 100);
+}
+
+/// Waits for a line of the log, with handshakes that show nothing.
+fn is_refused(server: &Server, port: u16, words: &str) {
+    client::until(words, || {
+        assert_eq!(stapled(port), 0);
+        server.error_log().contains(words)
+    });
+}
+
+#[test]
+fn answers_are_fetched() {
+    for engine in ENGINES {
+        let port = free_port();
+        let authority = Authority::new(Some(port));
+        let _responder = authority.respond(port, "V", "ca");
+        let (_server, tls) = start(engine, &authority.server("chain.crt", ""));
+        is_stapled(tls);
+        // The issuer may stand among the trusted certificates instead.
+        let trusted = format!("ssl_trusted_certificate {};", authority.file("ca.crt"));
+        let (_server, tls) = start(engine, &authority.server("server.crt", &trusted));
+        is_stapled(tls);
+        // And who answers in the configuration.
+        let authority = Authority::new(None);
+        let port = free_port();
+        let named = format!("ssl_stapling_responder http://127.0.0.1:{port}/;");
+        let _responder = authority.respond(port, "V", "ca");
+        let (_server, tls) = start(engine, &authority.server("chain.crt", &named));
+        is_stapled(tls);
+    }
+}
+
+#[test]
+fn who_answers_must_be_let_to() {
+    let port = free_port();
+    let authority = Authority::new(Some(port));
+    let stranger = Authority::new(None);
+    let trusting = |whom: &Authority, verify: &str| {
+        let trusted = whom.file("ca.crt");
+        authority.server(
+            "chain.crt",
+            &format!("ssl_stapling_verify {verify}; ssl_trusted_certificate {trusted};"),
+        )
+    };
+    let _responder = authority.respond(port, "V", "responder");
+    let (_server, tls) = start(ENGINES[0], &trusting(&authority, "on"));
+    is_stapled(tls);
+    let (server, tls) = start(ENGINES[0], &trusting(&stranger, "on"));
+    is_refused(&server, tls, "OCSP_basic_verify() failed");
+    let (_server, tls) = start(ENGINES[0], &trusting(&stranger, "off"));
+    is_stapled(tls);
+}
+
+#[test]
+fn a_revoked_certificate_is_not_vouched_for() {
+    let port = free_port();
+    let authority = Authority::new(Some(port));
+    let _responder = authority.respond(port, "R", "ca");
+    let (server, tls) = start(ENGINES[0], &authority.server("chain.crt", ""));
+    is_refused(
+        &server,
+        tls,
+        "certificate status \"revoked\" in the OCSP response",
+    );
+}
+
+#[test]
+fn a_responder_that_is_silent_or_away_holds_nobody_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let authority = Authority::new(Some(silent.local_addr().unwrap().port()));
+    let (_server, tls) = start(ENGINES[0], &authority.server("chain.crt", ""));
+    for _ in 0..10 {
+        assert_eq!(stapled(tls), 0);
+    }
+    let away = format!("ssl_stapling_responder http://127.0.0.1:{}/;", free_port());
+    let (server, tls) = start(ENGINES[0], &authority.server("chain.crt", &away));
+    is_refused(
+        &server,
+        tls,
+        "connect() failed (111: Connection refused) while requesting certificate status",
+    );
+}
+
+/// Answers every question for an IPv4 address with 127.0.0.1, and others with nothing.
+fn name_server() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let question = &buffer[12..length];
+            // Labels up to the empty one, then type and class.
+            let end = question.iter().position(|byte| *byte == 0).unwrap() + 5;
+            let is_v4 = question[end - 4..end - 2] == [0, 1];
+            let counts = [0, 1, 0, u8::from(is_v4), 0, 0, 0, 0];
+            let mut answer = [&buffer[..2], &[0x81, 0x80], &counts, &question[..end]].concat();
+            if is_v4 {
+                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
+            }
+            let _ = socket.send_to(&answer, from);
+        }
+    });
+    port
+}
+
+#[test]
+fn the_resolver_finds_who_answers() {
+    let port = free_port();
+    let authority = Authority::new(None);
+    let _responder = authority.respond(port, "V", "ca");
+    let lines = format!(
+        "resolver 127.0.0.1:{}; ssl_stapling_responder http://ocsp.test:{port}/;",
+        name_server()
+    );
+    let (_server, tls) = start(ENGINES[0], &authority.server("chain.crt", &lines));
+    is_stapled(tls);
+}
+
+#[test]
+fn what_cannot_be_asked_about_is_said() {
+    let authority = Authority::new(None);
+    for (chain, lines, words) in [
+        (
+            "server.crt",
+            "",
+            "\"ssl_stapling\" ignored, issuer certificate not found for certificate",
+        ),
+        (
+            "chain.crt",
+            "",
+            "\"ssl_stapling\" ignored, no OCSP responder URL in the certificate",
+        ),
+        (
+            "chain.crt",
+            "ssl_stapling_responder https://127.0.0.1/;",
+            "\"ssl_stapling\" ignored, invalid URL prefix in OCSP responder \"https://127.0.0.1/\" in the certificate",
+        ),
+        (
+            "chain.crt",
+            "ssl_stapling_responder http://127.0.0.1:0/;",
+            "\"ssl_stapling\" ignored, invalid port in OCSP responder \"http://127.0.0.1:0/\" in the certificate",
+        ),
+    ] {
+        let (server, tls) = start(ENGINES[0], &authority.server(chain, lines));
+        let said = fs::read_to_string(Path::new(&server.prefix).join("output")).unwrap();
+        assert!(
+            said.contains(words) || server.error_log().contains(words),
+            "{words}: {said}"
+        );
+        assert_eq!(stapled(tls), 0);
+    }
+}
