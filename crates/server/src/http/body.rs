@@ -361,24 +361,24 @@ pub async fn read_at_hand(
 }
 
 /// Waits for more of the body and takes all of it that has come then, for a handler that passes it
-/// on as it comes. Nothing is added at its end. Dropped while it waits, it has taken nothing.
+/// on as it comes; whether its end has come with it. Dropped while it waits, it has taken nothing.
 pub async fn read_some(
     request: &mut Request,
     exchange: &mut Exchange,
     parts: &mut Vec<Bytes>,
-) -> Result<(), Abort> {
+) -> Result<bool, Abort> {
     let mut read = exchange.read_body(request).await?;
     while let Some(bytes) = read {
         parts.push(bytes);
         if !exchange.body_at_hand() {
-            break;
+            return Ok(false);
         }
         read = match either(exchange.read_body(request), ready(())).await {
             Either::First(read) => read?,
-            Either::Second(()) => None,
+            Either::Second(()) => return Ok(false),
         };
     }
-    Ok(())
+    Ok(true)
 }
 
 /// 413 where more has come than a body may be long, these bytes included.

@@ -501,7 +501,7 @@ async fn send(
     wait_for_peer(request, exchange, settings, peer).await
 }
 
-/// Passes the client's body on as it comes; the number of bytes sent.
+/// Passes the client's body on as it comes; the number of bytes sent. What comes with the body's end leaves together with it.
 async fn stream_body(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -515,20 +515,20 @@ async fn stream_body(
         peer.stream.start_send();
         parts.clear();
         let reading = request_body::read_some(request, exchange, &mut parts);
-        match either(reading, peer.stream.recv(None)).await {
+        let ended = match either(reading, peer.stream.recv(None)).await {
             Either::First(read) => read?,
             Either::Second(early) => {
                 peer.early = Some(early);
                 return Ok(sent);
             }
-        }
-        if parts.is_empty() {
-            break;
-        }
+        };
         if let Some(status) = too_large(request) {
             return Err(Ended::Refused(status));
         }
         sent += push_parts(request, &peer.stream, &parts);
+        if ended {
+            break;
+        }
         wait_for_peer(request, exchange, settings, peer).await?;
         if peer.early.is_some() {
             return Ok(sent);
