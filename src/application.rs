@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use conf::{Declared, Diagnostic, Disk, Files, Line, Loaded, Registry, Reload, ScopeRef, Tree};
+use conf::{
+    Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, Registry, Reload, ScopeRef,
+    Tree,
+};
 use engine::net::{Address, CallError, ListenOptions};
 use process::{
     Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
@@ -35,6 +38,8 @@ pub(crate) struct Tidegate {
     pub(crate) texts: Texts,
     /// What is done when the first worker serves.
     pub(crate) serving: Option<Box<dyn Fn() + Send + Sync>>,
+    /// Files that a reload need not read again.
+    pub(crate) last_reading: LastReading,
 }
 
 impl Tidegate {
@@ -43,6 +48,7 @@ impl Tidegate {
         Tidegate {
             texts: Texts(BTreeMap::new()),
             serving: None,
+            last_reading: LastReading::new(),
         }
     }
 }
@@ -65,6 +71,29 @@ impl Files for Texts {
     }
 }
 
+/// The same, with files that the last reading has found.
+struct KnownTexts<'a> {
+    texts: &'a Texts,
+    last_reading: &'a LastReading,
+}
+
+impl Files for KnownTexts<'_> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.texts.read(path)
+    }
+
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self.texts.0.get(path) {
+            Some(text) => Ok(text.clone()),
+            None => self.last_reading.read(path),
+        }
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        self.texts.glob(pattern)
+    }
+}
+
 impl Application for Tidegate {
     fn banner(&self) -> String {
         let version = env!("CARGO_PKG_VERSION");
@@ -76,7 +105,11 @@ impl Application for Tidegate {
     }
 
     fn files(&self) -> Box<dyn Files + '_> {
-        Box::new(self.texts.clone())
+        self.last_reading.begin();
+        Box::new(KnownTexts {
+            texts: &self.texts,
+            last_reading: &self.last_reading,
+        })
     }
 
     fn serving(&self) {
@@ -143,13 +176,15 @@ fn compile(
     files: &dyn Files,
     options: &Options,
 ) -> Result<(MainLevel, Compiled), Vec<Diagnostic>> {
-    let environment = environment(files, options);
     let mut diagnostics = Vec::new();
     if !loaded.has_errors() && loaded.tree.root().children("events").next().is_none() {
         let text = "no \"events\" section in configuration";
         diagnostics.push(Diagnostic::new(conf::Level::Emerg, text, None));
     }
     let main = MainLevel::compile(loaded.tree.root(), &options.prefix, &mut diagnostics);
+    let anew = Anew(files);
+    let inherits = main.as_ref().is_ok_and(|main| main.inherits_objects);
+    let environment = environment(if inherits { files } else { &anew }, options);
     match (main, server::compile(&loaded.tree, &environment)) {
         (Ok(main), Ok(mut compiled)) => {
             compiled.diagnostics.append(&mut diagnostics);

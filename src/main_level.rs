@@ -30,6 +30,7 @@ pub(crate) static TABLE: &[&dyn Declared] = &[
     &ENV,
     &LOCK_FILE,
     &TIMER_RESOLUTION,
+    &SSL_OBJECT_CACHE_INHERITABLE,
 ];
 
 static DAEMON: Setting<bool> = Setting::new("daemon", &["on | off"], parse::flag)
@@ -151,6 +152,17 @@ static TIMER_RESOLUTION: Setting<Duration> =
         .no_effect("the clock is read once a turn of the loop, which costs no system call")
         .manual("Makes nginx read the clock less often.");
 
+static SSL_OBJECT_CACHE_INHERITABLE: Setting<bool> =
+    Setting::new("ssl_object_cache_inheritable", &["on | off"], parse::flag)
+        .contexts(Contexts::MAIN)
+        .arity(Arity::flag())
+        .default("off")
+        .manual(
+            "Takes certificates, keys and revocation lists over a reload without reading them again, as long as their \
+             files have the same inode and second of change. A file that is written twice within a second may be \
+             missed. (nginx has `on` by default.)",
+        );
+
 /// What the directives amount to.
 #[derive(Debug)]
 pub(crate) struct MainLevel {
@@ -164,6 +176,8 @@ pub(crate) struct MainLevel {
     pub(crate) identity: Option<Identity>,
     /// `worker_processes`
     pub(crate) threads: usize,
+    /// `ssl_object_cache_inheritable`
+    pub(crate) inherits_objects: bool,
     /// `worker_cpu_affinity`: the CPUs of each thread, or nothing.
     pub(crate) affinity: Vec<Vec<usize>>,
     /// `worker_rlimit_nofile`
@@ -204,6 +218,7 @@ impl MainLevel {
             pid: prefix.join(root.get(&PID)?),
             identity: identity(root, diagnostics)?,
             threads,
+            inherits_objects: root.get(&SSL_OBJECT_CACHE_INHERITABLE)?,
             affinity: affinity.map_or(Vec::new(), |affinity| affinity.cpus(threads)),
             open_files_max: root.written(&WORKER_RLIMIT_NOFILE)?,
             priority: root.get(&WORKER_PRIORITY)?,

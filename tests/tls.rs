@@ -10,6 +10,7 @@ mod client;
 #[allow(dead_code, reason = "shared by tests that each need a part")]
 mod support;
 
+use std::cell::Cell;
 use std::net::TcpListener;
 
 use client::Client;
@@ -40,9 +41,65 @@ fn tls_server(port: u16, options: &str, lines: &str) -> String {
     format!("server {{ listen 127.0.0.1:{port} ssl {options};\n{lines}\n}}\n")
 }
 
+thread_local! {
+    /// What the servers of a test run on: a line of `events`.
+    static ENGINE: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Makes each of these a test on either engine.
+macro_rules! on_both_engines {
+    ($($test:ident),* $(,)?) => {
+        mod on_epoll {
+            $(#[test]
+            fn $test() {
+                super::ENGINE.set("use epoll;");
+                super::$test();
+            })*
+        }
+
+        mod on_io_uring {
+            $(#[test]
+            fn $test() {
+                super::ENGINE.set("use io_uring;");
+                super::$test();
+            })*
+        }
+    };
+}
+
+on_both_engines!(
+    requests_over_both_versions,
+    large_files_and_large_bodies,
+    a_plain_request_gets_an_error_page,
+    the_name_chooses_server_and_certificate,
+    a_client_gets_the_certificate_that_it_can_check,
+    encrypted_keys,
+    versions_ciphers_and_curves,
+    refused_handshakes,
+    records_are_no_longer_than_asked_for,
+    a_reload_changes_the_certificate_and_keeps_connections,
+    what_was_agreed_upon,
+    what_the_client_offers,
+    sessions_go_on,
+    sessions_outlive_a_reload,
+    tickets_with_a_key_of_a_file,
+    certificates_of_clients,
+    chains_and_revoked_certificates,
+    early_data,
+    a_response_about_the_certificate,
+    what_has_no_effect_is_taken,
+    certificates_named_with_variables,
+    certificates_as_data,
+    certificates_sent_compressed,
+    sessions_have_numbers,
+    secrets_of_clients_are_logged,
+    what_a_reload_need_not_read,
+    a_server_without_a_certificate_asks_for_one,
+);
+
 /// Starts a server with these blocks beside its plain one.
 fn start(blocks: &str) -> Server {
-    Server::start("", &format!("[http]\n{blocks}"))
+    Server::start(ENGINE.get(), &format!("[http]\n{blocks}"))
 }
 
 /// Starts a server with one TLS port, and gives the port.
@@ -54,7 +111,6 @@ fn start_one(lines: &str) -> (Server, u16) {
 
 const SHOW: &str = "location / { return 200 \"$scheme $https $server_name\\n\"; }";
 
-#[test]
 fn requests_over_both_versions() {
     let (_server, port) = start_one(&format!("server_name localhost; {SHOW}"));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -67,7 +123,6 @@ fn requests_over_both_versions() {
     }
 }
 
-#[test]
 fn large_files_and_large_bodies() {
     let (server, port) = start_one(
         "root html; location /up { client_max_body_size 10m; proxy_pass http://127.0.0.1:1; error_page 502 =200 /big; }",
@@ -83,7 +138,6 @@ fn large_files_and_large_bodies() {
     assert_eq!(connection.get("/missing").unwrap().status, 404);
 }
 
-#[test]
 fn a_plain_request_gets_an_error_page() {
     let (server, port) = start_one("error_log logs/tls.log info;");
     let mut connection = support::Connection::open(port).unwrap();
@@ -98,7 +152,6 @@ fn a_plain_request_gets_an_error_page() {
     });
 }
 
-#[test]
 fn the_name_chooses_server_and_certificate() {
     let port = free_port();
     let first = format!("server_name first; {SHOW}{}", certificate("ecdsa"));
@@ -123,7 +176,6 @@ fn the_name_chooses_server_and_certificate() {
     }
 }
 
-#[test]
 fn a_client_gets_the_certificate_that_it_can_check() {
     let (_server, port) = start_one(&certificate("rsa"));
     let shown = |client: Client| client.connect(port).unwrap().certificate();
@@ -132,7 +184,6 @@ fn a_client_gets_the_certificate_that_it_can_check() {
     assert_eq!(shown(Client::new().rsa_only()), of("rsa.crt"));
 }
 
-#[test]
 fn encrypted_keys() {
     let port = free_port();
     let lines = format!(
@@ -153,7 +204,6 @@ fn encrypted_keys() {
     );
 }
 
-#[test]
 fn versions_ciphers_and_curves() {
     let port = free_port();
     let server = |port, lines: &str| tls_server(port, "", &(certificate("ecdsa") + lines));
@@ -189,7 +239,6 @@ fn versions_ciphers_and_curves() {
     assert_ne!(connection.group(), rustls::NamedGroup::X25519MLKEM768);
 }
 
-#[test]
 fn refused_handshakes() {
     let port = free_port();
     let named = format!("server_name known; {SHOW}{}", certificate("ecdsa"));
@@ -202,7 +251,6 @@ fn refused_handshakes() {
     assert!(Client::new().name("known").connect(port).is_ok());
 }
 
-#[test]
 fn records_are_no_longer_than_asked_for() {
     let (server, port) = start_one("ssl_buffer_size 1k; root html;");
     let _ = std::fs::create_dir_all(server.prefix.join("html"));
@@ -216,7 +264,6 @@ fn records_are_no_longer_than_asked_for() {
     );
 }
 
-#[test]
 fn a_reload_changes_the_certificate_and_keeps_connections() {
     let (server, port) = start_one(SHOW);
     let mut before = Client::new().connect(port).unwrap();
@@ -235,7 +282,6 @@ fn a_reload_changes_the_certificate_and_keeps_connections() {
 /// The variables of the tests below.
 const FACTS: &str = "location / { return 200 \"$ssl_protocol $ssl_cipher $ssl_session_reused $ssl_server_name $ssl_alpn_protocol\\n\"; }";
 
-#[test]
 fn what_was_agreed_upon() {
     let (_server, port) = start_one(FACTS);
     let mut connection = Client::new().connect(port).unwrap();
@@ -244,7 +290,6 @@ fn what_was_agreed_upon() {
     assert_eq!(String::from_utf8_lossy(&body), expected);
 }
 
-#[test]
 fn what_the_client_offers() {
     let (_server, port) = start_one(
         "location / { return 200 \"$ssl_ciphers|$ssl_curves|$ssl_sigalgs|$ssl_curve|$ssl_ja4\\n\"; }",
@@ -286,7 +331,6 @@ fn resumes(client: Client, port: u16) -> bool {
     unreachable!()
 }
 
-#[test]
 fn sessions_go_on() {
     for (lines, expected) in [
         ("", true),
@@ -309,7 +353,6 @@ fn sessions_go_on() {
     }
 }
 
-#[test]
 fn sessions_outlive_a_reload() {
     let lines = |number: u32| {
         format!(
@@ -328,7 +371,6 @@ fn sessions_outlive_a_reload() {
     assert!(client.connect(port).unwrap().is_resumed());
 }
 
-#[test]
 fn tickets_with_a_key_of_a_file() {
     let port = free_port();
     let other = free_port();
@@ -359,7 +401,6 @@ fn asks_for_certificates(lines: &str) -> impl Fn(Option<&str>) -> (u16, String) 
     }
 }
 
-#[test]
 fn certificates_of_clients() {
     let ca = format!("ssl_client_certificate {};", file("ca.crt"));
     let anna = "SUCCESS CN=anna,O=Tidegate tests,C=NL 1234ABCD\n";
@@ -391,7 +432,6 @@ fn certificates_of_clients() {
     assert_eq!(ask(Some("client")), (200, "NONE  \n".to_string()));
 }
 
-#[test]
 fn chains_and_revoked_certificates() {
     let roots = format!(
         "ssl_verify_client on; ssl_trusted_certificate {};",
@@ -410,7 +450,6 @@ fn chains_and_revoked_certificates() {
     assert_eq!(ask(Some("deep")).0, 400);
 }
 
-#[test]
 fn early_data() {
     for (lines, expected) in [("ssl_early_data on;", "1"), ("ssl_early_data off;", "")] {
         let (_server, port) = start_one(&format!(
@@ -424,7 +463,6 @@ fn early_data() {
     }
 }
 
-#[test]
 fn a_response_about_the_certificate() {
     let stapled = format!("ssl_stapling_file {};", file("ocsp.der"));
     for (lines, expected) in [("ssl_stapling on;", 11), ("ssl_stapling off;", 0)] {
@@ -435,7 +473,6 @@ fn a_response_about_the_certificate() {
     }
 }
 
-#[test]
 fn what_has_no_effect_is_taken() {
     let lines = "ssl_dhparam /etc/none.pem; ssl_conf_command Options PrioritizeChaCha; ssl_conf_command Ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_CCM_SHA256; ssl_stapling_verify on; ssl_stapling_responder http://ocsp.example/; ssl_protocols TLSv1 TLSv1.3; ssl_ciphers HIGH:AES128-SHA;";
     let (server, port) = start_one(lines);
@@ -453,7 +490,6 @@ fn what_has_no_effect_is_taken() {
     }
 }
 
-#[test]
 fn certificates_named_with_variables() {
     let folder = file("");
     for cache in [
@@ -480,7 +516,6 @@ fn certificates_named_with_variables() {
     }
 }
 
-#[test]
 fn certificates_as_data() {
     let port = free_port();
     let text = |name: &str| std::fs::read_to_string(file(name)).unwrap();
@@ -493,4 +528,105 @@ fn certificates_as_data() {
     let _server = start(&(maps + &tls_server(port, "", lines)));
     let shown = Client::new().connect(port).unwrap().certificate();
     assert_eq!(shown, client::certificate(&file("rsa.crt")));
+}
+
+fn certificates_sent_compressed() {
+    use rustls::CertificateCompressionAlgorithm::Zlib;
+    for (lines, expected) in [("ssl_certificate_compression on;", 1), ("", 0)] {
+        let (_server, port) = start_one(&format!("{lines} {SHOW}"));
+        let client = Client::new().reading_compressed(Zlib);
+        let connection = client.connect(port).unwrap();
+        let chain = client::certificate(&file("ecdsa.crt"));
+        assert_eq!(connection.certificate(), chain);
+        assert_eq!(client.compressed(), expected, "{lines}");
+    }
+}
+
+/// 32 bytes in hexadecimal digits; what is resumed by a cache has the same number in TLS 1.2.
+fn sessions_have_numbers() {
+    let lines = "ssl_session_tickets off; ssl_session_cache builtin; location / { return 200 $ssl_session_id; }";
+    let (_server, port) = start_one(lines);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let client = Client::new().version(version).keeping_sessions();
+        let number = || client.connect(port).unwrap().get("/").unwrap().body;
+        let (first, second) = (number(), number());
+        assert_eq!(first.len(), 64);
+        assert!(first.iter().all(u8::is_ascii_hexdigit));
+        let is_same = first == second;
+        assert_eq!(is_same, version.version == rustls::ProtocolVersion::TLSv1_2);
+    }
+    let (_server, port) = start_one("location / { return 200 [$ssl_session_id]; }");
+    let client = Client::new().version(&rustls::version::TLS12);
+    let ticket = client.connect(port).unwrap().get("/").unwrap().body;
+    assert_eq!(ticket, b"[]", "a ticket has no number");
+}
+
+/// nginx has it with a commercial subscription only.
+fn secrets_of_clients_are_logged() {
+    let (server, port) = start_one(&format!("ssl_key_log logs/keys; {SHOW}"));
+    let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
+    Client::new().connect(port).unwrap().get("/").unwrap();
+    client::until("a secret", || keys().contains("CLIENT_TRAFFIC_SECRET_0 "));
+}
+
+/// `ssl_object_cache_inheritable`: a file with the same inode and time of change counts as the same.
+fn what_a_reload_need_not_read() {
+    for (inherits, expected) in [("on", "ecdsa"), ("off", "rsa")] {
+        let port = free_port();
+        let folder = std::env::temp_dir();
+        let folder = folder.join(format!("tidegate-unchanged-{}-{port}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let put = |name: &str| {
+            for kind in ["crt", "key"] {
+                let path = folder.join(format!("a.{kind}"));
+                std::fs::copy(file(&format!("{name}.{kind}")), &path).unwrap();
+                let file = std::fs::File::options().write(true).open(&path).unwrap();
+                let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+                file.set_modified(time).unwrap();
+            }
+        };
+        put("ecdsa");
+        let block = |number: u32| {
+            let pair = format!(
+                "ssl_certificate {0}/a.crt; ssl_certificate_key {0}/a.key;",
+                folder.display()
+            );
+            let lines = format!("{pair} location / {{ return 200 {number}; }}");
+            let block = tls_server(port, "", &lines);
+            format!("[main]\nssl_object_cache_inheritable {inherits};\n[http]\n{block}")
+        };
+        let server = Server::start(ENGINE.get(), &block(1));
+        put("rsa");
+        server.reload(&block(2));
+        client::until("the new configuration", || {
+            let response = Client::new().connect(port).unwrap().get("/").unwrap();
+            response.body == b"2"
+        });
+        let shown = Client::new().connect(port).unwrap().certificate();
+        assert_eq!(
+            shown,
+            client::certificate(&file(&format!("{expected}.crt")))
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+/// Hands are shaken under the settings of the first server; what the other wants of clients counts all the same.
+fn a_server_without_a_certificate_asks_for_one() {
+    let port = free_port();
+    let first = tls_server(
+        port,
+        "",
+        &(certificate("ecdsa") + "server_name first;" + SHOW),
+    );
+    let second = tls_server(
+        port,
+        "",
+        &format!("server_name localhost; ssl_verify_client on; {SHOW}"),
+    );
+    let _server = start(&(first + &second));
+    let mut connection = Client::new().connect(port).unwrap();
+    assert_eq!(connection.get("/").unwrap().status, 400);
+    let mut connection = Client::new().name("first").connect(port).unwrap();
+    assert_eq!(connection.get_from("first", "/").unwrap().status, 200);
 }

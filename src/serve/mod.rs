@@ -202,6 +202,7 @@ impl Prepared {
         let announcement = self.announcement;
         let tidegate = Tidegate {
             texts: Texts(texts),
+            last_reading: conf::LastReading::new(),
             // On standard error: where the output is piped, it holds lines of the log alone.
             serving: Some(Box::new(move || {
                 let _ = std::io::stderr().write_all(announcement.as_bytes());

@@ -175,6 +175,7 @@ impl Trial {
         let found = Arc::clone(&outcome);
         let tidegate = Tidegate {
             texts: self.texts,
+            last_reading: conf::LastReading::new(),
             serving: Some(Box::new(move || {
                 let _ = (&terminal).write_all(announcement.as_bytes());
                 if let Some(replay) = lock(&replay).take() {

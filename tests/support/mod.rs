@@ -28,7 +28,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server with these lines in its `events` and its only `server` block; what follows a
-    /// line `[http]` stands in the `http` block.
+    /// line `[http]` stands in the `http` block, and the line after `[main]`, which comes first, outside of all.
     pub(crate) fn start(events: &str, lines: &str) -> Server {
         Server::start_workers(1, events, lines)
     }
@@ -174,9 +174,13 @@ fn configuration(
     let user = if user { "user nobody nogroup;\n" } else { "" };
     let events = events.to_string();
     move |lines| {
+        let main = lines.strip_prefix("[main]\n");
+        let (main, lines) = main
+            .and_then(|main| main.split_once('\n'))
+            .unwrap_or(("", lines));
         let (lines, http) = lines.split_once("[http]\n").unwrap_or((lines, ""));
         format!(
-            "daemon off;\n{user}worker_processes {workers};\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
+            "daemon off;\n{user}{main}\nworker_processes {workers};\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
              events {{ worker_connections 1024; {events} }}\n\
              http {{\naccess_log off;\nclient_body_temp_path temp/body;\nproxy_temp_path temp/proxy;\n\
              keepalive_requests 1000000;\n{http}\n\

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustls::CertificateCompressionAlgorithm;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::compress::{CertDecompressor, DecompressionFailed};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -39,6 +41,8 @@ pub(crate) struct Client {
     identity: Option<String>,
     made: Option<Arc<ClientConfig>>,
     stapled: Arc<AtomicUsize>,
+    compression: Option<CertificateCompressionAlgorithm>,
+    compressed: Arc<AtomicUsize>,
 }
 
 impl Client {
@@ -50,6 +54,8 @@ impl Client {
             identity: None,
             made: None,
             stapled: Arc::default(),
+            compression: None,
+            compressed: Arc::default(),
         }
     }
 
@@ -75,6 +81,17 @@ impl Client {
     pub(crate) fn identity(mut self, path: &str) -> Client {
         self.identity = Some(path.to_string());
         self
+    }
+
+    /// It reads certificates that are compressed in this way.
+    pub(crate) fn reading_compressed(mut self, way: CertificateCompressionAlgorithm) -> Client {
+        self.compression = Some(way);
+        self
+    }
+
+    /// How many compressed certificates it has read.
+    pub(crate) fn compressed(&self) -> usize {
+        self.compressed.load(Ordering::Relaxed)
     }
 
     /// From now on its connections share sessions.
@@ -106,6 +123,13 @@ impl Client {
             }
             None => builder.with_no_client_auth(),
         };
+        if let Some(algorithm) = self.compression {
+            // rustls wants one that lives as long as the program.
+            config.cert_decompressors = vec![Box::leak(Box::new(Inflate {
+                algorithm,
+                count: Arc::clone(&self.compressed),
+            }))];
+        }
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config
     }
@@ -303,6 +327,25 @@ impl Connection {
                 self.header.clear();
             }
         }
+    }
+}
+
+/// Reads certificates that are compressed by zlib, and counts them.
+#[derive(Debug)]
+struct Inflate {
+    algorithm: CertificateCompressionAlgorithm,
+    count: Arc<AtomicUsize>,
+}
+
+impl CertDecompressor for Inflate {
+    fn decompress(&self, input: &[u8], output: &mut [u8]) -> Result<(), DecompressionFailed> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let mut decoder = flate2::read::ZlibDecoder::new(input);
+        decoder.read_exact(output).map_err(|_| DecompressionFailed)
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        self.algorithm
     }
 }
 

@@ -4,8 +4,11 @@
 //! reads the very same texts from a [`Sealed`] and touches no file.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::hash::Map;
 
@@ -19,6 +22,15 @@ pub trait Files {
     /// As the system has it.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
+    /// The content of a file for a reader who is content with what the last reading found, as long as the file seems to
+    /// be the same. Where nothing is kept, this is [`read`](Files::read).
+    ///
+    /// # Errors
+    /// As the system has it.
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read(path)
+    }
+
     /// The paths that a pattern of `glob(7)` fits, in the order of their bytes.
     ///
     /// # Errors
@@ -29,6 +41,24 @@ pub trait Files {
 impl<F: Files + ?Sized> Files for Box<F> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         (**self).read(path)
+    }
+
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        (**self).read_unchanged(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        (**self).glob(pattern)
+    }
+}
+
+impl<F: Files + ?Sized> Files for &F {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        (**self).read(path)
+    }
+
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        (**self).read_unchanged(path)
     }
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
@@ -47,6 +77,94 @@ impl Files for Disk {
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(glob::expand(pattern))
+    }
+}
+
+/// Reads everything anew, whoever asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Anew<F>(pub F);
+
+impl<F: Files> Files for Anew<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.read(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        self.0.glob(pattern)
+    }
+}
+
+/// Files that the last reading of a configuration has found. A file is the same as long as its inode and the second of
+/// its last change are, which is how nginx decides it.
+#[derive(Debug)]
+pub struct LastReading(Mutex<Readings>);
+
+#[derive(Debug)]
+struct Readings {
+    last: BTreeMap<PathBuf, KeptFile>,
+    current: BTreeMap<PathBuf, KeptFile>,
+}
+
+#[derive(Clone, Debug)]
+struct KeptFile {
+    device: u64,
+    inode: u64,
+    changed: i64,
+    text: Vec<u8>,
+}
+
+impl Default for LastReading {
+    fn default() -> LastReading {
+        LastReading::new()
+    }
+}
+
+impl LastReading {
+    /// Nothing has been read yet.
+    pub const fn new() -> LastReading {
+        LastReading(Mutex::new(Readings {
+            last: BTreeMap::new(),
+            current: BTreeMap::new(),
+        }))
+    }
+
+    /// What has been read until now is the last reading. What that has not asked for is forgotten.
+    pub fn begin(&self) {
+        let mut readings = self.lock();
+        readings.last = std::mem::take(&mut readings.current);
+    }
+
+    /// The content of a file of the disk, which is read only if it seems to have changed.
+    ///
+    /// # Errors
+    /// As the system has it.
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let found = std::fs::metadata(path)?;
+        if !found.is_file() {
+            return Disk.read(path);
+        }
+        let mut readings = self.lock();
+        let known = readings.last.get(path).cloned();
+        let known = known.filter(|known| {
+            let one = (known.device, known.inode, known.changed);
+            one == (found.dev(), found.ino(), found.mtime())
+        });
+        let kept = match known {
+            Some(known) => known,
+            None => KeptFile {
+                device: found.dev(),
+                inode: found.ino(),
+                changed: found.mtime(),
+                text: Disk.read(path)?,
+            },
+        };
+        let text = kept.text.clone();
+        readings.current.insert(path.to_owned(), kept);
+        Ok(text)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Readings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,8 +210,12 @@ impl<F: Files> Recorder<F> {
     }
 }
 
-impl<F: Files> Files for Recorder<F> {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+impl<F: Files> Recorder<F> {
+    fn read_by(
+        &self,
+        path: &Path,
+        read: impl FnOnce(&F, &Path) -> io::Result<Vec<u8>>,
+    ) -> io::Result<Vec<u8>> {
         let record = &mut *self.record.borrow_mut();
         let known = record
             .files
@@ -102,12 +224,22 @@ impl<F: Files> Files for Recorder<F> {
         if let Some((_, text)) = known {
             return Ok(text.clone());
         }
-        let text = self.files.read(path)?;
+        let text = read(&self.files, path)?;
         record
             .files
             .insert(path.to_owned(), record.recording.files.len());
         record.recording.files.push((path.to_owned(), text.clone()));
         Ok(text)
+    }
+}
+
+impl<F: Files> Files for Recorder<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_by(path, F::read)
+    }
+
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_by(path, F::read_unchanged)
     }
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {

@@ -69,7 +69,7 @@ mod tests;
 
 pub use contexts::Contexts;
 pub use diagnostic::{Diagnostic, Fault, Level};
-pub use files::{Disk, Files, Recorder, Recording, Sealed};
+pub use files::{Anew, Disk, Files, LastReading, Recorder, Recording, Sealed};
 pub use load::{Loaded, SourceFile, dump, load};
 pub use position::Position;
 pub use registry::Registry;

@@ -416,3 +416,35 @@ fn ten_thousand_servers_load_quickly() {
     // The goal is 0.3 s in a release build; in a debug build a machine under load needs more.
     assert!(elapsed.as_secs_f64() < 5.0, "{elapsed:?}");
 }
+
+#[test]
+fn files_of_the_last_reading() {
+    let folder = std::env::temp_dir().join(format!("tidegate-last-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("key");
+    let change = |text: &str, at: u64| {
+        std::fs::write(&path, text).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at);
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    let files = crate::LastReading::new();
+    let read = || files.read(&path).unwrap();
+    change("first", 1_000);
+    assert_eq!(read(), b"first");
+    files.begin();
+    change("second", 1_000);
+    assert_eq!(read(), b"first");
+    files.begin();
+    assert_eq!(read(), b"first");
+    change("third", 1_001);
+    files.begin();
+    assert_eq!(read(), b"third");
+    files.begin();
+    // Nobody has asked for it meanwhile.
+    files.begin();
+    change("fourth", 1_001);
+    assert_eq!(read(), b"fourth");
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(files.read(&path).is_err());
+}

@@ -6,5 +6,7 @@
 //! again and judges them; nothing here decides whether a client is in order.
 
 mod client_hello;
+mod server_hello;
 
 pub use client_hello::{ClientHello, Found, HELLO_SIZE_MAX, Values, find, is_grease};
+pub use server_hello::session_number;

@@ -87,10 +87,10 @@ impl Slot {
 pub struct Resolver(pub Vec<Arc<Slot>>);
 
 impl ResolvesServerCert for Resolver {
-    /// The first certificate whose key the client can check. ECDSA goes before RSA, as it costs
-    /// both ends less.
+    /// The last certificate of a kind whose key the client can check: with OpenSSL, each replaces the one before it. ECDSA
+    /// goes before RSA, as it costs both ends less.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let fitting = self.0.iter().filter_map(|slot| slot.current());
+        let fitting = self.0.iter().rev().filter_map(|slot| slot.current());
         let fitting = fitting.filter(|certified| {
             let key = &certified.key;
             key.choose_scheme(hello.signature_schemes()).is_some()

@@ -1,15 +1,16 @@
-//! Certificates whose place depends on the client: `ssl_certificate` with variables.
+//! Certificates whose place depends on a request: `ssl_certificate` and `proxy_ssl_certificate` with variables.
 //!
 //! They are loaded when a handshake needs them, by the worker's own rights, off the loop, and kept
-//! where `ssl_certificate_cache` says so. A value `data:…` is the certificate itself.
+//! where `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says so. A value `data:…` is the certificate itself.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use bytes::Bytes;
+use conf::{Fault, Setter, parse};
 use rustls::sign::CertifiedKey;
 
 use crate::http::request::Request;
@@ -17,7 +18,7 @@ use crate::log::Errno;
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError};
 
-/// `ssl_certificate_cache`.
+/// `ssl_certificate_cache`, `proxy_ssl_certificate_cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
     /// Certificates that are kept; those that have not been used for longest leave first.
@@ -28,67 +29,115 @@ pub struct CacheSettings {
     pub valid: Duration,
 }
 
-/// The certificates of a server that are named with variables.
-pub struct Dynamic {
-    /// Certificates with their keys, as written.
-    pub pairs: Vec<(Text, Text)>,
-    /// What may open the keys.
-    pub passwords: Vec<Bytes>,
-    /// Relative paths start here.
-    pub prefix: PathBuf,
-    /// `ssl_certificate_cache`; `None`: every handshake loads.
-    pub cache: Option<Cache>,
+/// Parses the arguments of such a directive.
+///
+/// # Errors
+/// nginx's, where one has no meaning.
+pub fn cache_settings(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Fault> {
+    let (mut max, mut off) = (0, false);
+    let (mut inactive, mut valid) = (10, 60);
+    for word in setter.args() {
+        let invalid = || Fault::invalid_parameter(word);
+        let text = &*word.bytes;
+        if let Some(number) = text.strip_prefix(b"max=") {
+            let number = parse::number_of(number).filter(|max| *max > 0);
+            max = number.ok_or_else(invalid)?;
+        } else if let Some(time) = text.strip_prefix(b"inactive=") {
+            inactive = parse::time_seconds(time).ok_or_else(invalid)?;
+        } else if let Some(time) = text.strip_prefix(b"valid=") {
+            valid = parse::time_seconds(time).ok_or_else(invalid)?;
+        } else if text == b"off" {
+            off = true;
+        } else {
+            return Err(invalid());
+        }
+    }
+    match max {
+        _ if off => Ok(None),
+        0 => Err(Fault::new(format!(
+            "\"{}\" must have the \"max\" parameter",
+            setter.name()
+        ))),
+        max => Ok(Some(CacheSettings {
+            max: usize::try_from(max).unwrap_or(usize::MAX),
+            inactive: Duration::from_secs(inactive),
+            valid: Duration::from_secs(valid),
+        })),
+    }
 }
 
-/// Certificates that have been loaded.
-pub struct Cache {
+/// Where a certificate and its key are, or what they are.
+pub type Names = (Bytes, Bytes);
+
+/// What has been made of certificates.
+pub struct Cache<T> {
     settings: CacheSettings,
-    kept: Mutex<Map<(Bytes, Bytes), Kept>>,
+    kept: Mutex<Map<Names, Kept<T>>>,
 }
 
-struct Kept {
-    certified: Arc<CertifiedKey>,
+struct Kept<T> {
+    value: Arc<T>,
     loaded: Instant,
     used: Instant,
 }
 
-impl Cache {
+impl<T> Cache<T> {
     /// An empty one.
-    pub fn new(settings: CacheSettings) -> Cache {
+    pub fn new(settings: CacheSettings) -> Cache<T> {
         Cache {
             settings,
             kept: Mutex::default(),
         }
     }
 
-    fn find(&self, key: &(Bytes, Bytes), now: Instant) -> Option<Arc<CertifiedKey>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.get_mut(key)?;
-        if now.duration_since(found.loaded) >= self.settings.valid {
+    /// What is kept under these names and still valid.
+    pub fn find(&self, names: &Names) -> Option<Arc<T>> {
+        let now = engine::now();
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = all.get_mut(names)?;
+        if self.is_stale(kept, now) {
+            all.remove(names);
             return None;
         }
-        found.used = now;
-        Some(Arc::clone(&found.certified))
+        kept.used = now;
+        Some(Arc::clone(&kept.value))
     }
 
-    fn keep(&self, key: (Bytes, Bytes), certified: &Arc<CertifiedKey>, now: Instant) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, one| now.duration_since(one.used) < self.settings.inactive);
-        if kept.len() >= self.settings.max && !kept.contains_key(&key) {
-            let oldest = kept.iter().min_by_key(|(_, one)| one.used);
-            let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| kept.remove(&oldest));
+    /// Keeps this from now on.
+    pub fn insert(&self, names: Names, value: &Arc<T>) {
+        let now = engine::now();
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, kept| !self.is_stale(kept, now));
+        if all.len() >= self.settings.max && !all.contains_key(&names) {
+            let oldest = all.iter().min_by_key(|(_, kept)| kept.used);
+            let oldest = oldest.map(|(names, _)| names.clone());
+            oldest.and_then(|oldest| all.remove(&oldest));
         }
-        let certified = Arc::clone(certified);
-        kept.insert(
-            key,
-            Kept {
-                certified,
-                loaded: now,
-                used: now,
-            },
-        );
+        let value = Arc::clone(value);
+        let kept = Kept {
+            value,
+            loaded: now,
+            used: now,
+        };
+        all.insert(names, kept);
     }
+
+    fn is_stale(&self, kept: &Kept<T>, now: Instant) -> bool {
+        let since = |then| now.saturating_duration_since(then);
+        since(kept.used) > self.settings.inactive || since(kept.loaded) > self.settings.valid
+    }
+}
+
+/// The certificates of a server that are named with variables.
+pub struct Dynamic {
+    /// Certificates with their keys, as written.
+    pub pairs: Vec<(Text, Text)>,
+    /// What may open the keys.
+    pub passwords: Arc<[Bytes]>,
+    /// Relative paths start here.
+    pub prefix: PathBuf,
+    /// `ssl_certificate_cache`; `None`: every handshake loads.
+    pub cache: Option<Cache<CertifiedKey>>,
 }
 
 /// Why a certificate could not be loaded, as nginx says it.
@@ -112,17 +161,13 @@ impl Dynamic {
             certificate.append_to(request, &mut names.0);
             key.append_to(request, &mut names.1);
             let names = (Bytes::from(names.0), Bytes::from(names.1));
-            let now = engine::now();
-            let known = self
-                .cache
-                .as_ref()
-                .and_then(|cache| cache.find(&names, now));
+            let known = self.cache.as_ref().and_then(|cache| cache.find(&names));
             let certified = match known {
                 Some(known) => known,
                 None => {
-                    let certified = self.read(names.clone()).await?;
+                    let certified = read(&self.prefix, &names, &self.passwords).await?;
                     if let Some(cache) = &self.cache {
-                        cache.keep(names, &certified, now);
+                        cache.insert(names, &certified);
                     }
                     certified
                 }
@@ -131,41 +176,93 @@ impl Dynamic {
         }
         Ok(loaded)
     }
+}
 
-    async fn read(&self, (certificate, key): (Bytes, Bytes)) -> Result<Arc<CertifiedKey>, Failed> {
-        let (prefix, passwords) = (self.prefix.clone(), self.passwords.clone());
-        engine::blocking(move || {
-            let read = |name: &Bytes, what: &str| {
-                if let Some(data) = name.strip_prefix(b"data:") {
-                    return Ok(data.to_vec());
-                }
-                let path = prefix.join(Request::path_of(name));
-                std::fs::read(&path).map_err(|error| {
-                    let (path, cause) = (path.display(), Errno(&error));
-                    Failed(format!(
-                        "cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {cause})"
-                    ))
-                })
-            };
-            let chain = read(&certificate, "certificate")?;
-            let private = read(&key, "certificate key")?;
-            certificates::certified_key(&chain, &private, &passwords).map_err(|error| {
-                let shown = |name: &Bytes| match name.starts_with(b"data:") {
-                    true => "data:...".to_owned(),
-                    false => prefix.join(Request::path_of(name)).display().to_string(),
-                };
-                Failed(match error {
-                    LoadError::Certificate(_) => format!(
-                        "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed (SSL: {error})",
-                        shown(&certificate)
-                    ),
-                    _ => format!(
-                        "cannot load certificate key \"{}\": PEM_read_bio_PrivateKey() failed (SSL: {error})",
-                        shown(&key)
-                    ),
-                })
-            })
+/// Reads a certificate and its key, off the loop.
+///
+/// # Errors
+/// Where that cannot be done.
+pub async fn read(
+    prefix: &Path,
+    names: &Names,
+    passwords: &Arc<[Bytes]>,
+) -> Result<Arc<CertifiedKey>, Failed> {
+    let (prefix, names) = (prefix.to_owned(), names.clone());
+    let passwords = Arc::clone(passwords);
+    engine::blocking(move || read_pair(&prefix, &names, &passwords)).await
+}
+
+fn read_pair(
+    prefix: &Path,
+    (certificate, key): &Names,
+    passwords: &[Bytes],
+) -> Result<Arc<CertifiedKey>, Failed> {
+    let chain = read_part(prefix, certificate, "certificate")?;
+    let private = read_part(prefix, key, "certificate key")?;
+    let shown = |name: &Bytes| match name.starts_with(b"data:") {
+        true => "data:...".to_owned(),
+        false => prefix.join(Request::path_of(name)).display().to_string(),
+    };
+    certificates::certified_key(&chain, &private, passwords).map_err(|error| {
+        Failed(match error {
+            LoadError::Certificate(_) => format!(
+                "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed (SSL: {error})",
+                shown(certificate)
+            ),
+            LoadError::Key(_) | LoadError::UnusableKey(_) => format!(
+                "cannot load certificate key \"{}\": PEM_read_bio_PrivateKey() failed (SSL: {error})",
+                shown(key)
+            ),
+            LoadError::Mismatch => format!("SSL_use_PrivateKey() failed (SSL: {error})"),
         })
-        .await
+    })
+}
+
+fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Failed> {
+    if let Some(data) = name.strip_prefix(b"data:") {
+        return Ok(data.to_vec());
+    }
+    let path = prefix.join(Request::path_of(name));
+    std::fs::read(&path).map_err(|error| {
+        let (path, cause) = (path.display(), Errno(&error));
+        Failed(format!(
+            "cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {cause})"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_not_been_used_for_longest_leaves_first() {
+        let cache = Cache::new(CacheSettings {
+            max: 2,
+            inactive: Duration::from_secs(3600),
+            valid: Duration::from_secs(3600),
+        });
+        let names = |name: &'static str| (Bytes::from(name), Bytes::from("key"));
+        for name in ["a", "b", "c"] {
+            cache.insert(names(name), &Arc::new(name));
+        }
+        assert_eq!(cache.find(&names("a")), None);
+        assert_eq!(cache.find(&names("c")).as_deref(), Some(&"c"));
+    }
+
+    #[test]
+    fn what_is_no_longer_valid_is_forgotten() {
+        let cache = Cache::new(CacheSettings {
+            max: 2,
+            inactive: Duration::from_secs(3600),
+            valid: Duration::ZERO,
+        });
+        let names = (Bytes::from("a"), Bytes::from("key"));
+        cache.insert(names.clone(), &Arc::new(()));
+        // Time goes on by itself.
+        while cache.find(&names).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(cache.kept.lock().unwrap().is_empty());
     }
 }

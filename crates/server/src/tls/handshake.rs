@@ -146,6 +146,7 @@ async fn begin(
     let name = name.filter(|_| named.is_some());
     let variables = &local.generation.variables;
     let is_shown = |name: &str| variables.find(name).is_some();
+    let shows_number = is_shown("ssl_session_id");
     let hello = hello.filter(|_| OF_HELLO.iter().any(|name| is_shown(name)));
     let config = match &settings.dynamic {
         None => Arc::clone(&settings.config),
@@ -160,7 +161,11 @@ async fn begin(
             }
         }
     };
-    make(connection, settings, &config, name, hello)
+    let session = make(connection, settings, &config, name, hello)?;
+    if shows_number {
+        session.keep_number();
+    }
+    Some(session)
 }
 
 /// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone, and

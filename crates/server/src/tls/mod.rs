@@ -10,9 +10,11 @@
 
 pub mod certificates;
 pub mod chain;
+mod compression;
 pub mod dynamic;
 pub mod handshake;
 mod ja4;
+pub mod key_log;
 pub mod names;
 pub mod pem;
 pub mod requests;

@@ -6,7 +6,7 @@
 //!
 //! Not here: the choice of a configuration (`handshake.rs`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Stream;
 use proto::tls::ClientHello;
+use rustls::ProtocolVersion;
 use rustls::pki_types::UnixTime;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
@@ -48,6 +49,8 @@ pub struct Session {
     pub verdict: Cell<Verdict>,
     /// Whether a request was received before the handshake had ended.
     pub early: Cell<bool>,
+    /// The number of the session, once it is known.
+    number: OnceCell<Box<[u8]>>,
     inner: RefCell<Inner>,
 }
 
@@ -67,6 +70,10 @@ struct Inner {
     failure: Option<rustls::Error>,
     /// We have said that nothing more follows.
     closed: bool,
+    /// Whether the session's number is of interest.
+    keeps_number: bool,
+    /// What our first message says it is.
+    number: Box<[u8]>,
 }
 
 impl Session {
@@ -86,6 +93,7 @@ impl Session {
             hello,
             verdict: Cell::new(Verdict::Missing),
             early: Cell::new(false),
+            number: OnceCell::new(),
             inner: RefCell::new(Inner {
                 tls: UnbufferedServerConnection::new(Arc::clone(config))?,
                 partial: Vec::new(),
@@ -95,7 +103,29 @@ impl Session {
                 ended: false,
                 failure: None,
                 closed: false,
+                keeps_number: false,
+                number: Box::default(),
             }),
+        })
+    }
+
+    /// Has the session's number kept, which is to be shown. This must be said before the handshake begins.
+    pub fn keep_number(&self) {
+        self.inner.borrow_mut().keeps_number = true;
+    }
+
+    /// The number of the session, if it is kept and there is one: in TLS 1.2 the one that both ends have agreed on, in
+    /// TLS 1.3, which has none, one that is drawn, as OpenSSL does.
+    pub fn number(&self) -> &[u8] {
+        let version = self.with(|tls| tls.protocol_version());
+        self.number.get_or_init(|| {
+            let mut number = [0; 32];
+            match version {
+                Some(ProtocolVersion::TLSv1_3) if aws_lc_rs::rand::fill(&mut number).is_ok() => {
+                    number.into()
+                }
+                _ => std::mem::take(&mut self.inner.borrow_mut().number),
+            }
         })
     }
 
@@ -250,7 +280,13 @@ impl Inner {
                         self.received.push_back(Buffer::copy_of(record.payload));
                     }
                 }
-                Ok(ConnectionState::EncodeTlsData(encode)) => send_message(stream, encode),
+                Ok(ConnectionState::EncodeTlsData(encode)) => {
+                    let message = send_message(stream, encode);
+                    if std::mem::take(&mut self.keeps_number) {
+                        let number = proto::tls::session_number(&message);
+                        self.number = number.unwrap_or_default().into();
+                    }
+                }
                 Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
                 Ok(ConnectionState::WriteTraffic(mut traffic)) => {
                     let Inner {
@@ -289,14 +325,20 @@ impl Inner {
     }
 }
 
-/// Sends a message that rustls has ready.
-fn send_message(stream: &Stream, mut encode: EncodeTlsData<'_, ServerConnectionData>) {
+/// Sends a message that rustls has ready, and gives what was sent.
+fn send_message(stream: &Stream, mut encode: EncodeTlsData<'_, ServerConnectionData>) -> Bytes {
+    let mut message = Vec::new();
     if let Err(EncodeError::InsufficientSize(needed)) = encode.encode(&mut []) {
-        let mut message = vec![0; needed.required_size];
-        if encode.encode(&mut message).is_ok() {
-            stream.push(Bytes::from(message));
+        message.resize(needed.required_size, 0);
+        if encode.encode(&mut message).is_err() {
+            message.clear();
         }
     }
+    let message = Bytes::from(message);
+    if !message.is_empty() {
+        stream.push(message.clone());
+    }
+    message
 }
 
 /// Seals everything that waits, small pieces together.

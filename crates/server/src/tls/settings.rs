@@ -23,7 +23,8 @@ use crate::http::modules::acme;
 use crate::resolver::Resolving;
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError, Resolver, Slot};
-use crate::tls::dynamic::{Cache, CacheSettings, Dynamic};
+use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
+use crate::tls::key_log::KeyLog;
 use crate::tls::resumption::{
     self, BUILTIN_SESSIONS, Context, ServerSessions, SessionCache, TicketKey, Tickets,
 };
@@ -31,7 +32,7 @@ use crate::tls::server::ServerTls;
 use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
-use crate::tls::{pem, provider, suites};
+use crate::tls::{compression, pem, provider, suites};
 use crate::zone::Refused;
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
@@ -59,7 +60,7 @@ static CERTIFICATE_KEY: Setting<Vec<Word>> = Setting::new("ssl_certificate_key",
 static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
     "ssl_certificate_cache",
     &["off", "max=N [inactive=time] [valid=time]"],
-    certificate_cache,
+    dynamic::cache_settings,
 )
 .contexts(HTTP_AND_SERVER)
 .arity(Arity::between(1, 3))
@@ -68,6 +69,23 @@ static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
     "Keeps certificates that are named with variables: so many, as long as they are used within `inactive` (10s), \
      and loads them again after `valid` (60s).",
 );
+
+static CERTIFICATE_COMPRESSION: Setting<bool> =
+    Setting::new("ssl_certificate_compression", &["on | off"], parse::flag)
+        .contexts(HTTP_AND_SERVER)
+        .arity(Arity::flag())
+        .default("off")
+        .manual(
+            "Sends certificates compressed by Brotli, zstd or zlib to clients of TLS 1.3 that can read it. A chain of \
+             two or three then often fits into the first packets. Not together with `ssl_stapling`.",
+        );
+
+static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse::path)
+    .contexts(HTTP_AND_SERVER)
+    .manual(
+        "A file that gets the secrets of connections of clients, for tools such as Wireshark. Whoever reads it reads \
+         everything.",
+    );
 
 static PASSWORD_FILE: Setting<PathBuf> = Setting::new("ssl_password_file", &["file"], parse::path)
     .contexts(HTTP_AND_SERVER)
@@ -289,6 +307,8 @@ impl Feature for TlsSettings {
         &CERTIFICATE,
         &CERTIFICATE_KEY,
         &CERTIFICATE_CACHE,
+        &CERTIFICATE_COMPRESSION,
+        &KEY_LOG,
         &PASSWORD_FILE,
         &PROTOCOLS,
         &CIPHERS,
@@ -335,12 +355,17 @@ impl Feature for TlsSettings {
             });
         }
         let passwords = scope.written(&PASSWORD_FILE)?;
+        if scope.get(&STAPLING)? && scope.get(&CERTIFICATE_COMPRESSION)? {
+            return Err(Fault::new(
+                "\"ssl_stapling\" is incompatible with \"ssl_certificate_compression\"",
+            ));
+        }
         let stapled = stapled(compiler, scope)?;
         let fetches = stapled.is_none() && scope.get(&STAPLING)?;
         let mut fetched = Vec::new();
         let clients = clients(compiler, scope)?.map(Arc::new);
         let mut context = Sha256::new();
-        let dynamic = dynamic(compiler, scope, &certificates, &keys)?;
+        let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
         let mut slots = Vec::with_capacity(certificates.len());
         for (certificate, key) in certificates.iter().zip(&keys) {
             context.update(&certificate.bytes);
@@ -375,6 +400,9 @@ impl Feature for TlsSettings {
             clients.identify(&mut context);
         }
         let mut config = config(scope, Resolver(slots), clients.as_ref())?;
+        if let Some(path) = scope.written(&KEY_LOG)? {
+            config.key_log = Arc::new(KeyLog(compiler.log_file(&path)));
+        }
         remember_sessions(compiler, scope, context, &mut config)?;
         Ok(TlsSettings {
             server: Some(Arc::new(ServerTls {
@@ -391,7 +419,7 @@ impl Feature for TlsSettings {
 }
 
 /// The certificates of a server, if any of them is named with variables.
-fn dynamic(
+fn with_variables(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
     certificates: &[Word],
@@ -415,7 +443,7 @@ fn dynamic(
     };
     Ok(Some(Dynamic {
         pairs,
-        passwords,
+        passwords: passwords.into(),
         prefix: compiler.conf_prefix.clone(),
         cache: scope.get(&CERTIFICATE_CACHE)?.map(Cache::new),
     }))
@@ -459,6 +487,9 @@ fn config(
     config.alpn_protocols = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"]
         .map(<[u8]>::to_vec)
         .into();
+    if scope.get(&CERTIFICATE_COMPRESSION)? {
+        config.cert_compressors = compression::ALL.to_vec();
+    }
     config.max_fragment_size = Some(fragment_size(scope.get(&BUFFER_SIZE)?));
     Ok(config)
 }
@@ -568,7 +599,7 @@ fn authorities(
             "SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {why})"
         ))
     };
-    let content = compiler.files.read(&path);
+    let content = compiler.files.read_unchanged(&path);
     let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
     pem::certificates(&content).map_err(|error| failed(&error))
 }
@@ -584,7 +615,7 @@ fn revocation_lists(
             "X509_LOOKUP_load_file(\"{path}\") failed (SSL: {why})"
         ))
     };
-    let content = compiler.files.read(&path);
+    let content = compiler.files.read_unchanged(&path);
     let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
     pem::revocation_lists(&content).map_err(|error| failed(&error))
 }
@@ -706,7 +737,7 @@ pub(crate) fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<V
         return Ok(data.to_vec());
     }
     let path = compiler.conf_prefix.join(word.path());
-    compiler.files.read(&path).map_err(|error| {
+    compiler.files.read_unchanged(&path).map_err(|error| {
         let path = path.display();
         let cause = crate::log::Errno(&error);
         Fault::new(format!(
@@ -758,35 +789,6 @@ pub(crate) fn read_passwords(compiler: &Compiler<'_>, path: &PathBuf) -> Result<
 fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
     let lines = setter.lines().iter();
     Ok(lines.map(|line| line.argument(0).clone()).collect())
-}
-
-fn certificate_cache(setter: &Setter<'_>) -> Result<Option<CacheSettings>, Fault> {
-    let mut settings = CacheSettings {
-        max: 0,
-        inactive: Duration::from_secs(10),
-        valid: Duration::from_secs(60),
-    };
-    for word in setter.args() {
-        let text = word.text();
-        let invalid = || Fault::at(word, format!("invalid parameter \"{text}\""));
-        let time = |text: &str| parse::seconds_text(text).map(Duration::from_secs);
-        match text.split_once('=') {
-            Some(("max", max)) => {
-                let max = max.parse().ok().filter(|max| *max > 0);
-                settings.max = max.ok_or_else(invalid)?;
-            }
-            Some(("inactive", value)) => settings.inactive = time(value).ok_or_else(invalid)?,
-            Some(("valid", value)) => settings.valid = time(value).ok_or_else(invalid)?,
-            None if text == "off" => return Ok(None),
-            _ => return Err(invalid()),
-        }
-    }
-    match settings.max {
-        0 => Err(Fault::new(
-            "\"ssl_certificate_cache\" must have the \"max\" parameter",
-        )),
-        _ => Ok(Some(settings)),
-    }
 }
 
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {

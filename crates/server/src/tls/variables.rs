@@ -1,8 +1,7 @@
 //! `$ssl_*`: what was agreed upon with a client, what it has offered, and who it is.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#variables>. Not found on connections in
-//! the clear. `$ssl_session_id`, `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls
-//! does not tell.
+//! the clear. `$ssl_sigalg` and `$ssl_client_sigalg` are always empty: rustls does not tell.
 
 use std::fmt::Write;
 
@@ -35,7 +34,8 @@ pub fn find(name: &str) -> Option<Evaluate> {
         "ssl_sigalgs" => |request, out| with_hello(request, out, signature_algorithms),
         "ssl_ja4" => |request, out| with_hello(request, out, ja4::append),
         "ssl_session_reused" => |request, out| with(request, out, reused),
-        "ssl_session_id" | "ssl_sigalg" | "ssl_client_sigalg" => |_, _| false,
+        "ssl_session_id" => |request, out| with(request, out, session_number),
+        "ssl_sigalg" | "ssl_client_sigalg" => |_, _| false,
         "ssl_early_data" => |request, out| with(request, out, early_data),
         "ssl_server_name" => server_name,
         "ssl_alpn_protocol" => |request, out| with(request, out, alpn_protocol),
@@ -158,6 +158,16 @@ fn reused(session: &Session, out: &mut Vec<u8>) {
         Some(HandshakeKind::Resumed) => b'r',
         _ => b'.',
     });
+}
+
+fn session_number(session: &Session, out: &mut Vec<u8>) {
+    append_hex(session.number(), out);
+}
+
+fn append_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        out.extend_from_slice(format!("{byte:02x}").as_bytes());
+    }
 }
 
 fn early_data(session: &Session, out: &mut Vec<u8>) {
@@ -310,9 +320,7 @@ fn escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
 }
 
 fn fingerprint(certificate: &[u8], out: &mut Vec<u8>) {
-    for byte in Sha1::digest(certificate) {
-        out.extend_from_slice(format!("{byte:02x}").as_bytes());
-    }
+    append_hex(&Sha1::digest(certificate), out);
 }
 
 fn serial(certificate: &Certificate, out: &mut Vec<u8>) {

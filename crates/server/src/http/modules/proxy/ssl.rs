@@ -6,10 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use base::hash::Map;
 use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
@@ -23,10 +22,11 @@ use super::target::Target;
 use super::{CONNECTING, Causes, Ended, Failure, Peer};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
-use crate::log::{self, LogFile};
+use crate::log;
 use crate::text::Text;
-use crate::tls::certificates::{self, LoadError};
 use crate::tls::chain::Trust;
+use crate::tls::dynamic::{self, Cache, CacheSettings};
+use crate::tls::key_log::KeyLog;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
 use crate::tls::{pem, provider, settings, suites};
@@ -106,10 +106,10 @@ static CERTIFICATE_KEY: Setting<Word> = Setting::new("proxy_ssl_certificate_key"
     .contexts(HSL)
     .manual("A file with the private key of `proxy_ssl_certificate`, in PEM.");
 
-static CERTIFICATE_CACHE: Setting<Option<CacheLimits>> = Setting::new(
+static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
     "proxy_ssl_certificate_cache",
     &["off", "max=N [inactive=time] [valid=time]"],
-    cache_limits,
+    dynamic::cache_settings,
 )
 .contexts(HSL)
 .arity(Arity::between(1, 3))
@@ -158,49 +158,6 @@ fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
 
 fn conf_commands(_: &Setter<'_>) -> Result<(), Fault> {
     Ok(())
-}
-
-/// `proxy_ssl_certificate_cache`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CacheLimits {
-    max: usize,
-    inactive: Duration,
-    valid: Duration,
-}
-
-fn cache_limits(setter: &Setter<'_>) -> Result<Option<CacheLimits>, Fault> {
-    let (mut max, mut off) = (0, false);
-    let (mut inactive, mut valid) = (10, 60);
-    for word in setter.args() {
-        let invalid = || Fault::invalid_parameter(word);
-        let text = &*word.bytes;
-        if let Some(number) = text.strip_prefix(b"max=") {
-            max = parse::number_of(number)
-                .filter(|max| *max > 0)
-                .ok_or_else(invalid)?;
-        } else if let Some(time) = text.strip_prefix(b"inactive=") {
-            inactive = parse::time_seconds(time).ok_or_else(invalid)?;
-        } else if let Some(time) = text.strip_prefix(b"valid=") {
-            valid = parse::time_seconds(time).ok_or_else(invalid)?;
-        } else if text == b"off" {
-            off = true;
-        } else {
-            return Err(invalid());
-        }
-    }
-    if off {
-        return Ok(None);
-    }
-    if max == 0 {
-        return Err(Fault::new(
-            "\"proxy_ssl_certificate_cache\" must have the \"max\" parameter",
-        ));
-    }
-    Ok(Some(CacheLimits {
-        max: usize::try_from(max).unwrap_or(usize::MAX),
-        inactive: Duration::from_secs(inactive),
-        valid: Duration::from_secs(valid),
-    }))
 }
 
 /// TLS towards upstreams as a scope wants it.
@@ -369,89 +326,8 @@ struct Varying {
     passwords: Arc<[Bytes]>,
     /// Relative paths start here.
     folder: PathBuf,
-    cache: Option<Cache>,
-}
-
-/// Configurations with certificates that have been read, by the paths of certificate and key.
-struct Cache {
-    limits: CacheLimits,
-    entries: Mutex<Map<(Bytes, Bytes), Kept>>,
-}
-
-struct Kept {
-    config: Arc<ClientConfig>,
-    read: Instant,
-    used: Instant,
-}
-
-impl Cache {
-    fn new(limits: CacheLimits) -> Cache {
-        Cache {
-            limits,
-            entries: Mutex::default(),
-        }
-    }
-
-    fn find(&self, key: &(Bytes, Bytes)) -> Option<Arc<ClientConfig>> {
-        let now = engine::now();
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = entries.get_mut(key)?;
-        if self.is_stale(kept, now) {
-            entries.remove(key);
-            return None;
-        }
-        kept.used = now;
-        Some(Arc::clone(&kept.config))
-    }
-
-    fn is_stale(&self, kept: &Kept, now: Instant) -> bool {
-        let since = |then| now.saturating_duration_since(then);
-        since(kept.used) > self.limits.inactive || since(kept.read) > self.limits.valid
-    }
-
-    fn insert(&self, key: (Bytes, Bytes), config: &Arc<ClientConfig>) {
-        let now = engine::now();
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= self.limits.max {
-            entries.retain(|_, kept| !self.is_stale(kept, now));
-        }
-        if entries.len() >= self.limits.max {
-            let oldest = entries.iter().min_by_key(|(_, kept)| kept.used);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                entries.remove(&oldest);
-            }
-        }
-        let config = Arc::clone(config);
-        let kept = Kept {
-            config,
-            read: now,
-            used: now,
-        };
-        entries.insert(key, kept);
-    }
-}
-
-/// Secrets of connections, as lines of NSS's key log.
-struct KeyLog(Arc<LogFile>);
-
-impl std::fmt::Debug for KeyLog {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("KeyLog")
-    }
-}
-
-impl rustls::KeyLog for KeyLog {
-    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
-        let mut line = label.as_bytes().to_vec();
-        for part in [client_random, secret] {
-            line.push(b' ');
-            for byte in part {
-                line.extend_from_slice(format!("{byte:02x}").as_bytes());
-            }
-        }
-        line.push(b'\n');
-        log::append_line(&self.0, &line);
-    }
+    /// Configurations with certificates that have been read.
+    cache: Option<Cache<ClientConfig>>,
 }
 
 /// TLS as one request wants it.
@@ -494,13 +370,11 @@ impl UpstreamTls {
         if let Some(known) = varying.cache.as_ref().and_then(|cache| cache.find(&paths)) {
             return Ok(known);
         }
-        let (folder, passwords) = (varying.folder.clone(), Arc::clone(&varying.passwords));
-        let wanted = paths.clone();
-        let read = engine::blocking(move || read_pair(&folder, &wanted, &passwords)).await;
+        let read = dynamic::read(&varying.folder, &paths, &varying.passwords).await;
         let config = match read {
             Ok(key) => self.base.config(Some(OwnCertificate(key))).ok(),
-            Err(text) => {
-                log::error!(request, Error, "{text} {CONNECTING}");
+            Err(failed) => {
+                log::error!(request, Error, "{failed} {CONNECTING}");
                 None
             }
         };
@@ -510,42 +384,6 @@ impl UpstreamTls {
         }
         Ok(config)
     }
-}
-
-/// A certificate and its key out of files that variables name; else nginx's text for the log.
-fn read_pair(
-    folder: &std::path::Path,
-    (certificate, key): &(Bytes, Bytes),
-    passwords: &[Bytes],
-) -> Result<Arc<rustls::sign::CertifiedKey>, String> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = |bytes: &Bytes| folder.join(std::ffi::OsStr::from_bytes(bytes));
-    let read = |bytes: &Bytes, what: &str| {
-        match bytes.strip_prefix(b"data:") {
-        Some(data) => Ok(data.to_vec()),
-        None => std::fs::read(path(bytes)).map_err(|error| {
-            let path = path(bytes);
-            let (path, error) = (path.display(), log::Errno(&error));
-            format!("cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {error})")
-        }),
-    }
-    };
-    let chain = read(certificate, "certificate")?;
-    let private = read(key, "certificate key")?;
-    certificates::certified_key(&chain, &private, passwords).map_err(|error| {
-        let (certificate, key) = (path(certificate), path(key));
-        match error {
-            LoadError::Certificate(_) => {
-                let path = certificate.display();
-                format!("cannot load certificate \"{path}\": PEM_read_bio_X509_AUX() failed (SSL: {error})")
-            }
-            LoadError::Key(_) | LoadError::UnusableKey(_) => {
-                let path = key.display();
-                format!("cannot load certificate key \"{path}\": PEM_read_bio_PrivateKey() failed (SSL: {error})")
-            }
-            LoadError::Mismatch => format!("SSL_use_PrivateKey() failed (SSL: {error})"),
-        }
-    })
 }
 
 /// How long a name is without the port that may stand behind it.

@@ -1,0 +1,90 @@
+//! Certificates that are sent compressed: RFC 8879, `ssl_certificate_compression`.
+//!
+//! Only in TLS 1.3, to clients that say they can read it. rustls keeps what has been compressed, so that it is done once.
+
+use std::io::Write;
+
+use brotli::enc::BrotliEncoderParams;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use rustls::CertificateCompressionAlgorithm;
+use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
+
+/// The ways that there are, the best first.
+pub(super) const ALL: [&dyn CertCompressor; 3] = [&Brotli, &Zstd, &Zlib];
+
+/// `brotli` (2).
+#[derive(Debug)]
+struct Brotli;
+
+/// `zstd` (3).
+#[derive(Debug)]
+struct Zstd;
+
+/// `zlib` (1).
+#[derive(Debug)]
+struct Zlib;
+
+impl CertCompressor for Brotli {
+    fn compress(&self, input: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
+        let mut compressed = Vec::new();
+        let parameters = BrotliEncoderParams::default();
+        brotli::BrotliCompress(&mut input.as_slice(), &mut compressed, &parameters)
+            .map_err(|_| CompressionFailed)?;
+        Ok(compressed)
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        CertificateCompressionAlgorithm::Brotli
+    }
+}
+
+impl CertCompressor for Zstd {
+    fn compress(&self, input: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
+        zstd::encode_all(input.as_slice(), zstd::DEFAULT_COMPRESSION_LEVEL)
+            .map_err(|_| CompressionFailed)
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        CertificateCompressionAlgorithm::Zstd
+    }
+}
+
+impl CertCompressor for Zlib {
+    fn compress(&self, input: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        let written = encoder.write_all(&input);
+        written
+            .and_then(|()| encoder.finish())
+            .map_err(|_| CompressionFailed)
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        CertificateCompressionAlgorithm::Zlib
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn what_is_compressed_can_be_read_again() {
+        let certificate = b"a certificate, a certificate, a certificate".repeat(20);
+        let compress = |way: &dyn CertCompressor| {
+            let compressed = way.compress(certificate.clone(), CompressionLevel::Interactive);
+            let compressed = compressed.unwrap();
+            assert!(compressed.len() < certificate.len() / 4);
+            compressed
+        };
+        let (mut brotli, mut zlib) = (Vec::new(), Vec::new());
+        brotli::BrotliDecompress(&mut compress(&Brotli).as_slice(), &mut brotli).unwrap();
+        let compressed = compress(&Zlib);
+        let mut decoder = flate2::read::ZlibDecoder::new(compressed.as_slice());
+        decoder.read_to_end(&mut zlib).unwrap();
+        let zstd = zstd::decode_all(compress(&Zstd).as_slice()).unwrap();
+        assert!(brotli == certificate && zlib == certificate && zstd == certificate);
+    }
+}

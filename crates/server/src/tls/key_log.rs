@@ -1,0 +1,31 @@
+//! Secrets of connections, for tools such as Wireshark: `ssl_key_log`, `proxy_ssl_key_log`.
+//!
+//! A line each, as <https://www.ietf.org/archive/id/draft-ietf-tls-keylogfile-02.html> describes them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::log::{self, LogFile};
+
+/// A file that gets them.
+pub struct KeyLog(pub Arc<LogFile>);
+
+impl fmt::Debug for KeyLog {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("KeyLog")
+    }
+}
+
+impl rustls::KeyLog for KeyLog {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        let mut line = label.as_bytes().to_vec();
+        for part in [client_random, secret] {
+            line.push(b' ');
+            for byte in part {
+                line.extend_from_slice(format!("{byte:02x}").as_bytes());
+            }
+        }
+        line.push(b'\n');
+        log::append_line(&self.0, &line);
+    }
+}
