@@ -181,7 +181,6 @@ http {{
 types {{ image/jpeg jpg; }}
 default_type application/octet-stream;
 sendfile on;
-tcp_nopush on;
 keepalive_timeout 600s;
 keepalive_requests 1000000000;
 client_body_temp_path temp/b;
@@ -214,9 +213,10 @@ proxy_temp_path temp/p;
         self.account.remove()
 
     def forget_logs(self):
-        path = f"{self.prefix}/logs/access.log"
-        if os.path.exists(path):
-            os.truncate(path, 0)
+        for name in ("access", "error"):
+            path = f"{self.prefix}/logs/{name}.log"
+            if os.path.exists(path):
+                os.truncate(path, 0)
 
 
 class Floor(Server):

@@ -153,8 +153,8 @@ pub enum Op {
         outgoing: Box<Outgoing>,
         /// Stop after about this many bytes of files, so that others get their turn.
         chunk: u64,
-        /// Close the socket when everything was sent.
-        close: bool,
+        /// Whether the socket is closed when everything was sent.
+        ending: Ending,
     },
     /// Close the socket.
     Close {
@@ -166,6 +166,27 @@ pub enum Op {
         /// The socket.
         socket: RawFd,
     },
+}
+
+/// Whether a connection ends with a send, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// It goes on.
+    #[default]
+    Never,
+    /// It ends. The peer may send more meanwhile, and has to get all that was sent to it even so.
+    Careful,
+    /// It ends, and the peer has said that it sends nothing more: the end may leave in the packet of the last bytes. If it
+    /// does send more, it may lose what was sent to it.
+    Quick,
+}
+
+impl Ending {
+    /// Whether the socket is closed.
+    #[must_use]
+    pub fn closes(self) -> bool {
+        self != Ending::Never
+    }
 }
 
 /// How an operation ended, or what one of several completions brings.
@@ -285,7 +306,9 @@ impl Outgoing {
 
     /// Forgets everything that is left, without running destructors yet.
     pub(crate) fn abandon(&mut self) {
-        self.spent.extend(self.segments.drain(..));
+        if !self.segments.is_empty() {
+            self.spent.extend(self.segments.drain(..));
+        }
         self.files = 0;
         self.warm = 0;
     }
@@ -319,7 +342,9 @@ impl Outgoing {
                 self.files -= 1;
                 self.warm = 0;
             }
-            self.spent.extend(self.segments.pop_front());
+            if let Some(sent) = self.segments.pop_front() {
+                self.spent.push(sent);
+            }
         }
     }
 }

@@ -18,7 +18,9 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::buffer::{self, Buffer};
-use crate::engine::{Completion, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token};
+use crate::engine::{
+    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+};
 use crate::sys;
 
 /// Events taken from the kernel at once (nginx's `epoll_events`).
@@ -41,6 +43,34 @@ pub(crate) struct Epoll {
     listeners: Vec<Listener>,
     /// By the index of the datagram socket's key.
     datagrams: Vec<Datagram>,
+    haste: Haste,
+}
+
+/// Whether the first bytes of connections tend to be there when they are accepted: then the first receive is made at
+/// once, and a short connection is over before it was ever registered. If not, it would be a call for nothing.
+#[derive(Default)]
+struct Haste {
+    /// How the last first receives at once ended, a bit each: 1 where something was there.
+    found: u8,
+    /// Connections not tried since.
+    untried: u8,
+}
+
+impl Haste {
+    /// One in so many connections is tried while it does not pay, to see when it does.
+    const PROBE: u8 = 32;
+
+    fn tries(&mut self) -> bool {
+        if self.found.count_ones() >= u8::BITS / 2 {
+            return true;
+        }
+        self.untried = (self.untried + 1) % Self::PROBE;
+        self.untried == 0
+    }
+
+    fn learn(&mut self, found: bool) {
+        self.found = self.found << 1 | u8::from(found);
+    }
 }
 
 /// What is known of one connected socket.
@@ -49,6 +79,8 @@ struct Source {
     generation: u32,
     socket: RawFd,
     registered: bool,
+    /// Nothing was received yet, and whether something is there is not known.
+    fresh: bool,
     /// Registered for room to send, too.
     watches_room: bool,
     readable: bool,
@@ -64,7 +96,7 @@ struct Source {
 struct Sending {
     outgoing: Box<Outgoing>,
     chunk: u64,
-    close: bool,
+    ending: Ending,
 }
 
 /// What is known of one datagram socket. It is watched for one event at a time.
@@ -99,28 +131,8 @@ impl Epoll {
             sources: Vec::new(),
             listeners: Vec::new(),
             datagrams: Vec::new(),
+            haste: Haste::default(),
         })
-    }
-
-    /// The record of the socket; a fresh one when the place has changed hands.
-    fn source(&mut self, key: Key, socket: RawFd) -> &mut Source {
-        let index = key.index as usize;
-        if index >= self.sources.len() {
-            self.sources.resize_with(index + 1, Source::default);
-        }
-        let source = &mut self.sources[index];
-        if source.socket != socket || source.generation != key.generation {
-            *source = Source {
-                generation: key.generation,
-                socket,
-                // A new connection has an empty send buffer, and a busy server finds the first request there already:
-                // then a short connection is over before it was ever registered. If not, the first call finds out.
-                readable: true,
-                writable: true,
-                ..Source::default()
-            };
-        }
-        source
     }
 
     fn accept(&mut self, socket: RawFd, many: bool, key: Key) -> Option<Outcome> {
@@ -210,20 +222,25 @@ impl Epoll {
             Ok(false) => {}
             Err(error) => return Some(Outcome::Connected(Err(error))),
         }
-        let source = self.source(key, socket);
-        source.readable = false;
+        let source = source_of(&mut self.sources, key, socket);
+        source.fresh = false;
         source.writable = false;
         if let Err(error) = self.watch_room(key) {
             return Some(Outcome::Connected(Err(error)));
         }
-        self.source(key, socket).connecting = true;
+        source_of(&mut self.sources, key, socket).connecting = true;
         None
     }
 
     fn receive(&mut self, socket: RawFd, key: Key) -> Option<Outcome> {
-        let source = self.source(key, socket);
-        if source.readable {
-            match receive_once(source) {
+        let source = source_of(&mut self.sources, key, socket);
+        let at_once = std::mem::take(&mut source.fresh) && self.haste.tries();
+        if source.readable || at_once {
+            let result = receive_once(source);
+            if at_once {
+                self.haste.learn(result.is_some());
+            }
+            match result {
                 Some(result) => return Some(Outcome::Received(result)),
                 None => source.readable = false,
             }
@@ -238,19 +255,23 @@ impl Epoll {
     }
 
     fn send(&mut self, socket: RawFd, mut sending: Sending, key: Key) -> Option<Outcome> {
-        let source = self.source(key, socket);
+        let source = source_of(&mut self.sources, key, socket);
         if source.writable {
-            let (taken, stop) =
-                sys::transmit(socket, &mut sending.outgoing, sending.chunk, sending.close);
+            let (taken, stop) = sys::transmit(
+                socket,
+                &mut sending.outgoing,
+                sending.chunk,
+                sending.ending.closes(),
+            );
             if taken > 0 || !matches!(stop, Stop::Blocked) {
                 return Some(self.sent(key, sending, taken, stop));
             }
             source.writable = false;
         }
         source.sending = Some(Box::new(sending));
-        if !self.source(key, socket).watches_room
+        if !source_of(&mut self.sources, key, socket).watches_room
             && let Err(error) = self.watch_room(key)
-            && let Some(sending) = self.source(key, socket).sending.take()
+            && let Some(sending) = source_of(&mut self.sources, key, socket).sending.take()
         {
             return Some(self.sent(key, *sending, 0, Stop::Failed(error)));
         }
@@ -271,8 +292,8 @@ impl Epoll {
                 source.writable = false;
                 Stop::Blocked
             }
-            Stop::Empty if sending.close => {
-                sys::finish(source.socket);
+            Stop::Empty if sending.ending.closes() => {
+                sys::finish(source.socket, sending.ending);
                 *source = Source::default();
                 Stop::Closed
             }
@@ -435,19 +456,19 @@ impl Engine for Epoll {
                 socket,
                 outgoing,
                 chunk,
-                close,
+                ending,
             } => self.send(
                 socket,
                 Sending {
                     outgoing,
                     chunk,
-                    close,
+                    ending,
                 },
                 token.key,
             ),
             Op::Close { socket } => {
                 // The last descriptor of a connection: closing it also unregisters it.
-                *self.source(token.key, socket) = Source::default();
+                *source_of(&mut self.sources, token.key, socket) = Source::default();
                 sys::close(socket);
                 Some(Outcome::Closed)
             }
@@ -539,6 +560,26 @@ impl Engine for Epoll {
     fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
+}
+
+/// The record of the socket; a fresh one when the place has changed hands.
+fn source_of(sources: &mut Vec<Source>, key: Key, socket: RawFd) -> &mut Source {
+    let index = key.index as usize;
+    if index >= sources.len() {
+        sources.resize_with(index + 1, Source::default);
+    }
+    let source = &mut sources[index];
+    if source.socket != socket || source.generation != key.generation {
+        *source = Source {
+            generation: key.generation,
+            socket,
+            fresh: true,
+            // A new connection has an empty send buffer.
+            writable: true,
+            ..Source::default()
+        };
+    }
+    source
 }
 
 /// Index and the lower 31 bits of the generation, as the kernel keeps them for us.

@@ -17,7 +17,7 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::engine::{Control, Outgoing, Stop};
+use crate::engine::{Control, Ending, Outgoing, Stop};
 use crate::net::{Address, Segment, TcpInfo};
 
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
@@ -38,9 +38,11 @@ pub(crate) fn close(fd: RawFd) {
 }
 
 /// Ends and closes a connection to which everything was sent. The end goes out together with what the kernel still
-/// holds back, before the close finds unread bytes and resets the connection.
-pub(crate) fn finish(socket: RawFd) {
-    let _ = rustix::net::shutdown(borrow(socket), rustix::net::Shutdown::Write);
+/// holds back; where more may come from the peer, before the close finds it unread and resets the connection.
+pub(crate) fn finish(socket: RawFd, ending: Ending) {
+    if ending != Ending::Quick {
+        let _ = rustix::net::shutdown(borrow(socket), rustix::net::Shutdown::Write);
+    }
     close(socket);
 }
 

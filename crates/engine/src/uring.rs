@@ -26,7 +26,9 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::net::SocketAddrAny;
 
 use crate::buffer::{self, Buffer};
-use crate::engine::{Completion, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token};
+use crate::engine::{
+    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+};
 use crate::net::{Address, Segment};
 use crate::sys;
 
@@ -85,7 +87,8 @@ struct Source {
 struct Sending {
     outgoing: Box<Outgoing>,
     chunk: u64,
-    close: bool,
+    /// Whether the connection ends with it.
+    last: Ending,
     /// It was told to end.
     ending: bool,
     /// What a send that is linked to a close has returned, while the close is awaited.
@@ -322,14 +325,14 @@ impl Uring {
         socket: RawFd,
         mut outgoing: Box<Outgoing>,
         chunk: u64,
-        close: bool,
+        ending: Ending,
         key: Key,
     ) -> Option<Outcome> {
         let with_file = outgoing.first_file().is_some();
         if with_file {
             let (taken, stop) = sys::transmit(socket, &mut outgoing, chunk, false);
             if taken > 0 || !matches!(stop, Stop::Blocked) {
-                return Some(self.sent_directly(key, outgoing, taken, stop, close));
+                return Some(self.sent_directly(key, outgoing, taken, stop, ending));
             }
         }
         let mut sending = match self.spare.pop() {
@@ -340,7 +343,7 @@ impl Uring {
             None => Box::new(Sending::new(outgoing)),
         };
         sending.chunk = chunk;
-        sending.close = close;
+        sending.last = ending;
         sending.ending = false;
         sending.linked = None;
         if with_file {
@@ -379,8 +382,8 @@ impl Uring {
         let (entry, total) = sending.entry(socket);
         let whole = sending.parts.len() == sending.outgoing.segments().count();
         let entry = entry.user_data(user_data(SEND, key));
-        if !sending.close || !whole || total > LINKED_SEND_MAX {
-            sending.close = false;
+        if !sending.last.closes() || !whole || total > LINKED_SEND_MAX {
+            sending.last = Ending::Never;
             // SAFETY: the strings, their list and the header lie in `sending`, a box that the source keeps until the
             // completion has come; byte strings do not move when what holds them does.
             unsafe { self.push(&entry) };
@@ -404,10 +407,10 @@ impl Uring {
         outgoing: Box<Outgoing>,
         taken: u64,
         stop: Stop,
-        close: bool,
+        ending: Ending,
     ) -> Outcome {
         let stop = match stop {
-            Stop::Empty if close => {
+            Stop::Empty if ending.closes() => {
                 if let Some(source) = self.sources.get_mut(key.index as usize) {
                     sys::close(source.socket);
                 }
@@ -558,7 +561,7 @@ impl Uring {
     fn sent(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
         let source = self.sources.get_mut(key.index as usize)?;
         let mut sending = source.sending.take()?;
-        if sending.close {
+        if sending.last.closes() {
             // The completion of the close, which always follows, tells the rest.
             sending.linked = Some(result);
             source.sending = Some(sending);
@@ -628,7 +631,7 @@ impl Uring {
         let socket = source.socket;
         let mut sending = source.sending.take()?;
         let outgoing = std::mem::take(&mut sending.outgoing);
-        let (chunk, close) = (sending.chunk, sending.close);
+        let (chunk, ending) = (sending.chunk, sending.last);
         self.give_sending(sending);
         if let Err(error) = check(result) {
             let stop = Stop::Failed(error);
@@ -641,7 +644,7 @@ impl Uring {
                 },
             ));
         }
-        let outcome = self.send(socket, outgoing, chunk, close, key)?;
+        let outcome = self.send(socket, outgoing, chunk, ending, key)?;
         Some((OpKind::Send, outcome))
     }
 
@@ -675,10 +678,10 @@ impl Engine for Uring {
                 socket,
                 outgoing,
                 chunk,
-                close,
+                ending,
             } => {
                 self.source(key, socket);
-                self.send(socket, outgoing, chunk, close, key)
+                self.send(socket, outgoing, chunk, ending, key)
             }
             Op::Close { socket } => {
                 self.source(key, socket);
@@ -831,7 +834,7 @@ impl Sending {
         Sending {
             outgoing,
             chunk: 0,
-            close: false,
+            last: Ending::Never,
             ending: false,
             linked: None,
             // SAFETY: `msghdr` is plain numbers and pointers, for which zero is a valid value.
@@ -855,10 +858,11 @@ impl Sending {
             });
         }
         let mut flags = libc::MSG_NOSIGNAL;
-        if segments.next().is_some() {
+        let end_follows = self.last == Ending::Quick && total <= LINKED_SEND_MAX;
+        if end_follows || segments.next().is_some() {
             flags |= libc::MSG_MORE;
         }
-        if self.close {
+        if self.last.closes() {
             // A short send would not break the link without this, and the close would cut the rest off.
             flags |= libc::MSG_WAITALL;
         }

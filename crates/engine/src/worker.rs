@@ -245,7 +245,7 @@ impl Worker {
     /// Takes a queue back that is no longer needed; what is left in it is dropped.
     pub(crate) fn give_queue(&mut self, mut queue: Box<Outgoing>) {
         queue.abandon();
-        self.after.spent.append(&mut queue.spent);
+        self.take_spent(&mut queue);
         if self.spare_queues.len() < SPARE_QUEUES_MAX {
             self.spare_queues.push(queue);
         }
@@ -253,6 +253,10 @@ impl Worker {
 
     /// Takes from a queue what was sent, to be dropped later.
     pub(crate) fn take_spent(&mut self, queue: &mut Outgoing) {
-        self.after.spent.append(&mut queue.spent);
+        if self.after.spent.is_empty() {
+            std::mem::swap(&mut self.after.spent, &mut queue.spent);
+        } else {
+            self.after.spent.append(&mut queue.spent);
+        }
     }
 }

@@ -36,6 +36,7 @@ kernels!(
     a_file_that_shrinks_while_it_is_sent,
     a_runtime_ends_with_everything_in_flight,
     datagrams_are_exchanged_whole,
+    finish_answers_a_peer_that_sends_on,
     multi_accept_serves_all,
     small_sockets_and_a_linked_close,
     small_sockets_and_a_send_timeout,
@@ -232,6 +233,28 @@ fn narrow_listener() -> (OwnedFd, SocketAddr) {
     .unwrap();
     let address = local(&socket);
     (socket, address)
+}
+
+/// What it has sent beyond the last request lies unread when the connection is closed, which resets it.
+fn finish_answers_a_peer_that_sends_on(kind: EngineKind) {
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"one").unwrap();
+    runtime(kind).block_on(async {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        assert_eq!(&stream.recv_idle(None).await.unwrap()[..], b"one");
+        client.write_all(b"two").unwrap();
+        stream.push(Bytes::from_static(b"answer"));
+        stream.finish();
+        while engine::net::finishing() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let mut received = [0; 6];
+    client.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"answer");
 }
 
 fn small_sockets_and_a_linked_close(kind: EngineKind) {

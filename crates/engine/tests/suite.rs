@@ -42,6 +42,7 @@ suite!(
     files_in_pieces_between_bytes,
     finish_sends_everything,
     finish_times_out,
+    finishing_quickly_sends_everything,
     half_close,
     large_file_to_a_slow_reader,
     many_connections,
@@ -366,12 +367,20 @@ async fn half_close(kind: EngineKind) {
 }
 
 async fn finish_sends_everything(kind: EngineKind) {
+    finishing_sends_everything(kind, Stream::finish).await;
+}
+
+async fn finishing_quickly_sends_everything(kind: EngineKind) {
+    finishing_sends_everything(kind, Stream::finish_quickly).await;
+}
+
+async fn finishing_sends_everything(kind: EngineKind, finish: fn(Stream)) {
     let content = pattern(5_000_000);
     for sizes in [1, 100_000, 5_000_000] {
         let (client, server) = pair(kind).await;
         server.push(Bytes::copy_from_slice(&content[..sizes]));
         server.push(Bytes::from_static(b"tail"));
-        server.finish();
+        finish(server);
         let received = read_to_end(&client).await.unwrap();
         assert!(received[..sizes] == content[..sizes]);
         assert_eq!(&received[sizes..], b"tail");
@@ -382,7 +391,7 @@ async fn finish_sends_everything(kind: EngineKind) {
         either(server.recv(None), sleep(Duration::from_millis(5))).await,
         Either::Second(())
     ));
-    server.finish();
+    finish(server);
     assert_eq!(read_to_end(&client).await.unwrap(), b"");
 }
 

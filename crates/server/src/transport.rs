@@ -194,6 +194,14 @@ impl Transport {
         self.stream.finish();
     }
 
+    /// See [`Stream::finish_quickly`]. The end of a session is told by both sides, so with TLS the client is never done.
+    pub fn finish_quickly(self) {
+        match self.session.get() {
+            Some(_) => self.finish(),
+            None => self.stream.finish_quickly(),
+        }
+    }
+
     /// See [`Stream::backlog`].
     pub fn backlog(&self) -> usize {
         let waiting = self.session.get().map_or(0, Layer::waiting);

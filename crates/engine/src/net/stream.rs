@@ -101,7 +101,14 @@ impl Stream {
     /// Sends what was pushed, then closes. The engine sees to it; the send timeout ends it.
     pub fn finish(self) {
         let stream = ManuallyDrop::new(self);
-        enter(|worker| worker.finish(stream.key));
+        enter(|worker| worker.finish(stream.key, false));
+    }
+
+    /// Like [`finish`](Self::finish), for a peer that has said that it sends nothing more: the end leaves in the packet of
+    /// the last bytes and costs no call of its own. A peer that sends more nevertheless may lose what was sent to it.
+    pub fn finish_quickly(self) {
+        let stream = ManuallyDrop::new(self);
+        enter(|worker| worker.finish(stream.key, true));
     }
 
     /// Bytes that were pushed and not yet taken by the kernel.

@@ -22,7 +22,7 @@ use base::wheel::Entry;
 use super::{Address, Segment};
 use crate::blocking::{self, Weight};
 use crate::buffer::Buffer;
-use crate::engine::{Control, Op, OpKind, Outcome, Outgoing, Stop, Token};
+use crate::engine::{Control, Ending, Op, OpKind, Outcome, Outgoing, Stop, Token};
 use crate::file::residency;
 use crate::worker::{Timer, Worker, enter};
 
@@ -52,6 +52,8 @@ pub(crate) struct StreamState {
     dropped: bool,
     /// The handle is gone; close when everything is sent.
     finishing: bool,
+    /// The peer has said that it sends nothing more.
+    peer_is_done: bool,
     /// No more is sent after what is queued.
     shutdown: bool,
     nodelay: bool,
@@ -135,6 +137,7 @@ impl StreamState {
             next_turn: false,
             dropped: false,
             finishing: false,
+            peer_is_done: false,
             shutdown: false,
             nodelay,
             ended: false,
@@ -377,7 +380,11 @@ impl Worker {
                 socket: state.socket,
                 outgoing,
                 chunk: u64::from(state.chunk),
-                close: state.finishing,
+                ending: match (state.finishing, state.peer_is_done) {
+                    (false, _) => Ending::Never,
+                    (true, false) => Ending::Careful,
+                    (true, true) => Ending::Quick,
+                },
             };
             match self.engine.submit(
                 op,
@@ -664,11 +671,12 @@ impl Worker {
     }
 
     /// The handle is gone: send what is queued, then close.
-    pub(crate) fn finish(&mut self, key: Key) {
+    pub(crate) fn finish(&mut self, key: Key, peer_is_done: bool) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
         state.finishing = true;
+        state.peer_is_done = peer_is_done;
         state.reader = None;
         state.writer = None;
         state.arrived = None;

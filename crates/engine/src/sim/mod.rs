@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+    Completion, Control, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
 };
 use crate::net::{Address, Segment};
 use crate::runtime::{Runtime, Settings};
@@ -211,7 +211,7 @@ pub(crate) struct Sim {
 struct Pending {
     key: Key,
     receiving: bool,
-    sending: Option<(Box<Outgoing>, u64, bool)>,
+    sending: Option<(Box<Outgoing>, u64, Ending)>,
     /// When a connect will have succeeded.
     connecting: Option<Duration>,
 }
@@ -254,16 +254,16 @@ impl Sim {
         socket: RawFd,
         mut outgoing: Box<Outgoing>,
         chunk: u64,
-        close: bool,
+        ending: Ending,
         key: Key,
     ) -> Option<Outcome> {
         let (taken, stop) = self.transmit(socket, &mut outgoing, chunk);
         if taken == 0 && matches!(stop, Stop::Blocked) {
-            self.pending(socket, key).sending = Some((outgoing, chunk, close));
+            self.pending(socket, key).sending = Some((outgoing, chunk, ending));
             return None;
         }
         let stop = match stop {
-            Stop::Empty if close => {
+            Stop::Empty if ending.closes() => {
                 self.discard(socket);
                 Stop::Closed
             }
@@ -357,8 +357,8 @@ impl Sim {
                     self.pending(socket, key).receiving = false;
                     complete(key, OpKind::Recv, outcome);
                 }
-                if let Some((outgoing, chunk, close)) = sending
-                    && let Some(outcome) = self.send(socket, outgoing, chunk, close, key)
+                if let Some((outgoing, chunk, ending)) = sending
+                    && let Some(outcome) = self.send(socket, outgoing, chunk, ending, key)
                 {
                     complete(key, OpKind::Send, outcome);
                 }
@@ -415,8 +415,8 @@ impl Engine for Sim {
                 socket,
                 outgoing,
                 chunk,
-                close,
-            } => self.send(socket, outgoing, chunk, close, key),
+                ending,
+            } => self.send(socket, outgoing, chunk, ending, key),
             Op::Close { socket } => {
                 self.discard(socket);
                 Some(Outcome::Closed)

@@ -317,9 +317,19 @@ pub enum After {
     /// Wait for the next request.
     KeepAlive,
     /// The response was the last; the rest is sent, then the socket closed.
-    Close,
+    Close {
+        /// The client has said that it sends nothing more.
+        client_is_done: bool,
+    },
     /// Nothing more is to be sent.
     Drop,
+}
+
+impl After {
+    /// Closing a connection on which the client may be sending.
+    pub const CLOSE: After = After::Close {
+        client_is_done: false,
+    };
 }
 
 /// Serves a connection from accept to close.
@@ -396,13 +406,18 @@ pub async fn serve(connection: Rc<Connection>) {
         pipelined = !input.is_empty();
         match after {
             After::KeepAlive => {}
-            After::Close => {
+            After::Close { client_is_done } => {
                 if log::has_unwritten() {
                     // A client that reads to the end finds its line in the log, as with nginx.
                     connection.stream.start_send();
                     engine::yield_now().await;
                 }
-                finish(connection);
+                if let Ok(connection) = Rc::try_unwrap(connection) {
+                    match client_is_done {
+                        true => connection.stream.finish_quickly(),
+                        false => connection.stream.finish(),
+                    }
+                }
                 return;
             }
             After::Drop => break,
@@ -456,7 +471,7 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
         request.response.status = 500;
     }
     end(&mut request);
-    After::Close
+    After::CLOSE
 }
 
 /// Leaves the rest of sending, and then closing, to the engine: a slow client may still be taking
@@ -590,7 +605,7 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
         connection.stream.reset_when_dropped();
         return After::Drop;
     }
-    After::Close
+    After::CLOSE
 }
 
 /// Answers something that is no request and ends the connection.

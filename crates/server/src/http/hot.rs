@@ -453,7 +453,8 @@ fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
     meter::count(request);
     log::write_access(request);
     if !keep_alive {
-        return After::Close;
+        let client_is_done = !request.client.head.keeps_alive();
+        return After::Close { client_is_done };
     }
     let connection = &request.connection;
     connection

@@ -60,6 +60,8 @@ pub struct H1 {
     /// The client waits for `100 Continue`.
     continue_wanted: bool,
     keep_alive: bool,
+    /// The client has said that this is its last request.
+    client_is_done: bool,
     may_linger: bool,
     /// The response's body is sent in chunks.
     chunked: bool,
@@ -96,6 +98,7 @@ impl H1 {
             continue_wanted: version >= Version::Http11
                 && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
             keep_alive: request.client.head.keeps_alive(),
+            client_is_done: !request.client.head.keeps_alive(),
             may_linger: true,
             chunked: false,
             announced: None,
@@ -116,6 +119,7 @@ impl H1 {
             version,
             continue_wanted: false,
             keep_alive: false,
+            client_is_done: false,
             may_linger: true,
             chunked: false,
             announced: None,
@@ -522,7 +526,8 @@ impl H1 {
             self.linger(&core).await;
             return (After::Drop, Buffer::default());
         }
-        (After::Close, Buffer::default())
+        let client_is_done = self.client_is_done && !unread;
+        (After::Close { client_is_done }, Buffer::default())
     }
 
     /// A response that could not be completed: the client must see that.
@@ -542,7 +547,7 @@ impl H1 {
             request.body_bytes_sent = 0;
             return After::Drop;
         }
-        After::Close
+        After::CLOSE
     }
 
     /// Reads and drops what is left of the request's body so that the next request can follow.
