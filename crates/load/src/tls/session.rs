@@ -141,9 +141,13 @@ impl Session {
                 scratch.reserve(SCRATCH);
             }
             scratch.resize(room, 0);
-            let length = traffic
-                .encrypt(piece, scratch)
-                .map_err(|_| Error::EncryptError)?;
+            let mut length = traffic.encrypt(piece, scratch);
+            if let Err(EncryptError::InsufficientSize(needed)) = &length {
+                // New keys go before it.
+                scratch.resize(needed.required_size, 0);
+                length = traffic.encrypt(piece, scratch);
+            }
+            let length = length.map_err(|_| Error::EncryptError)?;
             stream.push(scratch.split_to(length).freeze());
             scratch.clear();
         }

@@ -28,8 +28,17 @@ use crate::tls::verify::Verdict;
 /// What a record adds to what it carries: header, nonce, type and tag, in bytes.
 const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
+/// Most bytes that one record carries (RFC 8446 section 5.1).
+const RECORD_MAX: usize = 16 * 1024;
+
 /// Most bytes that are sealed in one piece, in several records.
-const SEALED_MAX: usize = 64 * 1024;
+const SEALED_MAX: usize = 2 * RECORD_MAX;
+
+/// Bytes of the memory that is used again and again for pieces of more than a record.
+const SPARE_SIZE: usize = sealed_size(SEALED_MAX);
+
+/// Pieces of such memory that a thread keeps for later.
+const SPARE_MAX: usize = 16;
 
 /// Where what waits to be sealed is sealed without being asked for, in bytes.
 const WAITING_MAX: usize = 64 * 1024;
@@ -196,7 +205,11 @@ impl Session {
             inner.partial.extend_from_slice(&buffer);
             inner.advance_partial(stream);
         }
-        stream.start_send();
+        // With a request the tickets came to be sent; they leave with its response.
+        let response_follows = !inner.received.is_empty() && !inner.tls.is_handshaking();
+        if !response_follows || inner.failure.is_some() {
+            stream.start_send();
+        }
     }
 
     /// Queues bytes for the client. They are sealed when the turn's sending starts, or when many
@@ -350,14 +363,15 @@ fn seal(
 ) -> Result<(), EncryptError> {
     while let Some(bytes) = next_piece(outgoing) {
         *waiting = waiting.saturating_sub(bytes.len());
-        let mut records = vec![0; bytes.len() + RECORD_OVERHEAD];
-        let mut sealed = traffic.encrypt(&bytes, &mut records);
+        let mut records = Records::new(bytes.len());
+        let mut sealed = traffic.encrypt(&bytes, &mut records.memory);
         if let Err(EncryptError::InsufficientSize(needed)) = &sealed {
-            records.resize(needed.required_size, 0);
-            sealed = traffic.encrypt(&bytes, &mut records);
+            // New keys go before it.
+            records.memory.resize(needed.required_size, 0);
+            sealed = traffic.encrypt(&bytes, &mut records.memory);
         }
-        records.truncate(sealed?);
-        stream.push(Bytes::from(records));
+        records.length = sealed?;
+        stream.push(records.into_bytes());
     }
     // A queue that once was long keeps no memory for it.
     *outgoing = VecDeque::new();
@@ -371,7 +385,7 @@ fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
         return Some(first.split_to(SEALED_MAX));
     }
     let mut together = outgoing.pop_front()?;
-    let room = rustls_record_max();
+    let room = RECORD_MAX;
     if together.len() >= room || outgoing.is_empty() {
         return Some(together);
     }
@@ -389,7 +403,104 @@ fn next_piece(outgoing: &mut VecDeque<Bytes>) -> Option<Bytes> {
     Some(gathered.into())
 }
 
-/// Most bytes that one record carries (RFC 8446 section 5.1).
-const fn rustls_record_max() -> usize {
-    16 * 1024
+/// How many bytes so many take when they are sealed.
+const fn sealed_size(bytes: usize) -> usize {
+    bytes + bytes.div_ceil(RECORD_MAX) * RECORD_OVERHEAD
+}
+
+thread_local! {
+    /// Memory for records. It was cleared once, and whoever takes it writes over what was there before.
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sealed records on their way to the socket.
+struct Records {
+    memory: Vec<u8>,
+    /// How much of it has been written.
+    length: usize,
+}
+
+impl Records {
+    /// Room for so many bytes and what sealing adds to them. Where that is more than a record, it is memory that is kept.
+    fn new(bytes: usize) -> Records {
+        let spare = match bytes > RECORD_MAX {
+            true => SPARE.with_borrow_mut(Vec::pop),
+            false => None,
+        };
+        let size = match bytes > RECORD_MAX {
+            true => SPARE_SIZE.max(sealed_size(bytes)),
+            false => sealed_size(bytes),
+        };
+        Records {
+            memory: spare.unwrap_or_else(|| vec![0; size]),
+            length: 0,
+        }
+    }
+
+    fn into_bytes(mut self) -> Bytes {
+        if self.memory.len() == SPARE_SIZE {
+            return Bytes::from_owner(self);
+        }
+        self.memory.truncate(self.length);
+        Bytes::from(std::mem::take(&mut self.memory))
+    }
+}
+
+impl AsRef<[u8]> for Records {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        if memory.len() != SPARE_SIZE {
+            return;
+        }
+        // While the thread ends there may be no store any more; then the allocator gets the memory.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(memory);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_long_pieces_is_used_again() {
+        let place = |bytes| {
+            let mut records = Records::new(bytes);
+            records.memory[..3].copy_from_slice(b"abc");
+            records.length = 3;
+            let bytes = records.into_bytes();
+            assert_eq!(&bytes[..], b"abc");
+            bytes.as_ptr()
+        };
+        let first = place(SEALED_MAX);
+        assert_eq!(place(RECORD_MAX + 1), first);
+        assert_ne!(place(RECORD_MAX), first);
+        assert_eq!(SPARE.with_borrow(Vec::len), 1);
+        let kept: Vec<Bytes> = (0..2 * SPARE_MAX)
+            .map(|_| Records::new(SEALED_MAX).into_bytes())
+            .collect();
+        drop(kept);
+        assert_eq!(SPARE.with_borrow(Vec::len), SPARE_MAX);
+    }
+
+    #[test]
+    fn short_pieces_share_a_record() {
+        let piece = |length: usize| Bytes::from(vec![b'x'; length]);
+        let mut outgoing = VecDeque::from([300, 32 * 1024, 40 * 1024].map(piece));
+        let lengths: Vec<usize> = std::iter::from_fn(|| next_piece(&mut outgoing))
+            .map(|piece| piece.len())
+            .collect();
+        let rest = 32 * 1024 - (RECORD_MAX - 300);
+        assert_eq!(lengths, [RECORD_MAX, rest, SEALED_MAX, 8 * 1024]);
+    }
 }
