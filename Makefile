@@ -4,13 +4,14 @@
 #   make test               every test; installs the Debian packages they use, where it may
 #   make check              format, clippy, rustdoc and the tidy test; changes nothing
 #   make bench              tidegate beside nginx, requests per second of server CPU (benches/compare --help)
+#   make testssl            what testssl.sh finds of a server with TLS; four minutes, needs the package testssl.sh
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
 #   make fmt | docs         format the sources | write docs/directives again
 
 CARGO ?= cargo
 BENCH ?= --quick
 
-.PHONY: run test check bench judge fmt docs packages
+.PHONY: run test check bench testssl judge fmt docs packages
 
 run:
 	$(CARGO) build --release --bin tidegate
@@ -30,6 +31,10 @@ check:
 bench:
 	$(CARGO) build --release --bin tidegate
 	benches/compare $(BENCH)
+
+testssl:
+	$(CARGO) build --release --bin tidegate
+	tests/testssl
 
 judge:
 	@test -n "$(SUITE)" || { echo "usage: make judge SUITE=DIR   (a checkout of nginx's test suite)"; exit 2; }
