@@ -3,10 +3,6 @@
 //!
 //! `make test` installs Pebble; where it is missing, the tests that need it say so and are skipped.
 
-// Other tests use the rest of it.
-#[allow(dead_code)]
-mod support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

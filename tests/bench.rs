@@ -1,11 +1,6 @@
 //! `tidegate bench` from outside, against servers that are made here: good ones, and every kind of bad one, which must be
 //! counted under its own heading and never hold up the run.
 
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/port.rs"]
-mod port;
-
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixListener;
@@ -13,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::{GOOD, RUN_MAX, answering, bench, number, report, request, server};
+use support::load::{GOOD, RUN_MAX, answering, bench, number, report, request, server};
 
 #[test]
 fn good_responses_are_good() {
@@ -78,7 +73,7 @@ fn bad_servers_are_counted_by_kind() {
         let _ = stream.shutdown(Shutdown::Write);
         while request(&mut stream) {}
     });
-    let nobody = format!("http://127.0.0.1:{}/", port::free_port());
+    let nobody = format!("http://127.0.0.1:{}/", support::port::free_port());
     for (url, kind) in [
         (&resets, "reset"),
         (&stalls, "timeout"),
@@ -481,7 +476,7 @@ fn ab_writes_files_and_fails_as_apachebench_does() {
     let expected = "Complete requests:      3\nFailed requests:        2\n   (Connect: 0, Receive: 0, Length: 2, Exceptions: 0)\n";
     assert!(failed.contains(expected), "{failed}");
 
-    let nobody = format!("http://127.0.0.1:{}/", port::free_port());
+    let nobody = format!("http://127.0.0.1:{}/", support::port::free_port());
     for (arguments, code, words) in [
         (
             &["ab", "-n", "9", &nobody][..],

@@ -1,21 +1,16 @@
 //! `tidegate bench https://…`: against our own server, servers that misbehave, and openssl's; and what the modes of other
 //! tools make of it. Certificates and keys lie in tests/tls.
 
-#[path = "support/load.rs"]
-mod load;
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod support;
-
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use load::{bench, number, report};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use support::Server;
+use support::load::{bench, number, report};
 use support::port::free_port;
 
 /// A file of tests/tls.
@@ -52,10 +47,10 @@ fn secure(
         .with_single_cert(vec![certificate], key)
         .unwrap();
     let config = Arc::new(config);
-    let url = load::server(move |stream| {
+    let url = support::load::server(move |stream| {
         let tls = ServerConnection::new(Arc::clone(&config)).unwrap();
         let mut stream = StreamOwned::new(tls, stream);
-        if load::request(&mut stream) {
+        if support::load::request(&mut stream) {
             serve(stream);
         }
     });
@@ -224,19 +219,19 @@ fn a_unix_socket() {
 
 #[test]
 fn bad_servers_are_counted_by_kind() {
-    let closing = load::server(|mut stream| {
-        load::request(&mut stream);
+    let closing = support::load::server(|mut stream| {
+        support::load::request(&mut stream);
     });
-    let plain = load::answering(load::GOOD);
-    let alerting = load::server(|mut stream| {
-        load::request(&mut stream);
+    let plain = support::load::answering(support::load::GOOD);
+    let alerting = support::load::server(|mut stream| {
+        support::load::request(&mut stream);
         // handshake_failure, fatal
         let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, 40]);
     });
-    let silent = load::server(|mut stream| while load::request(&mut stream) {});
+    let silent = support::load::server(|mut stream| while support::load::request(&mut stream) {});
     let broken = secure(|mut stream| {
         let _ = stream.sock.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
-        load::request(&mut stream);
+        support::load::request(&mut stream);
     });
     let until_close = b"HTTP/1.0 200 OK\r\n\r\nabc";
     let truncated = secure(move |mut stream| {
@@ -250,7 +245,7 @@ fn bad_servers_are_counted_by_kind() {
     let too_long = secure(|mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabc");
         let _ = stream.flush();
-        load::request(&mut stream);
+        support::load::request(&mut stream);
     });
     for (url, name) in [
         (closing, "tls_closed"),
@@ -379,7 +374,7 @@ fn the_modes_of_other_tools() {
             Err(_) => eprintln!("not compared: there is no ab"),
         }
     }
-    let plain = load::answering(load::GOOD).replace("http://", "https://");
+    let plain = support::load::answering(support::load::GOOD).replace("http://", "https://");
     let output = bench(&["ab", "-n", "3", &plain]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -1,9 +1,6 @@
 //! What makes the load tester's figures trustworthy: many connections that are held and used, runs of several processes as
 //! one report, pauses of a server that show, and a tool that says when it was the limit itself.
 
-#[allow(dead_code)] // other tests use the rest
-mod support;
-
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

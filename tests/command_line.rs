@@ -3,9 +3,6 @@
 //! The expected texts were printed by nginx 1.31 for the same arguments and files; only the name
 //! in front differs.
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -254,7 +251,7 @@ fn the_manual_knows_near_names() {
 
 #[test]
 fn one_life() {
-    let port = port::free_port();
+    let port = support::port::free_port();
     let conf = |answer: &str| {
         format!(
             "pid PREFIX/nginx.pid;\nerror_log PREFIX/error.log notice;\nevents {{}}\nhttp {{\n\
@@ -328,7 +325,7 @@ fn a_relative_prefix_stands_before_a_path_once() {
 
 #[test]
 fn a_pid_file_of_a_live_process_stops_a_start() {
-    let port = port::free_port();
+    let port = support::port::free_port();
     let prefix = Prefix::new(&format!(
         "pid PREFIX/nginx.pid;\nevents {{}}\nhttp {{\naccess_log off;\n\
          server {{ listen 127.0.0.1:{port}; return 200 one; }}\n}}\n"

@@ -1,9 +1,6 @@
 //! Brotli and Zstandard from outside, by the documentation of ngx_brotli and zstd-nginx-module: which
 //! responses are compressed and how, which coding wins, precompressed files, event streams.
 
-#[allow(dead_code)] // other tests use the rest
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

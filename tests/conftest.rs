@@ -24,9 +24,6 @@
 //! to that nginx. It stops at its first error, so the line of each error is emptied before the next
 //! is asked for; it prints no notices and no hints.
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -263,7 +260,7 @@ impl Prefix {
         let name = format!("tidegate-conf-{}-{number}", std::process::id());
         let prefix = Prefix {
             folder: std::env::temp_dir().join(name),
-            ports: [(); 2].map(|()| port::free_port()),
+            ports: [(); 2].map(|()| support::port::free_port()),
         };
         fs::create_dir_all(prefix.folder.join("logs")).unwrap();
         for (name, text) in &case.files {

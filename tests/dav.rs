@@ -1,9 +1,6 @@
 //! WebDAV from outside: what litmus, the protocol's test suite, and cadaver, a client, say. Packages of
 //! that name; without them only the methods are looked at.
 
-#[allow(dead_code)]
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};

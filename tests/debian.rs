@@ -1,9 +1,6 @@
 //! Debian's own `/etc/nginx`, untouched but for the ports, paths and user that would collide: Tidegate
 //! starts with it and answers as Debian's nginx does.
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -57,7 +54,7 @@ fn start(program: &Path, name: &str) -> Running {
         copied.unwrap().success(),
         "/etc/nginx is there: Debian's nginx-light is installed"
     );
-    let port = port::free_port();
+    let port = support::port::free_port();
     let at = prefix.display().to_string();
     let replace = |file: PathBuf, changes: &[(&str, String)]| {
         let mut text = fs::read_to_string(&file).unwrap();
@@ -84,7 +81,10 @@ fn start(program: &Path, name: &str) -> Running {
             ),
             (
                 "listen [::]:80 default_server",
-                format!("listen 127.0.0.1:{} default_server", port::free_port()),
+                format!(
+                    "listen 127.0.0.1:{} default_server",
+                    support::port::free_port()
+                ),
             ),
         ],
     );

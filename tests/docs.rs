@@ -5,9 +5,6 @@
 //! PATH and must end with code 0. Links within the repository must lead somewhere. The pages of
 //! docs/directives are generated and left out.
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -40,7 +37,7 @@ fn configurations_are_accepted() {
         fs::create_dir(folder.0.join("logs")).unwrap();
         fs::write(
             folder.0.join("nginx.conf"),
-            text.replace(PORT, &port::free_port().to_string()),
+            text.replace(PORT, &support::port::free_port().to_string()),
         )
         .unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
@@ -82,7 +79,9 @@ fn commands_run() {
             .args([
                 "-eu",
                 "-c",
-                &block.text.replace(PORT, &port::free_port().to_string()),
+                &block
+                    .text
+                    .replace(PORT, &support::port::free_port().to_string()),
             ])
             .current_dir(&folder.0)
             .env("PATH", &path)

@@ -5,8 +5,6 @@
 //! reload, where a request may just be on its way, and serves old ones by the old configuration; the
 //! assertions about that are Tidegate's own.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

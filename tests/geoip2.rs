@@ -1,10 +1,6 @@
 //! `geoip2` on the real program, by the documentation of the third-party module that the directives
 //! come from. The databases are made here, by <https://maxmind.github.io/MaxMind-DB/>.
 
-// Other tests use the rest of it.
-#[allow(dead_code)]
-mod support;
-
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

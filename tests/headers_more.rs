@@ -1,9 +1,6 @@
 //! headers-more from outside, by the documentation of its module: fields of responses and requests set,
 //! appended and cleared, by status, type and wildcard.
 
-#[allow(dead_code)] // other tests use the rest
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 

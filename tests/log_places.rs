@@ -1,8 +1,5 @@
 //! Logs that are no files: syslog servers and memory.
 
-#[expect(dead_code, reason = "other tests need the rest")]
-mod support;
-
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;

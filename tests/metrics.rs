@@ -1,8 +1,5 @@
 //! `metrics` from outside, on every engine: what is counted where, in both formats, over reloads.
 
-#[allow(dead_code)] // other tests use the rest
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,5 @@
 //! `tidegate serve`: a site without any configuration, from outside. A terminal is made by script(1).
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -436,7 +433,7 @@ fn the_configuration_can_be_had() {
 fn a_socket_as_output_is_no_obstacle() {
     let site = Site::new();
     let (_, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let port = port::free_port();
+    let port = support::port::free_port();
     let log = site.0.join("sub/log");
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("serve")
@@ -466,7 +463,7 @@ fn on_terminal(site: &Site, environment: &[(&str, &str)]) -> Option<String> {
         eprintln!("skipped, there is no script(1)");
         return None;
     }
-    let port = port::free_port();
+    let port = support::port::free_port();
     let program = env!("CARGO_BIN_EXE_tidegate");
     let line = format!("exec '{program}' serve . --listen {port}");
     let mut child = Command::new("script")

@@ -5,9 +5,6 @@
 //! lines (a `…_pass` answers 502 instead) it loads, and is answered as nginx answers it, where there is
 //! one. The differences between the file and what is served are those of [`Site::served`].
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -269,8 +266,10 @@ fn what_a_site_lacks_is_all_that_is_said() {
                 "{name} lacks {lacking} no more: {said}"
             );
         }
-        let (accepted, said) =
-            folder.examine(&whole(&site.served(&folder.0, port::free_port()), "off"));
+        let (accepted, said) = folder.examine(&whole(
+            &site.served(&folder.0, support::port::free_port()),
+            "off",
+        ));
         assert!(accepted, "{name}: {said}");
     }
 }
@@ -293,7 +292,7 @@ fn sites_are_answered_as_nginx_answers_them() {
             Folder::new(&format!("{}-ours", site.name)),
             Folder::new(&format!("{}-theirs", site.name)),
         );
-        let (port, other) = (port::free_port(), port::free_port());
+        let (port, other) = (support::port::free_port(), support::port::free_port());
         let tidegate = Path::new(env!("CARGO_BIN_EXE_tidegate"));
         // A `server_tokens off` of the site's own would let the length of our pages differ.
         let text = whole(&site.served(&root.0, port), "nginx_off");

@@ -4,17 +4,11 @@
 //! The client is rustls's; certificates and keys lie in tests/tls, made by openssl for a hundred
 //! years. TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
 
-#[path = "tls/client.rs"]
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod client;
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod support;
-
 use std::cell::Cell;
 use std::net::TcpListener;
 
-use client::Client;
 use support::Server;
+use support::tls::Client;
 
 /// A port that nobody uses now.
 fn free_port() -> u16 {
@@ -146,7 +140,7 @@ fn a_plain_request_gets_an_error_page() {
     let body = String::from_utf8(response.body.clone()).unwrap();
     assert!(body.contains("The plain HTTP request was sent to HTTPS port"));
     assert!(response.closes());
-    client::until("the line in the log", || {
+    support::tls::until("the line in the log", || {
         let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
         log.contains("client sent plain HTTP request to HTTPS port")
     });
@@ -171,7 +165,7 @@ fn the_name_chooses_server_and_certificate() {
         assert_eq!(String::from_utf8_lossy(&response.body), shown);
         assert_eq!(
             connection.certificate(),
-            client::certificate(&file(&format!("{certificate}.crt")))
+            support::tls::certificate(&file(&format!("{certificate}.crt")))
         );
     }
 }
@@ -179,7 +173,7 @@ fn the_name_chooses_server_and_certificate() {
 fn a_client_gets_the_certificate_that_it_can_check() {
     let (_server, port) = start_one(&certificate("rsa"));
     let shown = |client: Client| client.connect(port).unwrap().certificate();
-    let of = |name: &str| client::certificate(&file(name));
+    let of = |name: &str| support::tls::certificate(&file(name));
     assert_eq!(shown(Client::new()), of("ecdsa.crt"));
     assert_eq!(shown(Client::new().rsa_only()), of("rsa.crt"));
 }
@@ -216,7 +210,7 @@ fn versions_ciphers_and_curves() {
             + &server(curved, "ssl_ecdh_curve secp384r1:X25519;")),
     );
     let connection = Client::new().connect(port).unwrap();
-    let suite = |connection: &client::Connection| connection.suite();
+    let suite = |connection: &support::tls::Connection| connection.suite();
     assert_eq!(
         suite(&connection),
         rustls::CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
@@ -270,8 +264,8 @@ fn a_reload_changes_the_certificate_and_keeps_connections() {
     assert_eq!(before.get("/").unwrap().status, 200);
     let other = tls_server(port, "", &(certificate("rsa") + SHOW));
     server.reload(&format!("[http]\n{other}"));
-    let rsa = client::certificate(&file("rsa.crt"));
-    client::until("the new certificate", || {
+    let rsa = support::tls::certificate(&file("rsa.crt"));
+    support::tls::until("the new certificate", || {
         Client::new()
             .connect(port)
             .is_ok_and(|new| new.certificate() == rsa)
@@ -364,7 +358,7 @@ fn sessions_outlive_a_reload() {
     client.connect(port).unwrap().get("/").unwrap();
     let block = tls_server(port, "", &(certificate("ecdsa") + &lines(2)));
     server.reload(&format!("[http]\n{block}"));
-    client::until("the new configuration", || {
+    support::tls::until("the new configuration", || {
         let response = Client::new().connect(port).unwrap().get("/").unwrap();
         response.head.contains("Number: 2")
     });
@@ -509,7 +503,10 @@ fn certificates_named_with_variables() {
                     .connect(port)
                     .unwrap()
                     .certificate();
-                assert_eq!(shown, client::certificate(&file(&format!("{name}.crt"))));
+                assert_eq!(
+                    shown,
+                    support::tls::certificate(&file(&format!("{name}.crt")))
+                );
             }
         }
         assert!(Client::new().name("missing").connect(port).is_err());
@@ -527,7 +524,7 @@ fn certificates_as_data() {
     let lines = "ssl_certificate $chain; ssl_certificate_key $key;";
     let _server = start(&(maps + &tls_server(port, "", lines)));
     let shown = Client::new().connect(port).unwrap().certificate();
-    assert_eq!(shown, client::certificate(&file("rsa.crt")));
+    assert_eq!(shown, support::tls::certificate(&file("rsa.crt")));
 }
 
 fn certificates_sent_compressed() {
@@ -536,7 +533,7 @@ fn certificates_sent_compressed() {
         let (_server, port) = start_one(&format!("{lines} {SHOW}"));
         let client = Client::new().reading_compressed(Zlib);
         let connection = client.connect(port).unwrap();
-        let chain = client::certificate(&file("ecdsa.crt"));
+        let chain = support::tls::certificate(&file("ecdsa.crt"));
         assert_eq!(connection.certificate(), chain);
         assert_eq!(client.compressed(), expected, "{lines}");
     }
@@ -566,7 +563,7 @@ fn secrets_of_clients_are_logged() {
     let (server, port) = start_one(&format!("ssl_key_log logs/keys; {SHOW}"));
     let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
     Client::new().connect(port).unwrap().get("/").unwrap();
-    client::until("a secret", || keys().contains("CLIENT_TRAFFIC_SECRET_0 "));
+    support::tls::until("a secret", || keys().contains("CLIENT_TRAFFIC_SECRET_0 "));
 }
 
 /// `ssl_object_cache_inheritable`: a file with the same inode and time of change counts as the same.
@@ -598,14 +595,14 @@ fn what_a_reload_need_not_read() {
         let server = Server::start(ENGINE.get(), &block(1));
         put("rsa");
         server.reload(&block(2));
-        client::until("the new configuration", || {
+        support::tls::until("the new configuration", || {
             let response = Client::new().connect(port).unwrap().get("/").unwrap();
             response.body == b"2"
         });
         let shown = Client::new().connect(port).unwrap().certificate();
         assert_eq!(
             shown,
-            client::certificate(&file(&format!("{expected}.crt")))
+            support::tls::certificate(&file(&format!("{expected}.crt")))
         );
         std::fs::remove_dir_all(&folder).unwrap();
     }

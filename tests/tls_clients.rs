@@ -5,9 +5,6 @@
 //! `make test` installs the programs. Without Chromium its test says so and is skipped; any other program that
 //! is missing fails the tests that need it.
 
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;

@@ -5,23 +5,17 @@
 //! are changed on the way. What they ask for and is not there (DHE, CBC, TLS 1.0) is skipped, and one
 //! warning of each directive names it.
 
-#[path = "tls/client.rs"]
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod client;
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod support;
-
 use std::fs;
 use std::net::{Ipv6Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use client::Client;
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 use support::PATIENCE;
 use support::port::free_port;
+use support::tls::Client;
 
 fn source(name: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls");

@@ -3,18 +3,12 @@
 //!
 //! How much others wait is measured by benches/tls_floods, not here.
 
-#[path = "tls/client.rs"]
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod client;
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use client::Client;
 use support::port::free_port;
+use support::tls::Client;
 use support::{PATIENCE, Server};
 
 const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
@@ -109,7 +103,7 @@ fn slow_handshakes_end_with_client_header_timeout() {
         let mut silent = open(port);
         silent.write_all(&hello).unwrap();
         assert!(is_ended(&mut silent));
-        client::until("the lines in the log", || {
+        support::tls::until("the lines in the log", || {
             let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
             log.matches("client timed out").count() > CLIENTS
         });

@@ -1,25 +1,19 @@
 //! `ssl_stapling` without a file: answers about certificates, fetched from OpenSSL's responder.
 //! Expected: <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>, RFC 6960.
 
-#[path = "tls/client.rs"]
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod client;
-#[allow(dead_code, reason = "shared by tests that each need a part")]
-mod support;
-
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use client::Client;
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, SerialNumber,
 };
 use support::Server;
 use support::port::free_port;
+use support::tls::Client;
 
 const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
 
@@ -120,7 +114,7 @@ impl Authority {
             .spawn()
             .expect("openssl; the Debian package openssl has it");
         // A connection without a request would end it.
-        client::until("the responder", || {
+        support::tls::until("the responder", || {
             let said = fs::read_to_string(self.folder.join("responder.log")).unwrap();
             said.contains("waiting for OCSP client connections")
         });
@@ -167,12 +161,12 @@ fn stapled(port: u16) -> usize {
 
 /// Waits until handshakes show an answer.
 fn is_stapled(port: u16) {
-    client::until("an answer", || stapled(port) > 100);
+    support::tls::until("an answer", || stapled(port) > 100);
 }
 
 /// Waits for a line of the log, with handshakes that show nothing.
 fn is_refused(server: &Server, port: u16, words: &str) {
-    client::until(words, || {
+    support::tls::until(words, || {
         assert_eq!(stapled(port), 0);
         server.error_log().contains(words)
     });

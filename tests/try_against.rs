@@ -1,9 +1,6 @@
 //! `tidegate try --against`: the log of a real nginx, Debian's with its default site, sent to it and to
 //! a trial of the same configuration.
 
-#[path = "support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -53,7 +50,7 @@ impl Nginx {
             copied.unwrap().success(),
             "Debian's nginx-light is installed"
         );
-        let (port, other) = (port::free_port(), port::free_port());
+        let (port, other) = (support::port::free_port(), support::port::free_port());
         let (port, free) = (port.min(other), port.max(other));
         let at = prefix.display().to_string();
         change(
@@ -259,7 +256,7 @@ fn what_cannot_be_compared_is_said() {
         .arg("-c")
         .arg(nginx.prefix.join("etc/nginx.conf"));
     command.args(["--port-offset", &nginx.offset.to_string(), "--log", log]);
-    let against = format!("http://127.0.0.1:{}", port::free_port());
+    let against = format!("http://127.0.0.1:{}", support::port::free_port());
     let output = command.args(["--against", &against]).output().unwrap();
     assert_eq!(
         text(&output.stdout),

@@ -5,9 +5,6 @@
 //! The upstream is rustls's; certificates and keys lie in tests/tls/upstream, made by openssl for a hundred years.
 //! TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
 
-#[allow(dead_code, reason = "others use what this test does not")]
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;

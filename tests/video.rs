@@ -1,8 +1,5 @@
 //! `mp4_limit_rate`, which only NGINX Plus has to compare with: a file is sent as fast as it is played.
 
-#[allow(dead_code)]
-mod support;
-
 use std::time::{Duration, Instant};
 
 use support::{Server, is_nginx};

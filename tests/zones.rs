@@ -1,10 +1,6 @@
 //! Zones over reloads: what they hold goes on, unless their size changes; a key that changes is refused.
 //! And zones under more keys than they hold: they forget as nginx does, and take no more memory.
 
-// Other tests use the rest of it.
-#[allow(dead_code)]
-mod support;
-
 use std::fs;
 use std::time::{Duration, Instant};
 

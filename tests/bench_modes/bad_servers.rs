@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::Folder;
-use crate::load::{GOOD, RUN_MAX, answering, bench, number, report, request, server};
+use support::load::{GOOD, RUN_MAX, answering, bench, number, report, request, server};
 
 #[test]
 fn what_a_server_breaks_off_or_makes_up_has_its_own_heading() {

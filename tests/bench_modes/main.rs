@@ -2,10 +2,6 @@
 //! installed.
 
 mod bad_servers;
-#[path = "../support/load.rs"]
-mod load;
-#[path = "../support/port.rs"]
-mod port;
 mod siege;
 mod sweep;
 
@@ -60,9 +56,9 @@ fn original(name: &str, arguments: &[&str], home: &Path) -> Option<Output> {
 
 #[test]
 fn each_tool_is_known_by_its_name() {
-    let url = load::answering(load::GOOD);
-    let native = load::report(&[&url, "-n", "2"]);
-    assert_eq!(load::number(&native, "succeeded"), 2.0, "{native}");
+    let url = support::load::answering(support::load::GOOD);
+    let native = support::load::report(&[&url, "-n", "2"]);
+    assert_eq!(support::load::number(&native, "succeeded"), 2.0, "{native}");
     let folder = Folder::new();
     let file = folder.path("urls");
     std::fs::write(&file, &url).unwrap();

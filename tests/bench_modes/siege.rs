@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::process::Output;
 
-use crate::load::{bench, server};
 use crate::{Folder, original};
+use support::load::{bench, server};
 
 /// Answers with the status in the path, `/404` for instance, and closes.
 fn by_path() -> String {
@@ -161,7 +161,7 @@ fn what_does_nothing_and_what_goes_wrong_is_said() {
             "{errors}"
         );
     }
-    let nobody = format!("http://127.0.0.1:{}/", crate::port::free_port());
+    let nobody = format!("http://127.0.0.1:{}/", support::port::free_port());
     let failed = bench(&["siege", "-c2", "-r2", &nobody]);
     let text = String::from_utf8_lossy(&failed.stderr);
     assert!(text.contains("connection refused: 4 times"), "{text}");

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::load::{GOOD, answering, bench, number, report, request, server};
-use crate::{Folder, port};
+use crate::Folder;
+use support::load::{GOOD, answering, bench, number, report, request, server};
+use support::port;
 
 /// Serves two connections at a time, and refuses every other request with 503.
 fn with_two_places() -> String {

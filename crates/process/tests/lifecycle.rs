@@ -3,9 +3,6 @@
 //! As root the worker becomes the user nobody; without root the same tests run as the user who
 //! runs them.
 
-#[path = "../../../tests/support/port.rs"]
-mod port;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +31,7 @@ impl Server {
         let name = format!("tidegate-process-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
-        let port = port::free_port();
+        let port = support::port::free_port();
         Server {
             folder,
             port,
@@ -301,7 +298,7 @@ fn a_reload_binds_at_once_and_keeps_the_process() {
     slow.write_all(b"w").unwrap();
     std::thread::sleep(Duration::from_millis(50));
 
-    let second = SocketAddr::from(([127, 0, 0, 1], port::free_port()));
+    let second = SocketAddr::from(([127, 0, 0, 1], support::port::free_port()));
     server.configure(&format!("answer two;\nlisten {second};"));
     assert_eq!(server.run(&["-s", "reload"]), (Some(0), String::new()));
     assert_eq!(ask(&mut kept), "two");

@@ -1,8 +1,7 @@
 //! Ports for servers that a test starts.
 //!
 //! Not from the kernel (port 0): between the moment that such a port is given back and the one at which the server
-//! takes it, it may become the local port of another test's connection. It is no module of `support`, so that tests
-//! which need nothing else can have it alone.
+//! takes it, it may become the local port of another test's connection.
 
 use std::net::{Ipv6Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,7 +11,7 @@ const FIRST: u16 = 10_000;
 const END: u16 = 32_000;
 
 /// A port that nobody uses, on any address. No two calls in a process give the same one.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = FIRST + (std::process::id() % 2000) as u16 * 10;
     let _ = NEXT.compare_exchange(0, begin, Ordering::Relaxed, Ordering::Relaxed);

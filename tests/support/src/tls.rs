@@ -17,15 +17,15 @@ use rustls::{
     SignatureScheme, SupportedProtocolVersion,
 };
 
-use crate::support::{PATIENCE, Response};
+use crate::{PATIENCE, Response};
 
 /// The first certificate of a PEM file.
-pub(crate) fn certificate(path: &str) -> CertificateDer<'static> {
+pub fn certificate(path: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_file(path).unwrap()
 }
 
 /// Waits until something holds that needs no more than time.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "{what}: not in time");
@@ -34,7 +34,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// What a client offers.
-pub(crate) struct Client {
+pub struct Client {
     name: String,
     versions: Vec<&'static SupportedProtocolVersion>,
     rsa_only: bool,
@@ -45,8 +45,8 @@ pub(crate) struct Client {
     compressed: Arc<AtomicUsize>,
 }
 
-impl Client {
-    pub(crate) fn new() -> Client {
+impl Default for Client {
+    fn default() -> Client {
         Client {
             name: "localhost".to_string(),
             versions: rustls::ALL_VERSIONS.to_vec(),
@@ -58,44 +58,51 @@ impl Client {
             compressed: Arc::default(),
         }
     }
+}
+
+impl Client {
+    /// One that asks for localhost and speaks all that rustls speaks.
+    pub fn new() -> Client {
+        Client::default()
+    }
 
     /// The host that it asks for.
-    pub(crate) fn name(mut self, name: &str) -> Client {
+    pub fn name(mut self, name: &str) -> Client {
         self.name = name.to_string();
         self
     }
 
     /// The one version that it speaks.
-    pub(crate) fn version(mut self, version: &'static SupportedProtocolVersion) -> Client {
+    pub fn version(mut self, version: &'static SupportedProtocolVersion) -> Client {
         self.versions = vec![version];
         self
     }
 
     /// It knows no ECDSA.
-    pub(crate) fn rsa_only(mut self) -> Client {
+    pub fn rsa_only(mut self) -> Client {
         self.rsa_only = true;
         self
     }
 
     /// It has a certificate: NAME.crt and NAME.key.
-    pub(crate) fn identity(mut self, path: &str) -> Client {
+    pub fn identity(mut self, path: &str) -> Client {
         self.identity = Some(path.to_string());
         self
     }
 
     /// It reads certificates that are compressed in this way.
-    pub(crate) fn reading_compressed(mut self, way: CertificateCompressionAlgorithm) -> Client {
+    pub fn reading_compressed(mut self, way: CertificateCompressionAlgorithm) -> Client {
         self.compression = Some(way);
         self
     }
 
     /// How many compressed certificates it has read.
-    pub(crate) fn compressed(&self) -> usize {
+    pub fn compressed(&self) -> usize {
         self.compressed.load(Ordering::Relaxed)
     }
 
     /// From now on its connections share sessions.
-    pub(crate) fn keeping_sessions(mut self) -> Client {
+    pub fn keeping_sessions(mut self) -> Client {
         let mut config = self.config();
         config.enable_early_data = true;
         self.made = Some(Arc::new(config));
@@ -135,12 +142,12 @@ impl Client {
     }
 
     /// How long the response about the certificate was that the server sent last, in bytes.
-    pub(crate) fn stapled(&self) -> usize {
+    pub fn stapled(&self) -> usize {
         self.stapled.load(Ordering::Relaxed)
     }
 
     /// A request with the first bytes of a connection, if the last one lets it; else after the handshake.
-    pub(crate) fn get_early(&self, port: u16, path: &str) -> Result<Response, String> {
+    pub fn get_early(&self, port: u16, path: &str) -> Result<Response, String> {
         let mut connection = self.open(port)?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let early = connection.tls.early_data().map(|mut early| {
@@ -156,7 +163,7 @@ impl Client {
     }
 
     /// Shakes hands.
-    pub(crate) fn connect(&self, port: u16) -> Result<Connection, String> {
+    pub fn connect(&self, port: u16) -> Result<Connection, String> {
         let mut connection = self.open(port)?;
         while connection.tls.is_handshaking() {
             connection.turn()?;
@@ -182,7 +189,7 @@ impl Client {
 }
 
 /// A connection whose handshake has ended.
-pub(crate) struct Connection {
+pub struct Connection {
     tls: ClientConnection,
     stream: TcpStream,
     unread: Vec<u8>,
@@ -193,48 +200,56 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
+    /// What the server has shown.
+    pub fn certificate(&self) -> CertificateDer<'static> {
         self.tls.peer_certificates().unwrap()[0]
             .clone()
             .into_owned()
     }
 
-    pub(crate) fn protocol(&self) -> Option<Vec<u8>> {
+    /// The protocol that was agreed upon by ALPN.
+    pub fn protocol(&self) -> Option<Vec<u8>> {
         self.tls.alpn_protocol().map(<[u8]>::to_vec)
     }
 
-    pub(crate) fn suite(&self) -> CipherSuite {
+    /// The cipher suite.
+    pub fn suite(&self) -> CipherSuite {
         self.tls.negotiated_cipher_suite().unwrap().suite()
     }
 
-    pub(crate) fn group(&self) -> NamedGroup {
+    /// How keys were exchanged.
+    pub fn group(&self) -> NamedGroup {
         self.tls.negotiated_key_exchange_group().unwrap().name()
     }
 
-    pub(crate) fn is_resumed(&self) -> bool {
+    /// Whether it goes on with a session.
+    pub fn is_resumed(&self) -> bool {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     /// The longest record received, with its header, in bytes.
-    pub(crate) fn longest_record(&self) -> usize {
+    pub fn longest_record(&self) -> usize {
         self.longest_record
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> Result<Response, String> {
+    /// One request to localhost and its response.
+    pub fn get(&mut self, path: &str) -> Result<Response, String> {
         self.get_from("localhost", path)
     }
 
     /// Sends a request, and does not wait for anything.
-    pub(crate) fn ask(&mut self, path: &str) {
+    pub fn ask(&mut self, path: &str) {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
     }
 
-    pub(crate) fn get_from(&mut self, host: &str, path: &str) -> Result<Response, String> {
+    /// One request to that host and its response.
+    pub fn get_from(&mut self, host: &str, path: &str) -> Result<Response, String> {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
         self.receive()
     }
 
-    pub(crate) fn post(&mut self, path: &str, body: &[u8]) -> Result<Response, String> {
+    /// One POST to localhost and its response.
+    pub fn post(&mut self, path: &str, body: &[u8]) -> Result<Response, String> {
         let length = body.len();
         let head =
             format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");

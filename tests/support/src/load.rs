@@ -7,12 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest that any run here may take, however busy the machine.
-pub(crate) const RUN_MAX: Duration = Duration::from_secs(120);
+pub const RUN_MAX: Duration = Duration::from_secs(120);
 
-pub(crate) const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+/// A good answer with a body of three bytes.
+pub const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
 
 /// A server that does `serve` with every connection, on a thread of its own; it ends with the test.
-pub(crate) fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
+pub fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -25,18 +26,19 @@ pub(crate) fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Stri
 }
 
 /// Answers every request with `answer`, and leaves the connection open.
-pub(crate) fn answering(answer: &'static [u8]) -> String {
+pub fn answering(answer: &'static [u8]) -> String {
     server(move |mut stream| while request(&mut stream) && stream.write_all(answer).is_ok() {})
 }
 
 /// Reads something; false at the end.
-pub(crate) fn request(stream: &mut impl Read) -> bool {
+pub fn request(stream: &mut impl Read) -> bool {
     matches!(stream.read(&mut [0; 4096]), Ok(1..))
 }
 
-pub(crate) fn bench(arguments: &[&str]) -> Output {
+/// Runs `tidegate bench` to its end, which must come in time.
+pub fn bench(arguments: &[&str]) -> Output {
     let begin = Instant::now();
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    let output = Command::new(crate::built())
         .arg("bench")
         .args(arguments)
         .output()
@@ -50,7 +52,7 @@ pub(crate) fn bench(arguments: &[&str]) -> Output {
 }
 
 /// The JSON report of a run with these arguments.
-pub(crate) fn report(arguments: &[&str]) -> String {
+pub fn report(arguments: &[&str]) -> String {
     let output = bench(&[arguments, &["--json"]].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.stdout.is_empty(), "{arguments:?}: {errors}");
@@ -58,7 +60,7 @@ pub(crate) fn report(arguments: &[&str]) -> String {
 }
 
 /// The number behind a name of the report.
-pub(crate) fn number(report: &str, name: &str) -> f64 {
+pub fn number(report: &str, name: &str) -> f64 {
     let (_, rest) = report
         .split_once(&format!("\"{name}\":"))
         .unwrap_or_else(|| panic!("no {name} in {report}"));

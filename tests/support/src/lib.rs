@@ -1,9 +1,12 @@
-//! A server for tests that need one of their own: its folder, its port, signals, and a client that reads
-//! one response after the other.
+//! What integration tests share: a server of their own with its folder, its port and signals, and a client that reads one
+//! response after the other.
 //!
-//! TIDEGATE_BINARY puts another program in Tidegate's place, nginx for instance, to check the test itself.
+//! A crate, so that each test may take the part that it needs. TIDEGATE_BINARY puts another program in Tidegate's place,
+//! nginx for instance, to check the test itself.
 
-pub(crate) mod port;
+pub mod load;
+pub mod port;
+pub mod tls;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,14 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take that is not being timed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server in a folder that ends with it.
-pub(crate) struct Server {
+pub struct Server {
     /// The prefix; the site is in `www`, logs are in `logs`.
-    pub(crate) prefix: PathBuf,
+    pub prefix: PathBuf,
     /// Where it listens on 127.0.0.1.
-    pub(crate) port: u16,
+    pub port: u16,
     configuration: Box<dyn Fn(&str) -> String>,
     child: Child,
 }
@@ -29,12 +32,12 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with these lines in its `events` and its only `server` block; what follows a
     /// line `[http]` stands in the `http` block, and the line after `[main]`, which comes first, outside of all.
-    pub(crate) fn start(events: &str, lines: &str) -> Server {
+    pub fn start(events: &str, lines: &str) -> Server {
         Server::start_workers(1, events, lines)
     }
 
     /// The same with so many worker threads.
-    pub(crate) fn start_workers(workers: u32, events: &str, lines: &str) -> Server {
+    pub fn start_workers(workers: u32, events: &str, lines: &str) -> Server {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix =
@@ -67,23 +70,23 @@ impl Server {
     }
 
     /// Writes a file of the site.
-    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+    pub fn write(&self, name: &str, bytes: &[u8]) {
         fs::write(self.prefix.join("www").join(name), bytes).unwrap();
     }
 
     /// Puts other lines into the `server` block and asks for a reload.
-    pub(crate) fn reload(&self, lines: &str) {
+    pub fn reload(&self, lines: &str) {
         fs::write(self.prefix.join("nginx.conf"), (self.configuration)(lines)).unwrap();
         self.signal("HUP");
     }
 
     /// Sends a signal to the master process.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }
 
     /// The processes that the master has started.
-    pub(crate) fn workers(&self) -> Vec<u32> {
+    pub fn workers(&self) -> Vec<u32> {
         let parent_of = |pid: u32| -> Option<u32> {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             stat.rsplit(')')
@@ -102,12 +105,12 @@ impl Server {
     }
 
     /// The error log so far.
-    pub(crate) fn error_log(&self) -> String {
+    pub fn error_log(&self) -> String {
         fs::read_to_string(self.prefix.join("logs/error.log")).unwrap_or_default()
     }
 
     /// A new connection.
-    pub(crate) fn connect(&self) -> Connection {
+    pub fn connect(&self) -> Connection {
         Connection::open(self.port).expect("connect")
     }
 
@@ -141,7 +144,7 @@ impl Drop for Server {
 }
 
 /// Sends a signal to a process.
-pub(crate) fn signal(pid: u32, name: &str) {
+pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill")
         .args([&format!("-{name}"), &pid.to_string()])
         .status()
@@ -150,14 +153,19 @@ pub(crate) fn signal(pid: u32, name: &str) {
 }
 
 /// Whether the program under test is nginx itself.
-pub(crate) fn is_nginx() -> bool {
+pub fn is_nginx() -> bool {
     let output = Command::new(binary()).arg("-v").output().unwrap();
     !String::from_utf8_lossy(&output.stderr).contains("tidegate")
 }
 
 fn binary() -> PathBuf {
-    std::env::var_os("TIDEGATE_BINARY")
-        .map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from)
+    std::env::var_os("TIDEGATE_BINARY").map_or_else(built, PathBuf::from)
+}
+
+/// The program as it was built with the tests: Cargo puts these into a folder beside it.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("tidegate")
 }
 
 fn configuration(
@@ -190,21 +198,28 @@ fn configuration(
 }
 
 /// A client's connection.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: TcpStream,
     unread: Vec<u8>,
 }
 
 /// One response.
 #[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: Vec<u8>,
+pub struct Response {
+    /// Its status.
+    pub status: u16,
+    /// Status line and headers, with the empty line behind them.
+    pub head: String,
+    /// Its body, as long as `Content-Length` says.
+    pub body: Vec<u8>,
 }
 
 impl Connection {
-    pub(crate) fn open(port: u16) -> std::io::Result<Connection> {
+    /// Connects to 127.0.0.1.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub fn open(port: u16) -> std::io::Result<Connection> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -215,7 +230,10 @@ impl Connection {
     }
 
     /// Sends a GET with these further header lines.
-    pub(crate) fn send(&mut self, path: &str, headers: &str) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// In words, when the connection is gone.
+    pub fn send(&mut self, path: &str, headers: &str) -> Result<(), String> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
         self.stream
             .write_all(request.as_bytes())
@@ -223,7 +241,10 @@ impl Connection {
     }
 
     /// Reads one response with a Content-Length, `pause` before each read.
-    pub(crate) fn receive(&mut self, pause: Duration) -> Result<Response, String> {
+    ///
+    /// # Errors
+    /// In words, when it does not come whole.
+    pub fn receive(&mut self, pause: Duration) -> Result<Response, String> {
         let head_end = loop {
             if let Some(at) = self
                 .unread
@@ -258,7 +279,10 @@ impl Connection {
     }
 
     /// One request and its response.
-    pub(crate) fn get(&mut self, path: &str) -> Result<Response, String> {
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) and [`receive`](Self::receive).
+    pub fn get(&mut self, path: &str) -> Result<Response, String> {
         self.send(path, "")?;
         self.receive(Duration::ZERO)
     }
@@ -280,7 +304,7 @@ impl Connection {
 
 impl Response {
     /// Whether the server says that this is the connection's last response.
-    pub(crate) fn closes(&self) -> bool {
+    pub fn closes(&self) -> bool {
         self.head.to_ascii_lowercase().contains("connection: close")
     }
 }
