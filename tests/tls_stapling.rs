@@ -1,4 +1,4 @@
-//! `ssl_stapling` without a file: answers about certificates, fetched from OpenSSL's responder.
+//! `ssl_stapling` without a file, and `ssl_ocsp`: answers about certificates, fetched from OpenSSL's responder.
 //! Expected: <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_stapling>, RFC 6960.
 
 use std::fs;
@@ -312,5 +312,76 @@ fn what_cannot_be_asked_about_is_said() {
             "{words}: {said}"
         );
         assert_eq!(stapled(tls), 0);
+    }
+}
+
+/// Starts a server that wants certificates of the authority, and asks about them as these lines say. What a client with
+/// the authority's certificate gets there is returned: the status, and what is said of the certificate.
+fn asking(
+    engine: &str,
+    authority: &Authority,
+    lines: &str,
+) -> (Server, impl Fn() -> (u16, String) + use<>) {
+    let (own, ca) = (authority.file("server"), authority.file("ca.crt"));
+    let lines = format!(
+        "ssl_certificate {own}.crt; ssl_certificate_key {own}.key; \
+         ssl_verify_client on; ssl_client_certificate {ca}; add_header Verify $ssl_client_verify always; \
+         location / {{ return 200 welcome; }} {lines}"
+    );
+    let (server, port) = start(engine, &lines);
+    let ask = move || {
+        let client = Client::new().identity(&own);
+        let response = client.connect(port).unwrap().get("/").unwrap();
+        let lines = response.head.lines();
+        let said = lines
+            .filter_map(|line| line.strip_prefix("Verify: "))
+            .next();
+        (response.status, said.unwrap_or_default().to_owned())
+    };
+    (server, ask)
+}
+
+#[test]
+fn certificates_of_clients_are_asked_about() {
+    for engine in ENGINES {
+        let (port, other) = (free_port(), free_port());
+        let authority = Authority::new(Some(port));
+        let good = (200, "SUCCESS".to_owned());
+        let failed = (400, "FAILED:certificate status request failed".to_owned());
+        let revoked = (400, "FAILED:certificate revoked".to_owned());
+        let named = format!("ssl_ocsp on; ssl_ocsp_responder http://127.0.0.1:{other};");
+        let kept = "ssl_ocsp on; ssl_ocsp_cache shared:answers:1m;";
+        let (_off, off) = asking(engine, &authority, "ssl_ocsp off;");
+        let (leaf_server, leaf) = asking(engine, &authority, "ssl_ocsp leaf;");
+        let (_named, named) = asking(engine, &authority, &named);
+        let (_kept, kept) = asking(engine, &authority, kept);
+
+        assert_eq!(off(), good);
+        assert_eq!(leaf(), failed);
+        client::until("the cause in the log", || {
+            let log = leaf_server.error_log();
+            log.contains(
+                "connect() failed (111: Connection refused) while requesting certificate status",
+            )
+        });
+        let responder = authority.respond(port, "V", "responder");
+        assert_eq!(
+            (leaf(), named(), kept()),
+            (good.clone(), failed.clone(), good.clone())
+        );
+        drop(responder);
+        // What was good stays so for a day.
+        assert_eq!((leaf(), kept()), (failed.clone(), good.clone()));
+        let responder = authority.respond(port, "R", "ca");
+        assert_eq!(
+            (leaf(), kept(), off()),
+            (revoked, good.clone(), good.clone())
+        );
+        drop(responder);
+        // The certificate's owner may not answer for itself.
+        let _responder = authority.respond(port, "V", "server");
+        assert_eq!(leaf(), failed);
+        let _other = authority.respond(other, "V", "ca");
+        assert_eq!(named(), good);
     }
 }

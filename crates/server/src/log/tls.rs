@@ -44,6 +44,12 @@ pub fn handshake_failed(connection: &Connection, cause: &rustls::Error) {
     write(connection, level(cause), text);
 }
 
+/// Nobody says whether a client's certificate has been revoked.
+pub fn status_unknown(connection: &Connection, cause: &dyn std::fmt::Display) {
+    let text = format_args!("{cause} while requesting certificate status");
+    write(connection, Level::Error, text);
+}
+
 /// The server wants no handshake (`ssl_reject_handshake`).
 pub fn handshake_rejected(connection: &Connection) {
     let text =

@@ -88,6 +88,7 @@ pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
     }
     session.early.set(session.is_handshaking());
     session.look_at_client();
+    session.ask_about_client(connection).await;
     Begun::Secure
 }
 

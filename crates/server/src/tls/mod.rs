@@ -16,6 +16,7 @@ pub mod handshake;
 mod ja4;
 pub mod key_log;
 pub mod names;
+pub mod ocsp;
 pub mod pem;
 pub mod requests;
 pub mod resumption;

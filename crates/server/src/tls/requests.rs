@@ -49,6 +49,14 @@ pub fn check(request: &Request) -> Option<Step> {
             );
             Some(Step::Finish(495))
         }
+        Verdict::Revoked(text) => {
+            log::error!(
+                request,
+                Info,
+                "client SSL certificate verify error: {text} {READING}"
+            );
+            Some(Step::Finish(495))
+        }
         Verdict::Missing if wanted == Mode::Required => {
             log::error!(
                 request,

@@ -78,7 +78,8 @@ impl SessionCache {
         SessionCache::new(count.saturating_mul(SESSION_SIZE))
     }
 
-    fn put(&self, number: Vec<u8>, value: Vec<u8>, timeout: Duration) -> bool {
+    /// Keeps a value for so long; false where it is too large.
+    pub(super) fn put(&self, number: Vec<u8>, value: Vec<u8>, timeout: Duration) -> bool {
         let cost = cost(&number, &value);
         if cost > self.size {
             return false;
@@ -105,7 +106,8 @@ impl SessionCache {
         true
     }
 
-    fn get(&self, number: &[u8]) -> Option<Vec<u8>> {
+    /// What is kept under this number.
+    pub(super) fn get(&self, number: &[u8]) -> Option<Vec<u8>> {
         let sessions = self.lock();
         let session = sessions.by_number.get(number)?;
         (session.ends > seconds_now()).then(|| session.value.clone())

@@ -6,6 +6,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::tls::certificates::{Resolver, Slot};
 use crate::tls::dynamic::Dynamic;
+use crate::tls::ocsp::StatusCheck;
 use crate::tls::stapling::Stapling;
 use crate::tls::verify::ClientVerification;
 
@@ -16,6 +17,8 @@ pub struct ServerTls {
     pub config: Arc<rustls::ServerConfig>,
     /// How the certificates of clients are looked at; `None` where none is asked for.
     pub clients: Option<Arc<ClientVerification>>,
+    /// Who is asked whether those certificates have been revoked; `None` where nobody is.
+    pub status: Option<Arc<StatusCheck>>,
     /// Certificates that are named with variables; `None` where none is.
     pub dynamic: Option<Dynamic>,
     /// Certificates about which answers are fetched (`ssl_stapling`); none most of the time.

@@ -22,6 +22,7 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
 
+use crate::http::connection::Connection;
 use crate::tls::server::ServerTls;
 use crate::tls::verify::Verdict;
 
@@ -151,6 +152,21 @@ impl Session {
         let now = UnixTime::since_unix_epoch(engine::wall());
         let verdict = self.with(|tls| clients.verdict(tls.peer_certificates(), now));
         self.verdict.set(verdict);
+    }
+
+    /// Asks whether the client's certificate is still good, where the server wants that.
+    pub async fn ask_about_client(&self, connection: &Connection) {
+        let (Some(status), Some(clients)) = (&self.server.status, &self.server.clients) else {
+            return;
+        };
+        if self.verdict.get() != Verdict::Good {
+            return;
+        }
+        let now = UnixTime::since_unix_epoch(engine::wall());
+        let path = self.with(|tls| clients.path(tls.peer_certificates(), now));
+        if let Err(text) = status.check(connection, &path).await {
+            self.verdict.set(Verdict::Revoked(text));
+        }
     }
 
     /// Whether the handshake is still going on.

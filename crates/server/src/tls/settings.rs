@@ -25,6 +25,7 @@ use crate::text::Text;
 use crate::tls::certificates::{self, LoadError, Resolver, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
 use crate::tls::key_log::KeyLog;
+use crate::tls::ocsp::{self, StatusCheck};
 use crate::tls::resumption::{
     self, BUILTIN_SESSIONS, Context, ServerSessions, SessionCache, TicketKey, Tickets,
 };
@@ -332,6 +333,9 @@ impl Feature for TlsSettings {
         &STAPLING_VERIFY,
         &DHPARAM,
         &CONF_COMMAND,
+        &ocsp::OCSP,
+        &ocsp::RESPONDER,
+        &ocsp::CACHE,
         &acme::ACME_CERTIFICATE,
     ];
 
@@ -399,6 +403,13 @@ impl Feature for TlsSettings {
         if let Some(clients) = &clients {
             clients.identify(&mut context);
         }
+        let status = compiler.feature::<StatusCheck>(scope)?;
+        let status = Some(status).filter(|status| status.is_on());
+        if status.is_some() && verify_client == Some(Mode::OptionalNoCa) {
+            return Err(Fault::new(
+                "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
+            ));
+        }
         let mut config = config(scope, Resolver(slots), clients.as_ref())?;
         if let Some(path) = scope.written(&KEY_LOG)? {
             config.key_log = Arc::new(KeyLog(compiler.log_file(&path)));
@@ -408,6 +419,7 @@ impl Feature for TlsSettings {
             server: Some(Arc::new(ServerTls {
                 config: Arc::new(config),
                 clients,
+                status,
                 dynamic,
                 stapled: fetched.into(),
                 rejects,

@@ -197,6 +197,10 @@ fn client_verify(session: &Session, out: &mut Vec<u8>) {
             out.extend_from_slice(b"FAILED:");
             out.extend_from_slice(reason.1.as_bytes());
         }
+        Verdict::Revoked(text) => {
+            out.extend_from_slice(b"FAILED:");
+            out.extend_from_slice(text.as_bytes());
+        }
     }
 }
 

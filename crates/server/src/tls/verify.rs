@@ -36,6 +36,8 @@ pub enum Verdict {
     Good,
     /// It does not.
     Bad(Reason),
+    /// It would, but it has been revoked, or nobody says that it has not: nginx's text.
+    Revoked(&'static str),
 }
 
 /// How a server looks at the certificates of its clients.
@@ -87,6 +89,18 @@ impl ClientVerification {
         };
         let checked = self.trust.verify(first, others, Purpose::Client, now);
         checked.map_or_else(Verdict::Bad, |()| Verdict::Good)
+    }
+
+    /// The certificates from the client's own to the trusted one, for a chain that holds.
+    pub fn path(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        now: UnixTime,
+    ) -> Vec<CertificateDer<'static>> {
+        match chain.and_then(<[_]>::split_first) {
+            Some((first, others)) => self.trust.path(first, others, now),
+            None => Vec::new(),
+        }
     }
 }
 

@@ -74,6 +74,8 @@ pub struct H1 {
     paused_until: Option<Instant>,
     /// The client took or gave nothing for too long.
     timed_out: bool,
+    /// Bytes of the body that were copied since others had their turn.
+    unshared: usize,
 }
 
 impl H1 {
@@ -107,6 +109,7 @@ impl H1 {
             upgraded: false,
             paused_until: None,
             timed_out: false,
+            unshared: 0,
         }
     }
 
@@ -128,6 +131,7 @@ impl H1 {
             upgraded: false,
             paused_until: None,
             timed_out: false,
+            unshared: 0,
         }
     }
 
@@ -347,8 +351,10 @@ impl H1 {
                             .min(bytes.len()),
                     );
                     let length = part.len() as u64;
+                    let copied = part.len();
                     self.push(request, Segment::Bytes(part), length);
                     self.wait_for_client(request).await?;
+                    self.give_way(request, copied).await;
                 }
             }
             Piece::File {
@@ -437,6 +443,19 @@ impl H1 {
             self.timed_out = error.kind() == ErrorKind::TimedOut;
             error.into()
         })
+    }
+
+    /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes everything at once
+    /// would hold them up as long as its response, and sealing costs most. Files that the kernel sends are the engine's
+    /// business.
+    async fn give_way(&mut self, request: &Request, copied: usize) {
+        self.unshared += copied;
+        let chunk = request.plan.core.sendfile_max_chunk;
+        if chunk.is_some_and(|chunk| self.unshared >= chunk) {
+            self.unshared = 0;
+            self.connection.stream.start_send();
+            engine::yield_now().await;
+        }
     }
 
     /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may. As in

@@ -1,20 +1,25 @@
 //! Handlers and filters in the pieces that they give, on the exchange in memory. What a client gets of them
 //! on the wire is for `tests/simulation` and the comparison with nginx.
 
+use std::cell::Cell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use conf::{Recording, Registry, Sealed};
+use engine::Buffer;
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
+use proto::h1::BodyLength;
 
 use super::*;
 use crate::compile::Environment;
 use crate::counters::Counters;
 use crate::http::connection::Connection;
+use crate::http::exchange::h1::H1;
 use crate::http::exchange::memory::Recorder;
+use crate::http::output::Piece;
 use crate::log::Destination;
 use crate::table::TABLES;
 use crate::workers::Worker;
@@ -257,4 +262,36 @@ fn gzip_passes_on_what_an_upstream_has_sent_so_far() {
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, "first second");
+}
+
+/// `sendfile_max_chunk`: a client that takes everything at once leaves others their turn.
+#[test]
+fn long_responses_give_way() {
+    const TEXT: &str = "events { } error_log /dev/null; http { access_log off; sendfile_max_chunk 256k; \
+        proxy_temp_path /tmp; client_body_temp_path /tmp; server { listen 10.0.0.1:80; } }";
+    serve(TEXT, "GET / HTTP/1.1", async |mut request| {
+        let window = 1 << 30;
+        sim::set_faults(Faults {
+            window,
+            ..Faults::default()
+        })
+        .unwrap();
+        let turns = Rc::new(Cell::new(0));
+        let others = Rc::clone(&turns);
+        engine::spawn(async move {
+            loop {
+                others.set(others.get() + 1);
+                engine::yield_now().await;
+            }
+        });
+        let connection = Rc::clone(request.connection.shared().unwrap());
+        let mut exchange = H1::new(&connection, &request, BodyLength::None, Buffer::empty());
+        exchange.send_head(&mut request).unwrap();
+        for _ in 0..160 {
+            let piece = Piece::Bytes(Bytes::from(vec![0; 64 * 1024]));
+            exchange.send(&mut request, piece).await.unwrap();
+        }
+        // 10 MiB, with a turn for others after each 256 KiB.
+        assert!((35..=60).contains(&turns.get()), "{} turns", turns.get());
+    });
 }

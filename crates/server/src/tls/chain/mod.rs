@@ -121,6 +121,24 @@ impl Trust {
         }
     }
 
+    /// The certificates of a chain that holds, the first one and the trusted one included.
+    pub fn path(
+        &self,
+        first: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Vec<CertificateDer<'static>> {
+        let Ok(first) = Certificate::read(first) else {
+            return Vec::new();
+        };
+        let others = others.iter().map(|one| Certificate::read(one));
+        let others: Vec<_> = others.filter_map(Result::ok).collect();
+        let path = self.build(&first, &others, now.as_secs(), &mut |_| {});
+        path.iter()
+            .map(|one| CertificateDer::from(one.der.to_vec()))
+            .collect()
+    }
+
     /// From the first certificate to one that is trusted and vouches for itself; those that are trusted go before those
     /// that were sent.
     fn build<'a>(

@@ -71,6 +71,11 @@ impl Responder {
         })
     }
 
+    /// Whether it has only a name yet.
+    pub fn is_name(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
     /// Its host, for the log.
     pub fn host(&self) -> &str {
         &self.host

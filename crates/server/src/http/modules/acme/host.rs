@@ -181,6 +181,7 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
     Ok(ServerTls {
         config: Arc::new(config),
         clients: None,
+        status: None,
         dynamic: None,
         stapled: Box::default(),
         rejects: false,

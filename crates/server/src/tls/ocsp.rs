@@ -1,0 +1,249 @@
+//! Asking whether the certificates of clients are still good: `ssl_ocsp` and its family.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html#ssl_ocsp>, RFC 6960. When hands have
+//! been shaken and the chain holds, each certificate that is to be asked about is looked for in the cache, else its
+//! responder is asked. Questions, answers and their way are those of stapling. Only what is good is kept: who has been
+//! revoked is asked about again.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting, Word, parse};
+use rustls::pki_types::CertificateDer;
+
+use crate::compile::{Compiler, Feature};
+use crate::http::connection::Connection;
+use crate::log;
+use crate::resolver::Resolving;
+use crate::tls::resumption::SessionCache;
+use crate::tls::stapling::fetch::{BadUrl, Failed, Responder};
+use crate::tls::stapling::message::{self, Rejected};
+use crate::zone::{Refused, Shared, Zone};
+
+const HTTP_AND_SERVER: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+
+/// A directive; see its manual.
+pub static OCSP: Setting<Option<Which>> = Setting::new("ssl_ocsp", &["on | off | leaf"], |setter| {
+    let which = [
+        ("off", None),
+        ("on", Some(Which::All)),
+        ("leaf", Some(Which::First)),
+    ];
+    parse::enumeration(setter, &which)
+})
+.contexts(HTTP_AND_SERVER)
+.default("off")
+.manual(
+    "Asks whether the certificates of clients have been revoked: those of their chain, or with `leaf` their own \
+     alone. Where nobody answers, the certificate does not hold. Needs `ssl_verify_client on` or `optional`, and \
+     a `resolver` where responders have names.",
+);
+
+/// A directive; see its manual.
+pub static RESPONDER: Setting<Word> = Setting::new("ssl_ocsp_responder", &["url"], |setter| {
+    setter.word().cloned()
+})
+.contexts(HTTP_AND_SERVER)
+.manual("Who is asked about certificates, in the place of whom they name themselves: `http://host[:port][/uri]`.");
+
+/// A directive; see its manual.
+pub static CACHE: Setting<Option<(String, u64)>> =
+    Setting::new("ssl_ocsp_cache", &["off | shared:name:size"], cache)
+        .contexts(HTTP_AND_SERVER)
+        .default("off")
+        .manual("Keeps what was answered until there is to be a newer answer, in memory of this name and size in bytes.");
+
+fn cache(setter: &Setter<'_>) -> Result<Option<(String, u64)>, Fault> {
+    let word = setter.word()?;
+    let text = word.text();
+    if text == "off" {
+        return Ok(None);
+    }
+    let invalid = || Fault::at(word, format!("invalid OCSP cache \"{text}\""));
+    let shared = text.strip_prefix("shared:").ok_or_else(invalid)?;
+    let (name, size) = shared.split_once(':').ok_or_else(invalid)?;
+    let size = parse::size_text(size).filter(|_| !name.is_empty());
+    let size = size.ok_or_else(invalid)?;
+    if size < crate::zone::SIZE_MIN {
+        let message = format!("OCSP cache \"{text}\" is too small");
+        return Err(Fault::at(word, message));
+    }
+    Ok(Some((name.to_owned(), size)))
+}
+
+/// Which certificates of a chain are asked about. Nobody asks about the one that is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// `on`
+    All,
+    /// `leaf`
+    First,
+}
+
+/// Answers that are kept.
+pub struct Answers(SessionCache);
+
+impl Shared for Answers {
+    type Settings = ();
+
+    fn new(size: u64) -> Answers {
+        Answers(SessionCache::new(size))
+    }
+
+    fn check(_: &str, (): &(), (): &()) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// How a server asks about the certificates of its clients.
+pub struct StatusCheck {
+    which: Option<Which>,
+    responder: Option<Responder>,
+    cache: Option<Arc<Zone<Answers>>>,
+    resolving: Arc<Resolving>,
+}
+
+impl Feature for StatusCheck {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&OCSP, &RESPONDER, &CACHE];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<StatusCheck, Fault> {
+        let responder = match scope.written(&RESPONDER)? {
+            Some(word) => Some(configured_responder(&word)?),
+            None => None,
+        };
+        let cache = match scope.get(&CACHE)? {
+            Some((name, size)) => {
+                let declared = compiler.zones.borrow_mut().declare(&name, size, ());
+                match declared {
+                    Ok(zone) | Err(Refused::Declared(zone)) => Some(zone),
+                    Err(Refused::Conflict(text)) => return Err(Fault::new(text)),
+                }
+            }
+            None => None,
+        };
+        Ok(StatusCheck {
+            which: scope.get(&OCSP)?,
+            responder,
+            cache,
+            resolving: compiler.feature(scope)?,
+        })
+    }
+}
+
+/// The responder of `ssl_ocsp_responder`, whose name is looked up at once.
+fn configured_responder(word: &Word) -> Result<Responder, Fault> {
+    let text = word.text();
+    Responder::new(&text, false).map_err(|error| {
+        let why = match error {
+            BadUrl::Prefix => "invalid URL prefix",
+            BadUrl::Host(why) => why,
+        };
+        Fault::at(word, format!("{why} in OCSP responder \"{text}\""))
+    })
+}
+
+/// Why nothing is known of a certificate.
+enum Unknown {
+    /// It does not say who could be asked.
+    NoResponder,
+    /// The URL is of no use.
+    BadUrl,
+    /// No answer has come.
+    Failed(Failed),
+    /// The answer does not count.
+    Rejected(Rejected),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unknown::NoResponder => out.write_str("no OCSP responder URL in certificate"),
+            Unknown::BadUrl => out.write_str("invalid OCSP responder URL in certificate"),
+            Unknown::Failed(cause) => cause.fmt(out),
+            Unknown::Rejected(cause) => cause.fmt(out),
+        }
+    }
+}
+
+impl StatusCheck {
+    /// Whether anybody is asked.
+    pub fn is_on(&self) -> bool {
+        self.which.is_some()
+    }
+
+    /// Asks about the certificates of a chain that holds.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, in nginx's words.
+    pub async fn check(
+        &self,
+        connection: &Connection,
+        path: &[CertificateDer<'static>],
+    ) -> Result<(), &'static str> {
+        let count = match self.which {
+            None => 0,
+            Some(Which::First) => 1,
+            Some(Which::All) => path.len(),
+        };
+        for pair in path.windows(2).take(count) {
+            match self.inquire(connection, pair).await {
+                Ok(()) => {}
+                Err(Unknown::Rejected(Rejected::Status("revoked"))) => {
+                    return Err("certificate revoked");
+                }
+                Err(Unknown::Rejected(Rejected::Status(_))) => {
+                    return Err("certificate status unknown");
+                }
+                Err(cause) => {
+                    log::status_unknown(connection, &cause);
+                    return Err("certificate status request failed");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks about the first of two certificates, which the second has signed.
+    async fn inquire(
+        &self,
+        connection: &Connection,
+        pair: &[CertificateDer<'static>],
+    ) -> Result<(), Unknown> {
+        let issuer = pair.get(1..).unwrap_or_default();
+        let subject = message::subject(pair, issuer, true);
+        let malformed = Unknown::Rejected(Rejected::Malformed);
+        let question = subject.as_ref().and_then(|one| Some((one, one.request()?)));
+        let (subject, request) = question.ok_or(malformed)?;
+        let kept = self.cache.as_ref().map(|zone| &zone.state().0);
+        if kept.is_some_and(|kept| kept.get(&request).is_some()) {
+            return Ok(());
+        }
+        let named = match (&self.responder, pair.first()) {
+            (None, Some(first)) => Some(self.named_responder(first)?),
+            _ => None,
+        };
+        let responder = self.responder.as_ref().or(named.as_ref());
+        let responder = responder.ok_or(Unknown::NoResponder)?;
+        let local = connection.generation();
+        let answer = responder.ask(&request, &self.resolving, &local).await;
+        let answer = answer.map_err(Unknown::Failed)?;
+        let now = engine::wall().as_secs();
+        let until = subject.check(&answer, now).map_err(Unknown::Rejected)?;
+        if let (Some(kept), Some(until)) = (kept, until) {
+            let time = Duration::from_secs(until.saturating_sub(now));
+            kept.put(request, Vec::new(), time);
+        }
+        Ok(())
+    }
+    /// Who is to be asked about a certificate, as it says itself. Its name is looked up by `resolver` alone: the system's
+    /// own way would hold up everybody.
+    fn named_responder(&self, certificate: &CertificateDer<'_>) -> Result<Responder, Unknown> {
+        let url = message::responder(certificate).ok_or(Unknown::NoResponder)?;
+        let responder = Responder::new(&url, true).map_err(|_| Unknown::BadUrl)?;
+        match responder.is_name() && !self.resolving.is_possible() {
+            true => Err(Unknown::Failed(Failed::NoAddress)),
+            false => Ok(responder),
+        }
+    }
+}
