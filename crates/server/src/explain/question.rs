@@ -1,7 +1,7 @@
 //! What is asked: a URL, a method, header fields, and between whom.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use engine::net::Address;
 
@@ -24,6 +24,34 @@ pub struct Question {
     target: String,
 }
 
+/// The two parts of a URL's authority; an IPv6 address keeps its brackets (RFC 3986, section 3.2.2).
+fn host_and_port(authority: &str) -> Result<(&str, Option<u16>), &'static str> {
+    let end = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let length = rest.find(']').ok_or("no \"]\" behind the address")?;
+            let address = rest.get(..length).unwrap_or_default();
+            address
+                .parse::<Ipv6Addr>()
+                .map_err(|_| "no IPv6 address between the brackets")?;
+            length + 2
+        }
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (host, rest) = authority.split_at(end);
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Ok((host, None)),
+        None => Err("something behind the brackets"),
+        Some(port) if port.contains(':') => {
+            Err("more than one colon; brackets go around IPv6 addresses")
+        }
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let port = port.parse().map_err(|_| "invalid port")?;
+            Ok((host, Some(port)))
+        }
+        Some(_) => Err("invalid port"),
+    }
+}
+
 impl Question {
     /// A GET of a URL, whose scheme may be left out (`http` is meant), and the host too where
     /// it begins with `/`.
@@ -44,13 +72,8 @@ impl Question {
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
-        let invalid = || format!("invalid port in \"{url}\"");
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => {
-                (host, Some(port.parse().map_err(|_| invalid())?))
-            }
-            _ => (authority, None),
-        };
+        let (host, port) =
+            host_and_port(authority).map_err(|fault| format!("{fault} in \"{url}\""))?;
         let target = match target.strip_prefix('?') {
             Some(_) => format!("/{target}"),
             None if target.is_empty() => "/".to_owned(),

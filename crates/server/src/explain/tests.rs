@@ -193,7 +193,22 @@ fn questions_are_urls() {
     assert_eq!(port("https://a"), Ok(443));
     assert_eq!(port("[::1]:8080/x"), Ok(8080));
     assert!(port("ftp://a/").is_err());
-    assert!(port("http://a:b/").is_err());
+    assert_eq!(port("http://[::1]/"), Ok(80));
+    for (url, fault) in [
+        ("http://a:b/", "invalid port"),
+        ("http://a:+1/", "invalid port"),
+        ("http://a:/", "invalid port"),
+        ("http://a:65536/", "invalid port"),
+        ("http://[::1/", "no \"]\" behind the address"),
+        ("http://[a]/", "no IPv6 address between the brackets"),
+        ("http://[::1]8080/", "something behind the brackets"),
+        (
+            "http://::1/",
+            "more than one colon; brackets go around IPv6 addresses",
+        ),
+    ] {
+        assert_eq!(port(url), Err(format!("{fault} in \"{url}\"")));
+    }
     let head = |url: &str| String::from_utf8(Question::new(url).unwrap().head()).unwrap();
     assert_eq!(
         head("http://a:81?x#y"),

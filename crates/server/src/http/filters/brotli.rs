@@ -4,13 +4,11 @@
 //! [precompressed files](crate::http::modules::precompressed). Each response at work takes a few times its
 //! window; small responses get small windows.
 
-use std::io::Write;
-
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 
-use super::compress::{Coder, Coding, Compressor, Conditions};
+use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 use super::{MediaTypes, gzip, media_types};
 use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
@@ -142,32 +140,20 @@ impl Brotli {
             ..BrotliEncoderParams::default()
         };
         let writer = CompressorWriter::with_params(Vec::new(), BUFFER_SIZE, &parameters);
-        let coder = Box::new(Writer(writer));
+        let coder = Box::new(writer);
         Compressor::new(Coding::Brotli, coder, self.block, false)
     }
 }
 
-struct Writer(CompressorWriter<Vec<u8>>);
+impl MemoryWriter for CompressorWriter<Vec<u8>> {
+    const FAILED: Abort = Abort::Internal("brotli compression failed");
 
-/// Writing to memory fails only where the library does.
-const FAILED: Abort = Abort::Internal("brotli compression failed");
-
-impl Coder for Writer {
-    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort> {
-        self.0.write_all(input).map_err(|_| FAILED)?;
-        out.append(self.0.get_mut());
-        Ok(())
+    fn written(&mut self) -> &mut Vec<u8> {
+        self.get_mut()
     }
 
-    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort> {
-        self.0.flush().map_err(|_| FAILED)?;
-        out.append(self.0.get_mut());
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort> {
-        out.append(&mut self.0.into_inner());
-        Ok(())
+    fn end(self) -> std::io::Result<Vec<u8>> {
+        Ok(self.into_inner())
     }
 }
 

@@ -162,6 +162,37 @@ pub(super) trait Coder {
     fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort>;
 }
 
+/// A library that writes what it gives into memory of its own.
+pub(super) trait MemoryWriter: Write {
+    /// Writing to memory fails only where the library does, or where a body is not as long as it was said to be.
+    const FAILED: Abort;
+
+    /// What it has written and nobody has taken.
+    fn written(&mut self) -> &mut Vec<u8>;
+
+    /// Ends the stream, with what nobody has taken.
+    fn end(self) -> std::io::Result<Vec<u8>>;
+}
+
+impl<W: MemoryWriter> Coder for W {
+    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort> {
+        self.write_all(input).map_err(|_| W::FAILED)?;
+        out.append(self.written());
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort> {
+        Write::flush(self).map_err(|_| W::FAILED)?;
+        out.append(self.written());
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort> {
+        out.append(&mut (*self).end().map_err(|_| W::FAILED)?);
+        Ok(())
+    }
+}
+
 /// Compresses one response.
 pub struct Compressor {
     coding: Coding,

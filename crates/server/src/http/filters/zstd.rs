@@ -4,13 +4,11 @@
 //! [precompressed files](crate::http::modules::precompressed). There is no `zstd_dict_file`: a client that
 //! does not have the dictionary could read nothing.
 
-use std::io::Write;
-
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder;
 
-use super::compress::{Coder, Coding, Compressor, Conditions};
+use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 use super::{MediaTypes, gzip, media_types};
 use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
@@ -129,32 +127,20 @@ impl Zstd {
         }
         // With the length the library chooses tables that are no larger than it takes.
         encoder.set_pledged_src_size(length).ok()?;
-        let coder = Box::new(Writer(encoder));
+        let coder = Box::new(encoder);
         Some(Compressor::new(Coding::Zstd, coder, self.block, false))
     }
 }
 
-struct Writer(Encoder<'static, Vec<u8>>);
+impl MemoryWriter for Encoder<'static, Vec<u8>> {
+    const FAILED: Abort = Abort::Internal("zstd compression failed");
 
-/// Writing to memory fails only where the library does, or where a body is not as long as it was said to be.
-const FAILED: Abort = Abort::Internal("zstd compression failed");
-
-impl Coder for Writer {
-    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort> {
-        self.0.write_all(input).map_err(|_| FAILED)?;
-        out.append(self.0.get_mut());
-        Ok(())
+    fn written(&mut self) -> &mut Vec<u8> {
+        self.get_mut()
     }
 
-    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort> {
-        self.0.flush().map_err(|_| FAILED)?;
-        out.append(self.0.get_mut());
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort> {
-        out.append(&mut self.0.finish().map_err(|_| FAILED)?);
-        Ok(())
+    fn end(self) -> std::io::Result<Vec<u8>> {
+        self.finish()
     }
 }
 
