@@ -358,7 +358,7 @@ fn certificates_of_clients_are_asked_about() {
 
         assert_eq!(off(), good);
         assert_eq!(leaf(), failed);
-        client::until("the cause in the log", || {
+        support::tls::until("the cause in the log", || {
             let log = leaf_server.error_log();
             log.contains(
                 "connect() failed (111: Connection refused) while requesting certificate status",
