@@ -22,10 +22,8 @@ fn file(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// An upstream that answers every request with a line about its TLS, and then closes. Ends with the test's process.
-fn upstream() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+/// What an upstream shows, and wants of clients.
+fn upstream_config() -> Arc<ServerConfig> {
     let certificates = |name: &str| -> Vec<CertificateDer<'static>> {
         let all = CertificateDer::pem_file_iter(file(name)).unwrap();
         all.map(Result::unwrap).collect()
@@ -43,7 +41,14 @@ fn upstream() -> u16 {
         .with_client_cert_verifier(clients)
         .with_single_cert(certificates("good.example.crt"), key)
         .unwrap();
-    let config = Arc::new(config);
+    Arc::new(config)
+}
+
+/// An upstream that answers every request with a line about its TLS, and then closes. Ends with the test's process.
+fn upstream() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = upstream_config();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let config = Arc::clone(&config);
@@ -253,4 +258,32 @@ fn secrets_are_logged() {
     asked(&server, "/");
     let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
     appears("CLIENT_TRAFFIC_SECRET_0 ", keys);
+}
+
+/// As nginx, which shuts TLS down before it closes a connection.
+#[test]
+fn the_end_of_a_connection_is_announced() {
+    for engine in ["use epoll;", "use io_uring;"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let upstream = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let connection = ServerConnection::new(upstream_config()).unwrap();
+            let mut stream = StreamOwned::new(connection, stream);
+            let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+            while !request.ends_with(b"\r\n\r\n") {
+                let length = stream.read(&mut buffer).unwrap();
+                request.extend_from_slice(&buffer[..length]);
+            }
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            stream.write_all(response).unwrap();
+            stream.flush().unwrap();
+            // An end that nothing announces would be an error.
+            stream.read(&mut buffer).map_err(|error| error.to_string())
+        });
+        let lines = format!("location / {{ proxy_pass https://127.0.0.1:{port}; }}");
+        let server = Server::start(engine, &lines);
+        assert_eq!(asked(&server, "/"), "ok");
+        assert_eq!(upstream.join().unwrap(), Ok(0));
+    }
 }

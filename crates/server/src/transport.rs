@@ -202,6 +202,19 @@ impl Transport {
         }
     }
 
+    /// Whether a client's record has been opened that nobody has taken, so that receiving does not wait.
+    pub fn has_received(&self) -> bool {
+        self.session().is_some_and(Session::has_received)
+    }
+
+    /// Tells an upstream over TLS that nothing more follows (RFC 8446 section 6.1), before the connection is dropped.
+    pub fn announce_end(&self) {
+        if let Some(session @ Layer::Client(_)) = self.session.get() {
+            session.close(&self.stream);
+            self.stream.start_send();
+        }
+    }
+
     /// See [`Stream::backlog`].
     pub fn backlog(&self) -> usize {
         let waiting = self.session.get().map_or(0, Layer::waiting);

@@ -157,7 +157,9 @@ impl H1 {
 
     /// See `Exchange::body_at_hand`.
     pub fn body_at_hand(&self) -> bool {
-        matches!(self.incoming, Incoming::Nothing) || !self.input.is_empty()
+        matches!(self.incoming, Incoming::Nothing)
+            || !self.input.is_empty()
+            || self.connection.stream.has_received()
     }
 
     /// See `Exchange::upgrade`.

@@ -82,6 +82,7 @@ impl UpstreamBody {
                 return Ok(Some(Piece::Bytes(bytes)));
             }
             if matches!(self.remaining, Remaining::Nothing) {
+                self.peer.stream.announce_end();
                 note(request, |attempt, elapsed| attempt.response_time = elapsed);
                 return Ok(None);
             }
@@ -140,6 +141,7 @@ impl UpstreamBody {
     fn closed(&mut self, request: &mut Request) -> Result<Option<Piece>, Abort> {
         if matches!(self.remaining, Remaining::UntilClose) {
             self.remaining = Remaining::Nothing;
+            self.peer.stream.announce_end();
             note(request, |attempt, elapsed| attempt.response_time = elapsed);
             return Ok(None);
         }

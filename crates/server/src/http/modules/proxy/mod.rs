@@ -509,6 +509,8 @@ async fn stream_body(
     peer: &mut Peer,
     begun: &[Bytes],
 ) -> Result<u64, Ended> {
+    // Small parts must not wait until the peer has confirmed those before them.
+    peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
     let mut sent = push_parts(request, &peer.stream, begun);
     let mut parts = Vec::new();
     loop {

@@ -413,6 +413,7 @@ pub(super) async fn shake_hands(
     secured: &Secured,
     deadline: Instant,
 ) -> Result<(), Ended> {
+    peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
     let name = secured.server_name.clone();
     let shaken = upstream::shake_hands(&peer.stream, &secured.config, name, deadline).await;
     let cause = match shaken {

@@ -32,6 +32,7 @@ pub(super) async fn run(
     client.set_send_timeout(request.plan.core.send_timeout);
     if request.plan.core.tcp_nodelay {
         client.set_nodelay(true);
+        upstream.set_nodelay(true);
     }
     let passed = Cell::new(answer.rest.len() as u64);
     client.push(Segment::Bytes(answer.rest.into_bytes()));
