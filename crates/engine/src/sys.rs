@@ -23,6 +23,10 @@ use crate::net::{Address, Segment, TcpInfo};
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
 pub(crate) const PARTS_MAX: usize = 64;
 
+/// Bytes of a file from which on what stands before it leaves at once: the peer can begin to read meanwhile, and one packet
+/// more does not count among so many.
+const LARGE_FILE: u64 = 128 * 1024;
+
 /// The descriptor with this number, for the time of one system call.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: the number comes from a stream, a listener or a file that keeps it open while the engine knows it; the
@@ -345,8 +349,8 @@ fn send_parts(
                 flags |= SendFlags::MORE;
                 break;
             }
-            (Segment::File { .. }, _) => {
-                if outgoing.warm > 0 {
+            (Segment::File { length, .. }, _) => {
+                if outgoing.warm > 0 && *length < LARGE_FILE {
                     flags |= SendFlags::MORE;
                 }
                 break;
