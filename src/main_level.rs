@@ -160,7 +160,7 @@ static SSL_OBJECT_CACHE_INHERITABLE: Setting<bool> =
         .manual(
             "Takes certificates, keys and revocation lists over a reload without reading them again, as long as their \
              files have the same inode and second of change. A file that is written twice within a second may be \
-             missed. (nginx has `on` by default.)",
+             missed. nginx has `on` by default.",
         );
 
 /// What the directives amount to.
