@@ -15,7 +15,7 @@ use load::{Plan, Target, machine};
 /// What is asked for.
 #[derive(Args)]
 pub(super) struct Urls {
-    /// What to ask for: `http[s]://HOST[:PORT]/PATH` or http[s]://unix:/SOCKET:/PATH; several are asked for in turn
+    /// What to ask for: `http[s]://HOST[:PORT]/PATH` or `http[s]://unix:/SOCKET:/PATH`; several are asked for in turn
     #[arg(value_name = "URL", required_unless_present = "url_file")]
     urls: Vec<String>,
     /// A file of URLs, one a line, each with a weight behind it if it has another than 1
