@@ -4,7 +4,7 @@
 #   make test               every test; installs the Debian packages they use, where it may
 #   make check              format, clippy, rustdoc and the tidy test; changes nothing
 #   make bench              tidegate beside nginx, requests per second of server CPU (benches/compare --help)
-#   make testssl            what testssl.sh finds of a server with TLS; four minutes, needs the package testssl.sh
+#   make testssl            what testssl.sh finds of a server with TLS; five minutes, needs the package testssl.sh
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
 #   make fmt | docs         format the sources | write docs/directives again
 

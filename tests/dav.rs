@@ -181,7 +181,8 @@ fn litmus_and_cadaver_are_content() {
     let url = format!("http://127.0.0.1:{}/dav/", server.port);
     let mut said = String::new();
     // What copymove finds wrong is nginx's way: what is there is not replaced by what is no collection. Each set begins by
-    // making the same collection, and has a server of its own for that.
+    // deleting and making the same collection, and has a server of its own for that: `http` ends with a PUT into it whose
+    // answer it does not wait for, so that the next set's DELETE may find it full.
     for set in ["basic", "http", "locks"] {
         let Some(own) = start() else { return };
         let run = Command::new("litmus")

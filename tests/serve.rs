@@ -215,6 +215,14 @@ fn a_folder_is_a_site() {
     let forever = "public, max-age=31536000, immutable";
     assert_eq!(header(&head, "Cache-Control"), Some(forever));
 
+    for path in ["/", "/app-0a1b2c3d4e.css", "/sub", "/nothing"] {
+        let (head, _) = running.get(path);
+        let options = header(&head, "X-Content-Type-Options");
+        assert_eq!(options, Some("nosniff"), "{path}");
+        let policy = header(&head, "Referrer-Policy");
+        assert_eq!(policy, Some("strict-origin-when-cross-origin"), "{path}");
+    }
+
     let (head, _) = running.ask("GET", "/long.html", "Accept-Encoding: gzip\r\n");
     assert_eq!(header(&head, "Content-Encoding"), Some("gzip"));
     assert_eq!(header(&running.get("/sub").0, "Location"), Some("/sub/"));
@@ -255,7 +263,7 @@ fn a_folder_is_a_site() {
         "{first}"
     );
     assert!(first.contains("\"status\":200,\"bytes\":15,"), "{first}");
-    assert_eq!(output.lines().count(), 17);
+    assert_eq!(output.lines().count(), 21);
     assert!(leftovers(pid).is_empty());
     assert_eq!(listing(&site.0), before, "nothing is written into the site");
 }

@@ -69,6 +69,7 @@ on_both_engines!(
     a_client_gets_the_certificate_that_it_can_check,
     encrypted_keys,
     versions_ciphers_and_curves,
+    whose_order_of_ciphers_decides,
     refused_handshakes,
     records_are_no_longer_than_asked_for,
     a_reload_changes_the_certificate_and_keeps_connections,
@@ -231,6 +232,57 @@ fn versions_ciphers_and_curves() {
     assert_eq!(connection.group(), rustls::NamedGroup::X25519MLKEM768);
     let connection = Client::new().connect(curved).unwrap();
     assert_ne!(connection.group(), rustls::NamedGroup::X25519MLKEM768);
+}
+
+/// Ours where nothing is said, but for clients that want ChaCha20 first.
+fn whose_order_of_ciphers_decides() {
+    use rustls::crypto::aws_lc_rs::cipher_suite::{
+        TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 as OLD_AES_128,
+        TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 as OLD_AES_256,
+        TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 as OLD_CHACHA20,
+        TLS13_AES_128_GCM_SHA256 as AES_128, TLS13_AES_256_GCM_SHA384 as AES_256,
+        TLS13_CHACHA20_POLY1305_SHA256 as CHACHA20,
+    };
+    let reversed = [
+        AES_128,
+        CHACHA20,
+        AES_256,
+        OLD_AES_128,
+        OLD_CHACHA20,
+        OLD_AES_256,
+    ];
+    let telephone = [
+        CHACHA20,
+        AES_128,
+        AES_256,
+        OLD_CHACHA20,
+        OLD_AES_128,
+        OLD_AES_256,
+    ];
+    // What the two get, with TLS 1.3 and 1.2.
+    for (lines, of_reversed, of_telephone) in [
+        ("", [AES_256, OLD_AES_256], [CHACHA20, OLD_CHACHA20]),
+        (
+            "ssl_prefer_server_ciphers on;",
+            [AES_256, OLD_AES_256],
+            [AES_256, OLD_AES_256],
+        ),
+        (
+            "ssl_prefer_server_ciphers off;",
+            [AES_128, OLD_AES_128],
+            [CHACHA20, OLD_CHACHA20],
+        ),
+    ] {
+        let (_server, port) = start_one(lines);
+        for (offered, expected) in [(&reversed, of_reversed), (&telephone, of_telephone)] {
+            let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
+            for (version, expected) in versions.into_iter().zip(expected) {
+                let client = Client::new().version(version).offering(offered);
+                let found = client.connect(port).unwrap().suite();
+                assert_eq!(found, expected.suite(), "{lines} {offered:?}");
+            }
+        }
+    }
 }
 
 fn refused_handshakes() {

@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
     CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, NamedGroup,
-    SignatureScheme, SupportedProtocolVersion,
+    SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion,
 };
 
 use crate::{PATIENCE, Response};
@@ -37,6 +37,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub struct Client {
     name: String,
     versions: Vec<&'static SupportedProtocolVersion>,
+    suites: Vec<SupportedCipherSuite>,
     rsa_only: bool,
     identity: Option<String>,
     made: Option<Arc<ClientConfig>>,
@@ -50,6 +51,7 @@ impl Default for Client {
         Client {
             name: "localhost".to_string(),
             versions: rustls::ALL_VERSIONS.to_vec(),
+            suites: aws_lc_rs::DEFAULT_CIPHER_SUITES.to_vec(),
             rsa_only: false,
             identity: None,
             made: None,
@@ -75,6 +77,12 @@ impl Client {
     /// The one version that it speaks.
     pub fn version(mut self, version: &'static SupportedProtocolVersion) -> Client {
         self.versions = vec![version];
+        self
+    }
+
+    /// The ciphers that it offers, best first.
+    pub fn offering(mut self, suites: &[SupportedCipherSuite]) -> Client {
+        self.suites = suites.to_vec();
         self
     }
 
@@ -110,7 +118,10 @@ impl Client {
     }
 
     fn config(&self) -> ClientConfig {
-        let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(CryptoProvider {
+            cipher_suites: self.suites.clone(),
+            ..aws_lc_rs::default_provider()
+        });
         let trust = Arc::new(TrustEverybody {
             provider: Arc::clone(&provider),
             rsa_only: self.rsa_only,

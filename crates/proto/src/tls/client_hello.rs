@@ -17,6 +17,9 @@ const CLIENT_HELLO: u8 = 1;
 /// Bytes before a handshake message: type and length.
 const MESSAGE_HEADER: usize = 4;
 
+/// Suites with ChaCha20-Poly1305 (RFC 7905 section 3, RFC 8446 appendix B.4): of TLS 1.3, and of 1.2 with ECDHE.
+const CHACHA20_POLY1305: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
+
 const SERVER_NAME: u16 = 0;
 const SUPPORTED_GROUPS: u16 = 10;
 const SIGNATURE_ALGORITHMS: u16 = 13;
@@ -177,6 +180,12 @@ impl ClientHello {
         Values(self.ciphers.of(&self.message))
     }
 
+    /// Whether ChaCha20-Poly1305 is what the client likes best, as those do whose processor has no instructions for AES.
+    pub fn prefers_chacha20(&self) -> bool {
+        let best = self.ciphers().find(|number| !is_grease(*number));
+        best.is_some_and(|number| CHACHA20_POLY1305.contains(&number))
+    }
+
     /// Groups for the key exchange ("curves") by number, in the client's order.
     pub fn groups(&self) -> Values<'_> {
         Values(self.list(SUPPORTED_GROUPS, 2))
@@ -314,6 +323,24 @@ mod tests {
         assert_eq!(hello.versions().collect::<Vec<_>>(), [0x0304, 0x0303]);
         let kinds: Vec<u16> = hello.extension_types().collect();
         assert_eq!(kinds, [0, 10, 13, 16, 43]);
+    }
+
+    #[test]
+    fn chacha20_first() {
+        let prefers = |first: [u8; 2], second: [u8; 2]| {
+            let mut message = hello();
+            // Behind what is strewn in.
+            message[43..45].copy_from_slice(&first);
+            message[45..47].copy_from_slice(&second);
+            match find(&records(&message, 255)) {
+                Found::Hello(hello) => hello.prefers_chacha20(),
+                _ => panic!("no hello"),
+            }
+        };
+        assert!(prefers([0x13, 0x03], [0x13, 0x01]));
+        assert!(prefers([0xcc, 0xa9], [0xc0, 0x2b]));
+        assert!(!prefers([0x13, 0x02], [0x13, 0x03]));
+        assert!(!prefers([0x1a, 0x1a], [0x0a, 0x0a]));
     }
 
     #[test]

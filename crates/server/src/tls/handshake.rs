@@ -148,6 +148,7 @@ async fn begin(
     let variables = &local.generation.variables;
     let is_shown = |name: &str| variables.find(name).is_some();
     let shows_number = is_shown("ssl_session_id");
+    let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);
     let hello = hello.filter(|_| OF_HELLO.iter().any(|name| is_shown(name)));
     let config = match &settings.dynamic {
         None => Arc::clone(&settings.config),
@@ -162,11 +163,22 @@ async fn begin(
             }
         }
     };
+    let config = match settings.yields_to_chacha20 && wants_chacha20 {
+        false => config,
+        true => Arc::new(by_clients_order(&config)),
+    };
     let session = make(connection, settings, &config, name, hello)?;
     if shows_number {
         session.keep_number();
     }
     Some(session)
+}
+
+/// The same configuration, with the client's order of ciphers.
+fn by_clients_order(config: &ServerConfig) -> ServerConfig {
+    let mut config = ServerConfig::clone(config);
+    config.ignore_client_order = false;
+    config
 }
 
 /// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone, and

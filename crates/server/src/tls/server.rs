@@ -23,6 +23,9 @@ pub struct ServerTls {
     pub dynamic: Option<Dynamic>,
     /// Certificates about which answers are fetched (`ssl_stapling`); none most of the time.
     pub stapled: Box<[Arc<Stapling>]>,
+    /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has written
+    /// `ssl_prefer_server_ciphers`.
+    pub yields_to_chacha20: bool,
     /// `ssl_reject_handshake`.
     pub rejects: bool,
     /// Whether there is any certificate.

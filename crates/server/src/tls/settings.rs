@@ -117,8 +117,10 @@ static PREFER_SERVER_CIPHERS: Setting<bool> =
     Setting::new("ssl_prefer_server_ciphers", &["on | off"], parse::flag)
         .contexts(HTTP_AND_SERVER)
         .arity(Arity::flag())
-        .default("off")
-        .manual("Lets the order of `ssl_ciphers` decide instead of the client's.");
+        .manual(
+            "Whose order of ciphers decides: that of `ssl_ciphers`, or the client's with `off`. Where nothing is said it is \
+             that of `ssl_ciphers`, but clients that want ChaCha20 first get it: telephones without instructions for AES.",
+        );
 
 static ECDH_CURVE: Setting<Vec<&'static dyn rustls::crypto::SupportedKxGroup>> =
     Setting::new("ssl_ecdh_curve", &["curve"], curves)
@@ -422,6 +424,7 @@ impl Feature for TlsSettings {
                 status,
                 dynamic,
                 stapled: fetched.into(),
+                yields_to_chacha20: scope.written(&PREFER_SERVER_CIPHERS)?.is_none(),
                 rejects,
                 has_certificate,
             })),
@@ -495,7 +498,7 @@ fn config(
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(resolver));
-    config.ignore_client_order = scope.get(&PREFER_SERVER_CIPHERS)?;
+    config.ignore_client_order = scope.written(&PREFER_SERVER_CIPHERS)?.unwrap_or(true);
     config.alpn_protocols = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"]
         .map(<[u8]>::to_vec)
         .into();

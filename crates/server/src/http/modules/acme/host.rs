@@ -184,6 +184,7 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
         status: None,
         dynamic: None,
         stapled: Box::default(),
+        yields_to_chacha20: false,
         rejects: false,
         has_certificate: true,
     })
