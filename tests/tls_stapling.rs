@@ -28,6 +28,12 @@ struct Authority {
 impl Authority {
     /// `responder` is the port that the certificate says it is answered about at.
     fn new(responder: Option<u16>) -> Authority {
+        let url = responder.map(|port| format!("http://127.0.0.1:{port}/"));
+        Authority::with_responder(url)
+    }
+
+    /// With a certificate that says that it is answered about at this URL.
+    fn with_responder(url: Option<String>) -> Authority {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tidegate-stapling-{}-{number}", std::process::id());
@@ -52,8 +58,7 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = named("localhost");
         params.serial_number = Some(SerialNumber::from_slice(&[0x4d, 0x2a, 0x11]));
-        if let Some(port) = responder {
-            let url = format!("http://127.0.0.1:{port}/");
+        if let Some(url) = url {
             params.custom_extensions.push(access(url.as_bytes()));
         }
         let certificate = params.signed_by(&key, &issuer).unwrap().pem();
@@ -245,8 +250,9 @@ fn a_responder_that_is_silent_or_away_holds_nobody_up() {
     );
 }
 
-/// Answers every question for an IPv4 address with 127.0.0.1, and others with nothing.
-fn name_server() -> u16 {
+/// Answers every question for an IPv4 address with 127.0.0.1, and others with nothing; or all with that there is no
+/// such name.
+fn name_server(knows: bool) -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -256,9 +262,10 @@ fn name_server() -> u16 {
             // Labels up to the empty one, then type and class.
             let end = question.iter().position(|byte| *byte == 0).unwrap() + 5;
             let is_v4 = question[end - 4..end - 2] == [0, 1];
-            let counts = [0, 1, 0, u8::from(is_v4), 0, 0, 0, 0];
-            let mut answer = [&buffer[..2], &[0x81, 0x80], &counts, &question[..end]].concat();
-            if is_v4 {
+            let counts = [0, 1, 0, u8::from(is_v4 && knows), 0, 0, 0, 0];
+            let flags = [0x81, if knows { 0x80 } else { 0x83 }];
+            let mut answer = [&buffer[..2], &flags, &counts, &question[..end]].concat();
+            if is_v4 && knows {
                 answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
             }
             let _ = socket.send_to(&answer, from);
@@ -274,10 +281,59 @@ fn the_resolver_finds_who_answers() {
     let _responder = authority.respond(port, "V", "ca");
     let lines = format!(
         "resolver 127.0.0.1:{}; ssl_stapling_responder http://ocsp.test:{port}/;",
-        name_server()
+        name_server(true)
     );
     let (_server, tls) = start(ENGINES[0], &authority.server("chain.crt", &lines));
     is_stapled(tls);
+}
+
+/// Two servers with the TLS settings of `http`, each with a `resolver` of its own, of which the second knows nothing.
+fn with_two_resolvers(http: &str) -> (Server, [u16; 2]) {
+    let ports = [free_port(), free_port()];
+    let servers = ports.iter().zip([true, false]).map(|(port, knows)| {
+        let resolver = name_server(knows);
+        format!(
+            "server {{ listen 127.0.0.1:{port} ssl; resolver 127.0.0.1:{resolver}; \
+             add_header Verify $ssl_client_verify always; location / {{ return 200 welcome; }} }}\n"
+        )
+    });
+    let blocks = servers.collect::<String>();
+    let server = Server::start_workers(2, ENGINES[0], &format!("[http]\n{http}\n{blocks}"));
+    (server, ports)
+}
+
+const NOT_RESOLVED: &str = "host could not be resolved (3: Host not found)";
+
+/// As in nginx: `resolver` is the server's, wherever the certificate stands.
+#[test]
+fn each_server_has_its_own_resolver() {
+    let port = free_port();
+    let authority = Authority::with_responder(Some(format!("http://ocsp.test:{port}/")));
+    let _responder = authority.respond(port, "V", "ca");
+    let (server, [knowing, other]) = with_two_resolvers(&authority.server("chain.crt", ""));
+    is_refused(&server, other, NOT_RESOLVED);
+    is_stapled(knowing);
+    assert_eq!(stapled(other), 0);
+}
+
+#[test]
+fn each_server_asks_about_clients_by_its_own_resolver() {
+    let port = free_port();
+    let authority = Authority::with_responder(Some(format!("http://ocsp.test:{port}/")));
+    let _responder = authority.respond(port, "V", "ca");
+    let (own, ca) = (authority.file("server"), authority.file("ca.crt"));
+    let (server, [knowing, other]) = with_two_resolvers(&format!(
+        "ssl_certificate {own}.crt; ssl_certificate_key {own}.key; \
+         ssl_verify_client on; ssl_client_certificate {ca}; ssl_ocsp on;"
+    ));
+    let status = |port| {
+        let client = Client::new().identity(&own);
+        client.connect(port).unwrap().get("/").unwrap().status
+    };
+    assert_eq!((status(knowing), status(other)), (200, 400));
+    support::tls::until("the cause in the log", || {
+        server.error_log().contains(NOT_RESOLVED)
+    });
 }
 
 #[test]

@@ -49,8 +49,16 @@ impl Registry {
         Registry { modules, ..self }
     }
 
+    /// Adds a declaration. One that several features look at stands in the table of each, and is still one.
     fn add(&mut self, declared: &'static dyn Declared) {
         let spec = declared.spec();
+        let is_spec = |known: &Known| std::ptr::eq(known.declared.spec(), spec);
+        if spec
+            .names()
+            .any(|name| self.lookup(name.as_bytes()).iter().any(is_spec))
+        {
+            return;
+        }
         for name in spec.names() {
             let known = Known {
                 declared,

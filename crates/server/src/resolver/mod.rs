@@ -35,7 +35,8 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// Where name servers listen unless another port is written.
 const DEFAULT_PORT: u16 = 53;
 
-static RESOLVER: Setting<Parameters> = Setting::new(
+/// A directive; see its manual.
+pub static RESOLVER: Setting<Parameters> = Setting::new(
     "resolver",
     &["address ... [valid=time] [ipv4=on|off] [ipv6=on|off]"],
     parameters,
@@ -50,7 +51,8 @@ static RESOLVER: Setting<Parameters> = Setting::new(
      IPv6 addresses are looked up unless one is turned off. Each worker thread keeps its own answers.",
 );
 
-static RESOLVER_TIMEOUT: Setting<Duration> =
+/// A directive; see its manual.
+pub static RESOLVER_TIMEOUT: Setting<Duration> =
     Setting::new("resolver_timeout", &["time"], |setter| {
         parse::milliseconds(setter)
     })
@@ -60,7 +62,7 @@ static RESOLVER_TIMEOUT: Setting<Duration> =
 
 /// What a line of `resolver` says.
 #[derive(Clone, Debug)]
-struct Parameters {
+pub struct Parameters {
     addresses: Vec<Word>,
     valid: Option<Duration>,
     ipv4: bool,

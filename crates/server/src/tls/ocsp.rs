@@ -15,7 +15,7 @@ use rustls::pki_types::CertificateDer;
 use crate::compile::{Compiler, Feature};
 use crate::http::connection::Connection;
 use crate::log;
-use crate::resolver::Resolving;
+use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::tls::resumption::SessionCache;
 use crate::tls::stapling::fetch::{BadUrl, Failed, Responder};
 use crate::tls::stapling::message::{self, Rejected};
@@ -105,7 +105,8 @@ pub struct StatusCheck {
 }
 
 impl Feature for StatusCheck {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[&OCSP, &RESPONDER, &CACHE];
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &[&OCSP, &RESPONDER, &CACHE, &RESOLVER, &RESOLVER_TIMEOUT];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<StatusCheck, Fault> {
         let responder = match scope.written(&RESPONDER)? {

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiler, Feature};
 use crate::http::modules::acme;
-use crate::resolver::Resolving;
+use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError, Resolver, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
@@ -339,6 +339,9 @@ impl Feature for TlsSettings {
         &ocsp::RESPONDER,
         &ocsp::CACHE,
         &acme::ACME_CERTIFICATE,
+        // A server asks about certificates by its own.
+        &RESOLVER,
+        &RESOLVER_TIMEOUT,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TlsSettings, Fault> {
