@@ -10,6 +10,8 @@ use x509_cert::ext::pkix::{
     AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectKeyIdentifier,
 };
 use x509_cert::name::Name;
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::spki::SubjectPublicKeyInfoRef;
 use x509_cert::{TbsCertificate, Version};
 
 use super::signature::Signed;
@@ -31,14 +33,14 @@ const KNOWN: [ObjectIdentifier; 10] = [
 
 /// A certificate that has been read.
 #[derive(Clone, Debug)]
-pub(super) struct Certificate {
+pub(in crate::tls) struct Certificate {
     /// All of it, in DER.
-    pub(super) der: Box<[u8]>,
+    pub(in crate::tls) der: Box<[u8]>,
     signed: Signed,
     is_version_1: bool,
-    pub(super) subject: Name,
-    pub(super) issuer: Name,
-    pub(super) serial: Box<[u8]>,
+    pub(in crate::tls) subject: Name,
+    pub(in crate::tls) issuer: Name,
+    pub(in crate::tls) serial: SerialNumber,
     /// In seconds since 1970.
     not_before: u64,
     not_after: u64,
@@ -49,9 +51,15 @@ pub(super) struct Certificate {
     extended_key_usage: Option<ExtendedKeyUsage>,
     key_identifier: Option<SubjectKeyIdentifier>,
     issuer_identifier: Option<AuthorityKeyIdentifier>,
-    pub(super) limits_names: bool,
+    pub(in crate::tls) limits_names: bool,
     /// It has a critical extension that nobody here understands.
-    pub(super) is_beyond_us: bool,
+    pub(in crate::tls) is_beyond_us: bool,
+}
+
+impl PartialEq for Certificate {
+    fn eq(&self, other: &Certificate) -> bool {
+        self.der == other.der
+    }
 }
 
 impl Certificate {
@@ -59,7 +67,7 @@ impl Certificate {
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn read(bytes: &[u8]) -> der::Result<Certificate> {
+    pub(in crate::tls) fn read(bytes: &[u8]) -> der::Result<Certificate> {
         let signed = Signed::read(bytes)?;
         let content = TbsCertificate::from_der(&signed.content)?;
         signed.must_be_by(content.signature())?;
@@ -71,7 +79,7 @@ impl Certificate {
             is_version_1: content.version() == Version::V1,
             subject: content.subject().clone(),
             issuer: content.issuer().clone(),
-            serial: content.serial_number().as_bytes().into(),
+            serial: content.serial_number().clone(),
             not_before: validity.not_before.to_unix_duration().as_secs(),
             not_after: validity.not_after.to_unix_duration().as_secs(),
             key: content.subject_public_key_info().to_der()?.into(),
@@ -92,29 +100,36 @@ impl Certificate {
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn key_of(bytes: &[u8]) -> der::Result<Vec<u8>> {
+    pub(in crate::tls) fn key_of(bytes: &[u8]) -> der::Result<Vec<u8>> {
         let signed = Signed::read(bytes)?;
         let content = TbsCertificate::from_der(&signed.content)?;
         content.subject_public_key_info().to_der()
     }
 
-    pub(super) fn key(&self) -> &[u8] {
+    /// The public key with its algorithm, in DER.
+    pub(in crate::tls) fn key(&self) -> &[u8] {
         &self.key
     }
 
+    /// The bits of the public key alone, by whose digest a key is named.
+    pub(in crate::tls) fn key_bits(&self) -> Option<&[u8]> {
+        let key = SubjectPublicKeyInfoRef::from_der(&self.key).ok()?;
+        Some(key.subject_public_key.raw_bytes())
+    }
+
     /// Whether its subject and its issuer have one name.
-    pub(super) fn is_self_issued(&self) -> bool {
+    pub(in crate::tls) fn is_self_issued(&self) -> bool {
         self.subject == self.issuer
     }
 
     /// Whether it vouches for itself.
-    pub(super) fn is_self_signed(&self) -> bool {
+    pub(in crate::tls) fn is_self_signed(&self) -> bool {
         self.is_self_issued() && self.is_named_as_issuer_of(self)
     }
 
     /// Whether this is what a certificate says of its issuer: the name, and the numbers of key and certificate where it
     /// has them (RFC 5280 section 4.2.1.1).
-    pub(super) fn is_named_as_issuer_of(&self, certificate: &Certificate) -> bool {
+    pub(in crate::tls) fn is_named_as_issuer_of(&self, certificate: &Certificate) -> bool {
         if self.subject != certificate.issuer {
             return false;
         }
@@ -123,23 +138,23 @@ impl Certificate {
     }
 
     /// Whether the numbers are its own, as far as both sides have them.
-    pub(super) fn is_identified_by(&self, named: &AuthorityKeyIdentifier) -> bool {
+    pub(in crate::tls) fn is_identified_by(&self, named: &AuthorityKeyIdentifier) -> bool {
         let other_key = match (&named.key_identifier, &self.key_identifier) {
             (Some(named), Some(own)) => *named != own.0,
             _ => false,
         };
         let number = named.authority_cert_serial_number.as_ref();
-        let other_number = number.is_some_and(|number| number.as_bytes() != &*self.serial);
+        let other_number = number.is_some_and(|number| *number != self.serial);
         !other_key && !other_number
     }
 
     /// Whether the key of this certificate has signed the other one.
-    pub(super) fn has_signed(&self, certificate: &Certificate) -> bool {
+    pub(in crate::tls) fn has_signed(&self, certificate: &Certificate) -> bool {
         certificate.signed.is_signed_by(&self.key)
     }
 
     /// What is wrong with its time, if anything is.
-    pub(super) fn check_time(&self, now: u64) -> Option<Reason> {
+    pub(in crate::tls) fn check_time(&self, now: u64) -> Option<Reason> {
         if now < self.not_before {
             return Some(Reason(9, "certificate is not yet valid"));
         }
@@ -147,7 +162,7 @@ impl Certificate {
     }
 
     /// Whether it may sign others: it says so, or it is of version 1 and vouches for itself.
-    pub(super) fn is_authority(&self) -> bool {
+    pub(in crate::tls) fn is_authority(&self) -> bool {
         if self.key_usage.is_some_and(|usage| !usage.key_cert_sign()) {
             return false;
         }
@@ -158,23 +173,29 @@ impl Certificate {
     }
 
     /// Whether it may sign certificates, as far as the use of its key goes.
-    pub(super) fn may_sign_certificates(&self) -> bool {
+    pub(in crate::tls) fn may_sign_certificates(&self) -> bool {
         self.key_usage.is_none_or(|usage| usage.key_cert_sign())
     }
 
     /// Whether it may sign revocation lists.
-    pub(super) fn may_sign_lists(&self) -> bool {
+    pub(in crate::tls) fn may_sign_lists(&self) -> bool {
         self.key_usage.is_none_or(|usage| usage.crl_sign())
     }
 
     /// Most authorities between it and the end of a chain, if it says so.
-    pub(super) fn path_length_max(&self) -> Option<usize> {
+    pub(in crate::tls) fn path_length_max(&self) -> Option<usize> {
         let constraints = self.basic_constraints.as_ref()?;
         constraints.path_len_constraint.map(usize::from)
     }
 
+    /// Whether it says that it may be used for this.
+    pub(in crate::tls) fn may_be_used_for(&self, purpose: &ObjectIdentifier) -> bool {
+        let uses = self.extended_key_usage.as_ref();
+        uses.is_some_and(|uses| uses.0.contains(purpose))
+    }
+
     /// Whether it, or as an authority those below it, may be used in this role.
-    pub(super) fn is_for(&self, purpose: Purpose, as_authority: bool) -> bool {
+    pub(in crate::tls) fn is_for(&self, purpose: Purpose, as_authority: bool) -> bool {
         let wanted = match purpose {
             Purpose::Client => rfc5280::ID_KP_CLIENT_AUTH,
             Purpose::Server => rfc5280::ID_KP_SERVER_AUTH,

@@ -20,8 +20,9 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 use x509_cert::der::{self, Encode};
 
-use certificate::Certificate;
+pub(in crate::tls) use certificate::Certificate;
 use revocation::RevocationList;
+pub(in crate::tls) use signature::Signed;
 pub use signature::{schemes, verify_tls12, verify_tls13};
 
 /// Issuers with one name that are tried for a certificate. A chain with more is odd, or wants to keep us busy.
@@ -156,7 +157,7 @@ impl Trust {
             let is_long = path.len() > self.depth.saturating_add(1);
             if top.is_self_signed() {
                 // Whoever has the name of one that is trusted must be the same.
-                let is_known = self.certificates.iter().any(|known| known.der == top.der);
+                let is_known = self.certificates.contains(top);
                 trusted |= is_known && !is_long;
                 break;
             }
@@ -172,7 +173,7 @@ impl Trust {
             if trusted {
                 break;
             }
-            let is_new = |issuer: &&Certificate| !path.iter().any(|one| one.der == issuer.der);
+            let is_new = |issuer: &&Certificate| !path.contains(issuer);
             let Some(issuer) = issuer_of(top, others, now).filter(is_new) else {
                 break;
             };

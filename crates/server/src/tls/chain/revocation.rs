@@ -3,6 +3,8 @@
 //! A list that covers only a part of an authority's certificates, or only what has changed since another one, has a
 //! critical extension that says so. Those are not understood here, and a list with one never lets a chain hold.
 
+use std::sync::OnceLock;
+
 use base::hash::Set;
 use x509_cert::AlgorithmIdentifier;
 use x509_cert::der::asn1::{Any, ContextSpecific};
@@ -22,6 +24,8 @@ use super::signature::Signed;
 #[derive(Debug)]
 pub(super) struct RevocationList {
     signed: Signed,
+    /// The key that has signed it, once that is known: every handshake asks.
+    signer: OnceLock<Box<[u8]>>,
     issuer: Name,
     issuer_identifier: Option<AuthorityKeyIdentifier>,
     /// In seconds since 1970.
@@ -54,6 +58,18 @@ impl RevocationList {
             && identifier.is_none_or(|named| issuer.is_identified_by(named))
     }
 
+    /// Whether the holder of this key has signed it. Only who has is remembered: others are whomever a client sends.
+    fn is_signed_by(&self, key: &[u8]) -> bool {
+        if self.signer.get().is_some_and(|signer| **signer == *key) {
+            return true;
+        }
+        let is_signed = self.signed.is_signed_by(key);
+        if is_signed {
+            self.signer.get_or_init(|| key.into());
+        }
+        is_signed
+    }
+
     /// What is wrong with its time, if anything is.
     fn check_time(&self, now: u64) -> Option<Reason> {
         if now < self.from {
@@ -75,6 +91,7 @@ fn read_content<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<RevocationList
     let until = Option::<Time>::decode(reader)?;
     let mut list = RevocationList {
         signed: Signed::default(),
+        signer: OnceLock::new(),
         issuer,
         issuer_identifier: None,
         from,
@@ -144,14 +161,42 @@ pub(super) fn check(
             note(Reason(35, "key usage does not include CRL signing"));
         }
         list.check_time(now).map(&mut *note);
-        if !list.signed.is_signed_by(issuer.key()) {
+        if !list.is_signed_by(issuer.key()) {
             note(Reason(8, "CRL signature failure"));
         }
         if list.is_beyond_us {
             note(Reason(36, "unhandled critical CRL extension"));
         }
-        if list.revoked.contains(&certificate.serial) {
+        if list.revoked.contains(certificate.serial.as_bytes()) {
             note(Reason(23, "certificate revoked"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::pem;
+
+    #[test]
+    fn a_signature_is_checked_once() {
+        let file = |name: &str| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tls/chain/samples");
+            std::fs::read(format!("{folder}/{name}")).unwrap()
+        };
+        let key = |name: &str| {
+            let certificates = pem::certificates(&file(name)).unwrap();
+            Certificate::read(&certificates[0]).unwrap()
+        };
+        let (root, mimic) = (key("root.pem"), key("mimic.pem"));
+        let lists = pem::revocation_lists(&file("empty.crl")).unwrap();
+        let mut list = RevocationList::read(&lists[0]).unwrap();
+        assert!(!list.is_signed_by(mimic.key()));
+        assert!(list.signer.get().is_none());
+        assert!(list.is_signed_by(root.key()));
+        // Nothing is left to check.
+        list.signed = Signed::default();
+        assert!(list.is_signed_by(root.key()));
+        assert!(!list.is_signed_by(mimic.key()));
     }
 }

@@ -17,9 +17,9 @@ use crate::tls::provider;
 
 /// What certificates, revocation lists and responses about certificates have in common: something that is signed, and how.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Signed {
+pub(in crate::tls) struct Signed {
     /// What is signed, in DER.
-    pub(super) content: Box<[u8]>,
+    pub(in crate::tls) content: Box<[u8]>,
     /// The algorithm's number and parameters.
     algorithm: Box<[u8]>,
     signature: Box<[u8]>,
@@ -30,27 +30,33 @@ impl Signed {
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn read(bytes: &[u8]) -> der::Result<Signed> {
+    pub(in crate::tls) fn read(bytes: &[u8]) -> der::Result<Signed> {
         let mut reader = SliceReader::new(bytes)?;
-        let signed = reader.sequence(|reader| {
-            let content = reader.tlv_bytes()?;
-            let algorithm = AnyRef::decode(reader)?;
-            let signature = BitStringRef::decode(reader)?;
-            Ok::<_, der::Error>(Signed {
-                content: content.into(),
-                algorithm: algorithm.value().into(),
-                signature: signature.raw_bytes().into(),
-            })
-        })?;
+        let signed = reader.sequence(Signed::decode)?;
         reader.finish()?;
         Ok(signed)
+    }
+
+    /// Reads the three parts where more may follow.
+    ///
+    /// # Errors
+    /// Where they are not there.
+    pub(in crate::tls) fn decode<'r, R: Reader<'r>>(reader: &mut R) -> der::Result<Signed> {
+        let content = reader.tlv_bytes()?;
+        let algorithm = AnyRef::decode(reader)?;
+        let signature = BitStringRef::decode(reader)?;
+        Ok(Signed {
+            content: content.into(),
+            algorithm: algorithm.value().into(),
+            signature: signature.raw_bytes().into(),
+        })
     }
 
     /// Whether what is signed names the same algorithm.
     ///
     /// # Errors
     /// Where it does not.
-    pub(super) fn must_be_by(&self, algorithm: &AlgorithmIdentifier) -> der::Result<()> {
+    pub(in crate::tls) fn must_be_by(&self, algorithm: &AlgorithmIdentifier) -> der::Result<()> {
         let algorithm = algorithm.to_der()?;
         match AnyRef::from_der(&algorithm)?.value() == &*self.algorithm {
             true => Ok(()),
@@ -59,7 +65,7 @@ impl Signed {
     }
 
     /// Whether the holder of this key, as a certificate holds it, has signed.
-    pub(super) fn is_signed_by(&self, key: &[u8]) -> bool {
+    pub(in crate::tls) fn is_signed_by(&self, key: &[u8]) -> bool {
         let fitting = algorithms()
             .all
             .iter()

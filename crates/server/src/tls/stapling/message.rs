@@ -7,18 +7,17 @@
 
 use std::fmt;
 
-use der::asn1::{Any, BitString, GeneralizedTime, ObjectIdentifier, OctetString};
-use der::{Choice, Decode, Encode, Enumerated, Sequence, Tagged};
-use rustls::pki_types::{AlgorithmIdentifier, CertificateDer};
+use der::asn1::{Any, ContextSpecific, GeneralizedTime, ObjectIdentifier, OctetString};
+use der::{Choice, Decode, Encode, Enumerated, Reader, Sequence, SliceReader, TagNumber, Tagged};
+use rustls::pki_types::CertificateDer;
 use sha1::{Digest, Sha1};
-use x509_cert::Certificate;
+use x509_cert::ext::pkix::AuthorityInfoAccessSyntax;
 use x509_cert::ext::pkix::name::GeneralName;
-use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, ExtendedKeyUsage};
 use x509_cert::name::Name;
 use x509_cert::serial_number::SerialNumber;
 use x509_cert::spki::AlgorithmIdentifierOwned;
 
-use crate::tls::provider;
+use crate::tls::chain::{Certificate, Signed};
 
 /// id-sha1; digests here only name an issuer.
 const SHA1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
@@ -82,14 +81,11 @@ struct OcspResponse {
     bytes: Option<ResponseBytes>,
 }
 
-#[derive(Sequence)]
+/// What is signed is a [`ResponseData`].
 struct BasicResponse {
-    /// As it was signed; [`ResponseData`].
-    data: Any,
-    algorithm: AlgorithmIdentifierOwned,
-    signature: BitString,
-    #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
-    certificates: Option<Vec<Certificate>>,
+    signed: Signed,
+    /// Those that can be read.
+    certificates: Vec<Certificate>,
 }
 
 #[derive(Choice)]
@@ -188,28 +184,24 @@ pub fn subject(
     verifies: bool,
 ) -> Option<Subject> {
     let (first, rest) = chain.split_first()?;
-    let first = Certificate::from_der(first).ok()?;
-    let parse = |all: &[CertificateDer<'_>]| -> Vec<Certificate> {
-        all.iter()
-            .filter_map(|one| Certificate::from_der(one).ok())
-            .collect()
+    let first = Certificate::read(first).ok()?;
+    let read = |all: &[CertificateDer<'_>]| -> Vec<Certificate> {
+        let all = all.iter().map(|one| Certificate::read(one));
+        all.filter_map(Result::ok).collect()
     };
-    let (chain, trusted) = (parse(rest), parse(trusted));
-    let issuer = chain
-        .iter()
-        .chain(&trusted)
-        .find(|one| has_signed(one, &first))?
-        .clone();
+    let (chain, trusted) = (read(rest), read(trusted));
+    let mut issuers = chain.iter().chain(&trusted);
+    let issuer = issuers.find(|one| is_issuer(one, &first))?.clone();
     let algorithm = AlgorithmIdentifierOwned {
         oid: SHA1,
         parameters: Some(Any::null()),
     };
-    let name = issuer.tbs_certificate().subject().to_der().ok()?;
+    let name = issuer.subject.to_der().ok()?;
     let id = CertId {
         hash_algorithm: algorithm,
         issuer_name_hash: digest(&name)?,
-        issuer_key_hash: digest(key_of(&issuer))?,
-        serial_number: first.tbs_certificate().serial_number().clone(),
+        issuer_key_hash: digest(issuer.key_bits()?)?,
+        serial_number: first.serial,
     };
     Some(Subject {
         id,
@@ -222,7 +214,7 @@ pub fn subject(
 
 /// Where the certificate itself says that it is answered about.
 pub fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
-    let certificate = Certificate::from_der(certificate).ok()?;
+    let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
     let access = certificate
         .tbs_certificate()
         .get_extension::<AuthorityInfoAccessSyntax>();
@@ -233,6 +225,26 @@ pub fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
         }
         _ => None,
     })
+}
+
+impl BasicResponse {
+    /// Reads one (RFC 6960 section 4.2.1).
+    fn read(bytes: &[u8]) -> der::Result<BasicResponse> {
+        let mut reader = SliceReader::new(bytes)?;
+        let response = reader.sequence(|reader| {
+            let signed = Signed::decode(reader)?;
+            let sent = ContextSpecific::<Vec<Any>>::decode_explicit(reader, TagNumber(0))?;
+            let sent = sent.map(|explicit| explicit.value).unwrap_or_default();
+            let read = |one: &Any| Certificate::read(&one.to_der().ok()?).ok();
+            let certificates = sent.iter().filter_map(read).collect();
+            Ok::<_, der::Error>(BasicResponse {
+                signed,
+                certificates,
+            })
+        })?;
+        reader.finish()?;
+        Ok(response)
+    }
 }
 
 impl Subject {
@@ -256,11 +268,11 @@ impl Subject {
         }
         let bytes = response.bytes.filter(|bytes| bytes.kind == BASIC);
         let bytes = bytes.ok_or(Rejected::Malformed)?;
-        let basic = BasicResponse::from_der(bytes.response.as_bytes());
+        let basic = BasicResponse::read(bytes.response.as_bytes());
         let basic = basic.map_err(|_| Rejected::Malformed)?;
-        let signed = basic.data.to_der().map_err(|_| Rejected::Malformed)?;
-        let data = ResponseData::from_der(&signed).map_err(|_| Rejected::Malformed)?;
-        self.check_signer(&basic, &data.responder, &signed, now)?;
+        let data = ResponseData::from_der(&basic.signed.content);
+        let data = data.map_err(|_| Rejected::Malformed)?;
+        self.check_signer(&basic, &data.responder, now)?;
         let mut about = data.responses.iter();
         let about = about.find(|one| one.certificate.is(&self.id));
         let about = about.ok_or(Rejected::OtherCertificate)?;
@@ -284,31 +296,23 @@ impl Subject {
         &self,
         basic: &BasicResponse,
         responder: &ResponderId,
-        signed: &[u8],
         now: u64,
     ) -> Result<(), Rejected> {
-        let sent = basic.certificates.iter().flatten();
-        let mut signers = std::iter::once(&self.issuer).chain(sent);
-        let signer = signers
-            .find(|one| responder.is(one))
-            .ok_or(Rejected::BadSignature)?;
-        if !verifies(
-            signer,
-            &basic.algorithm,
-            signed,
-            basic.signature.raw_bytes(),
-        ) {
+        let mut signers = std::iter::once(&self.issuer).chain(&basic.certificates);
+        let signer = signers.find(|one| responder.is(one));
+        let signer = signer.ok_or(Rejected::BadSignature)?;
+        if !basic.signed.is_signed_by(signer.key()) {
             return Err(Rejected::BadSignature);
         }
         if !self.verifies {
             return Ok(());
         }
-        let is_issuer = *signer == self.issuer;
+        let is_itself = *signer == self.issuer;
         // As OpenSSL has it for nginx: a signer out of the server's own chain is taken as it is.
-        if is_issuer && self.chain.contains(signer) {
+        if is_itself && self.chain.contains(signer) {
             return Ok(());
         }
-        let may = is_issuer || (has_signed(&self.issuer, signer) && is_responder(signer, now));
+        let may = is_itself || (is_issuer(&self.issuer, signer) && is_responder(signer, now));
         match may && self.is_trusted(&self.issuer) {
             true => Ok(()),
             false => Err(Rejected::Untrusted),
@@ -323,7 +327,7 @@ impl Subject {
                 return true;
             }
             let mut above = self.trusted.iter().chain(&self.chain);
-            match above.find(|one| *one != at && has_signed(one, at)) {
+            match above.find(|one| *one != at && is_issuer(one, at)) {
                 Some(one) => at = one,
                 None => return false,
             }
@@ -345,8 +349,11 @@ impl CertId {
 impl ResponderId {
     fn is(&self, certificate: &Certificate) -> bool {
         match self {
-            ResponderId::Name(name) => name == certificate.tbs_certificate().subject(),
-            ResponderId::Key(key) => digest(key_of(certificate)).as_ref() == Some(key),
+            ResponderId::Name(name) => *name == certificate.subject,
+            ResponderId::Key(key) => {
+                let own = certificate.key_bits().and_then(digest);
+                own.is_some_and(|own| own == *key)
+            }
         }
     }
 }
@@ -369,73 +376,12 @@ fn digest(bytes: &[u8]) -> Option<OctetString> {
     OctetString::new(Sha1::digest(bytes).to_vec()).ok()
 }
 
-/// The bits of a certificate's key.
-fn key_of(certificate: &Certificate) -> &[u8] {
-    let key = certificate.tbs_certificate().subject_public_key_info();
-    key.subject_public_key.raw_bytes()
-}
-
-/// Whether a certificate has the issuer's name on it and its signature under it.
-fn has_signed(issuer: &Certificate, certificate: &Certificate) -> bool {
-    let Ok(signed) = certificate.tbs_certificate().to_der() else {
-        return false;
-    };
-    issuer.tbs_certificate().subject() == certificate.tbs_certificate().issuer()
-        && verifies(
-            issuer,
-            certificate.signature_algorithm(),
-            &signed,
-            certificate.signature().raw_bytes(),
-        )
+/// Whether a certificate names the issuer, who has signed it.
+fn is_issuer(issuer: &Certificate, certificate: &Certificate) -> bool {
+    issuer.is_named_as_issuer_of(certificate) && issuer.has_signed(certificate)
 }
 
 /// Whether the issuer has made somebody a responder, for now (RFC 6960 section 4.2.2.2).
 fn is_responder(certificate: &Certificate, now: u64) -> bool {
-    let usage = certificate
-        .tbs_certificate()
-        .get_extension::<ExtendedKeyUsage>();
-    let Ok(Some((_, ExtendedKeyUsage(purposes)))) = usage else {
-        return false;
-    };
-    let validity = certificate.tbs_certificate().validity();
-    let begins = validity.not_before.to_unix_duration().as_secs();
-    let ends = validity.not_after.to_unix_duration().as_secs();
-    purposes.contains(&OCSP_SIGNING) && (begins..=ends).contains(&now)
-}
-
-/// Whether a signature is the one of a certificate's key.
-fn verifies(
-    signer: &Certificate,
-    algorithm: &AlgorithmIdentifierOwned,
-    signed: &[u8],
-    signature: &[u8],
-) -> bool {
-    let key = &signer.tbs_certificate().subject_public_key_info().algorithm;
-    let (Some(key), Some(algorithm)) = (identifier(key), identifier(algorithm)) else {
-        return false;
-    };
-    let all = provider().signature_verification_algorithms.all;
-    all.iter()
-        .filter(|one| one.public_key_alg_id() == key && one.signature_alg_id() == algorithm)
-        .any(|one| {
-            one.verify_signature(key_of(signer), signed, signature)
-                .is_ok()
-        })
-}
-
-/// What stands within the sequence of an algorithm's identifier, as rustls compares them.
-fn identifier(algorithm: &AlgorithmIdentifierOwned) -> Option<IdentifierBytes> {
-    let parameters = algorithm.parameters.as_ref().map(Encode::to_der);
-    let mut bytes = algorithm.oid.to_der().ok()?;
-    bytes.extend(parameters.transpose().ok()?.unwrap_or_default());
-    Some(IdentifierBytes(bytes))
-}
-
-/// An algorithm's identifier, to be compared with rustls's.
-struct IdentifierBytes(Vec<u8>);
-
-impl PartialEq<IdentifierBytes> for AlgorithmIdentifier {
-    fn eq(&self, other: &IdentifierBytes) -> bool {
-        **self == *other.0
-    }
+    certificate.may_be_used_for(&OCSP_SIGNING) && certificate.check_time(now).is_none()
 }
