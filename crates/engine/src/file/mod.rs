@@ -9,7 +9,7 @@ pub(crate) mod residency;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -26,6 +26,8 @@ pub struct File(Arc<Open>);
 struct Open {
     fd: OwnedFd,
     answers: residency::Answers,
+    /// Device and inode, once they are known.
+    identity: OnceLock<(u64, u64)>,
 }
 
 /// What is known of a file.
@@ -141,8 +143,10 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
-    let metadata = rustix::fs::fstat(&file)?.into();
-    Ok((file.into(), metadata))
+    let metadata: Metadata = rustix::fs::fstat(&file)?.into();
+    let file = File::from(file);
+    let _ = file.0.identity.set((metadata.device, metadata.inode)); // nobody else has it yet
+    Ok((file, metadata))
 }
 
 /// Opens `path` if that needs no disk; `EAGAIN` if it might.
@@ -184,7 +188,7 @@ impl File {
                     let weight = Weight::of_read((length - filled) as u64);
                     (memory, filled) =
                         weighed(weight, move || file.read_cold(memory, filled, offset)).await?;
-                    residency::note_read(self, offset, filled as u64);
+                    residency::note_warm(self, offset, filled as u64);
                     break;
                 }
                 Err(error) => return Err(error.into()),
@@ -245,6 +249,15 @@ impl File {
         Ok(rustix::fs::fstat(self)?.into())
     }
 
+    /// Device and inode, which name the file as long as it is open.
+    fn identity(&self) -> Option<(u64, u64)> {
+        if let Some(known) = self.0.identity.get() {
+            return Some(*known);
+        }
+        let metadata = self.metadata().ok()?;
+        Some(*self.0.identity.get_or_init(|| (metadata.device, metadata.inode)))
+    }
+
     fn answers(&self) -> &residency::Answers {
         &self.0.answers
     }
@@ -267,6 +280,7 @@ impl From<OwnedFd> for File {
         File(Arc::new(Open {
             fd,
             answers: residency::Answers::default(),
+            identity: OnceLock::new(),
         }))
     }
 }

@@ -1,8 +1,9 @@
 //! Which parts of a file are in memory, so that reading them does not wait for a disk.
 //!
-//! Most file systems tell: a read that must not wait (`RWF_NOWAIT`) fails where it would have to. Those that live in
-//! memory (tmpfs) need not be asked. Some cannot tell, notably overlayfs, on which containers run: there a range counts as
-//! cold until a pool thread has read it, and as warm for a while after that.
+//! Most file systems tell: a read that must not wait (`RWF_NOWAIT`) fails where it would have to. A range that was all
+//! there is not asked about again for a moment, since it takes a call for each 128 KiB. Those that live in memory (tmpfs)
+//! need not be asked. Some cannot tell, notably overlayfs, on which containers run: there a range counts as cold until a
+//! pool thread has read it, and as warm for a while after that.
 
 use std::cell::RefCell;
 use std::io::IoSliceMut;
@@ -22,25 +23,41 @@ const PROBE_STEP: u64 = 128 * 1024;
 const READ_STEP: usize = 128 * 1024;
 
 /// How long a range that was read counts as being in memory where the file system cannot tell.
-const REMEMBERED: Duration = Duration::from_secs(10);
+const REMEMBERED_WHEN_READ: Duration = Duration::from_secs(10);
 
-/// Places in a thread's table of such ranges: 512 MiB of files, 128 KiB each.
-const TABLE_SIZE: usize = 4096;
+/// How long a range counts as being in memory after the file system has said so.
+const REMEMBERED_WHEN_TOLD: Duration = Duration::from_secs(1);
+
+/// Steps of a file whose state is kept together: 2 MiB, as much as is sent in a turn by default.
+const STEPS: u64 = u16::BITS as u64;
+
+/// Places in a thread's table of such groups: 512 MiB of files.
+const TABLE_SIZE: usize = 256;
 
 /// File systems that live in memory, by `f_type`: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
 thread_local! {
-    /// Ranges that were read, by hash; empty until a file system that cannot tell is met.
-    static READ: RefCell<Vec<Option<(RangeName, Instant)>>> = const { RefCell::new(Vec::new()) };
+    /// Groups of steps that were in memory a while ago, by hash; empty until the first is noted.
+    static WARM: RefCell<Vec<Option<Warm>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One step of one file.
+/// Names some steps of one file that lie side by side.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct RangeName {
+struct Group {
     device: u64,
     inode: u64,
-    step: u64,
+    /// Which of the file's groups of [`STEPS`] steps.
+    number: u64,
+}
+
+/// Which steps of a group were in memory, and when.
+#[derive(Clone, Copy)]
+struct Warm {
+    group: Group,
+    /// A bit for each step.
+    steps: u16,
+    since: Instant,
 }
 
 /// How the file system of an open file answers; found out at the first question.
@@ -57,7 +74,7 @@ pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usiz
     let flags = match file.answers().0.load(Ordering::Relaxed) {
         UNKNOWN | TELLS => ReadWriteFlags::NOWAIT,
         IN_MEMORY => ReadWriteFlags::empty(),
-        _ if was_read(file, place, into.len() as u64) => ReadWriteFlags::empty(),
+        _ if was_warm(file, place, into.len() as u64) => ReadWriteFlags::empty(),
         _ => return Err(Errno::AGAIN),
     };
     match rustix::io::preadv2(file, &mut [IoSliceMut::new(into)], place, flags) {
@@ -85,6 +102,9 @@ pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
     else {
         return 0;
     };
+    if was_warm(file, offset, length) {
+        return length;
+    }
     let mut place = offset;
     while place < last {
         if !is_warm(file, place) {
@@ -93,6 +113,7 @@ pub(crate) fn warm_prefix(file: &File, offset: u64, length: u64) -> u64 {
         place += PROBE_STEP - place % PROBE_STEP;
     }
     if is_warm(file, last) {
+        note_warm(file, offset, length);
         length
     } else {
         (last - last % PROBE_STEP).saturating_sub(offset)
@@ -134,53 +155,90 @@ pub(crate) fn warm(file: &File, offset: u64, length: u64) {
     }
 }
 
-/// Notes on this thread that a range was read a moment ago, for file systems that cannot tell.
-pub(crate) fn note_read(file: &File, offset: u64, length: u64) {
-    if file.answers().0.load(Ordering::Relaxed) != CANNOT_TELL || length == 0 {
-        return;
-    }
-    let Ok(metadata) = file.metadata() else {
+/// Notes on this thread that a range is in memory now: it was read, or the file system has said so.
+pub(crate) fn note_warm(file: &File, offset: u64, length: u64) {
+    let Some((device, inode)) = file.identity().filter(|_| length > 0) else {
         return;
     };
-    READ.with_borrow_mut(|table| {
+    let (now, remembered) = (clock::now(), remembered(file));
+    WARM.with_borrow_mut(|table| {
         table.resize(TABLE_SIZE, None);
-        for step in offset / PROBE_STEP..=offset.saturating_add(length - 1) / PROBE_STEP {
-            let name = RangeName {
-                device: metadata.device,
-                inode: metadata.inode,
-                step,
+        for (number, steps) in groups(offset, length) {
+            let group = Group {
+                device,
+                inode,
+                number,
             };
-            if let Some(place) = table.get_mut(place_of(&name)) {
-                *place = Some((name, clock::now()));
+            let Some(place) = table.get_mut(place_of(&group)) else {
+                continue;
+            };
+            match place {
+                // What is added to something counts as old as that.
+                Some(warm) if warm.holds(&group, now, remembered) && warm.steps & !steps != 0 => {
+                    warm.steps |= steps;
+                }
+                _ => {
+                    *place = Some(Warm {
+                        group,
+                        steps,
+                        since: now,
+                    });
+                }
             }
         }
     });
 }
 
-fn was_read(file: &File, offset: u64, length: u64) -> bool {
-    if READ.with_borrow(Vec::is_empty) || length == 0 {
+/// Whether all of a range was in memory a short time ago.
+fn was_warm(file: &File, offset: u64, length: u64) -> bool {
+    if WARM.with_borrow(Vec::is_empty) || length == 0 {
         return false;
     }
-    let Ok(metadata) = file.metadata() else {
+    let Some((device, inode)) = file.identity() else {
         return false;
     };
-    let now = clock::now();
-    READ.with_borrow(|table| {
-        (offset / PROBE_STEP..=offset.saturating_add(length - 1) / PROBE_STEP).all(|step| {
-            let name = RangeName {
-                device: metadata.device,
-                inode: metadata.inode,
-                step,
+    let (now, remembered) = (clock::now(), remembered(file));
+    WARM.with_borrow(|table| {
+        groups(offset, length).all(|(number, steps)| {
+            let group = Group {
+                device,
+                inode,
+                number,
             };
-            matches!(table.get(place_of(&name)), Some(Some((known, at)))
-                if *known == name && now.saturating_duration_since(*at) < REMEMBERED)
+            matches!(table.get(place_of(&group)), Some(Some(warm))
+                if warm.holds(&group, now, remembered) && warm.steps & steps == steps)
         })
     })
 }
 
-fn place_of(name: &RangeName) -> usize {
+/// How long what was noted of a file counts.
+fn remembered(file: &File) -> Duration {
+    match file.answers().0.load(Ordering::Relaxed) {
+        CANNOT_TELL => REMEMBERED_WHEN_READ,
+        _ => REMEMBERED_WHEN_TOLD,
+    }
+}
+
+impl Warm {
+    fn holds(&self, group: &Group, now: Instant, remembered: Duration) -> bool {
+        self.group == *group && now.saturating_duration_since(self.since) < remembered
+    }
+}
+
+/// The groups that a range of at least a byte touches, by number, and which steps of each.
+fn groups(offset: u64, length: u64) -> impl Iterator<Item = (u64, u16)> {
+    let first = offset / PROBE_STEP;
+    let last = offset.saturating_add(length - 1) / PROBE_STEP;
+    (first / STEPS..=last / STEPS).map(move |number| {
+        let from = first.saturating_sub(number * STEPS);
+        let to = (last - number * STEPS).min(STEPS - 1);
+        (number, u16::MAX << from & u16::MAX >> (STEPS - 1 - to))
+    })
+}
+
+fn place_of(group: &Group) -> usize {
     use std::hash::BuildHasher;
-    base::hash::State.hash_one(name) as usize % TABLE_SIZE
+    base::hash::State.hash_one(group) as usize % TABLE_SIZE
 }
 
 fn answer_of(file: &File) -> u8 {
@@ -220,12 +278,43 @@ mod tests {
         file.answers().0.store(CANNOT_TELL, Ordering::Relaxed);
         assert_eq!(warm_prefix(&file, 0, 200_000), 0);
         warm(&file, 0, 70_000);
-        note_read(&file, 0, 70_000);
+        note_warm(&file, 0, 70_000);
         assert_eq!(warm_prefix(&file, 0, 200_000), 131_072);
         assert_eq!(warm_prefix(&file, 100, 60_000), 60_000);
         assert_eq!(
             read_warm(&file, 140_000, &mut [0]).unwrap_err(),
             Errno::AGAIN
         );
+    }
+
+    #[test]
+    fn what_was_warm_is_not_asked_about_again() {
+        let file = temporary(&[1; 200_000]);
+        assert_eq!(warm_prefix(&file, 0, 200_000), 200_000);
+        // The descriptor could not be read from again: the same file, opened for writing alone.
+        let path = format!("/proc/self/fd/{}", file.fd());
+        let again: File = std::fs::File::options().write(true).open(path).unwrap().into();
+        again.answers().0.store(CANNOT_TELL, Ordering::Relaxed);
+        assert_eq!(warm_prefix(&again, 0, 200_000), 200_000);
+        assert_eq!(warm_prefix(&again, 150_000, 10_000), 10_000);
+        assert_eq!(warm_prefix(&again, 200_000, 100_000), 62_144);
+        let other = temporary(&[1; 200_000]);
+        other.answers().0.store(CANNOT_TELL, Ordering::Relaxed);
+        assert_eq!(warm_prefix(&other, 0, 200_000), 0);
+    }
+
+    #[test]
+    fn a_range_is_cut_into_groups_of_steps() {
+        let step = PROBE_STEP;
+        let cut = |offset, length| groups(offset, length).collect::<Vec<_>>();
+        assert_eq!(cut(0, 1), [(0, 1)]);
+        assert_eq!(cut(step - 1, 2), [(0, 0b11)]);
+        assert_eq!(cut(0, 16 * step), [(0, u16::MAX)]);
+        assert_eq!(cut(15 * step, step + 1), [(0, 1 << 15), (1, 1)]);
+        assert_eq!(
+            cut(17 * step, 32 * step),
+            [(1, u16::MAX << 1), (2, u16::MAX), (3, 1)]
+        );
+        assert_eq!(cut(u64::MAX, 5).len(), 1);
     }
 }

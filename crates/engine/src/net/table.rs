@@ -513,7 +513,7 @@ impl Worker {
         let job = Box::new(move || {
             residency::warm(&file, offset, length);
             remote.post(Box::new(move || {
-                residency::note_read(&file, offset, length);
+                residency::note_warm(&file, offset, length);
                 enter(|worker| worker.warmed(key, length));
             }));
         });
