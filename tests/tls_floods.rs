@@ -186,6 +186,35 @@ fn broken_records_end_their_own_connection() {
     }
 }
 
+/// An answer to a ClientHello costs a signature. What is broken anyway gets none.
+#[test]
+fn what_cannot_follow_a_hello_is_refused_without_an_answer() {
+    let hello = hello();
+    for engine in ENGINES {
+        let (server, port) = start(engine, "");
+        // RFC 8446 section 6: unexpected_message, record_overflow.
+        let cases = [
+            (&[21, 3, 3, 0, 2, 1, 90][..], 10, "record of type 21"),
+            (&[22, 3, 3, 0, 0], 10, "record of type 22"),
+            (&[23, 3, 3, 0x50, 0], 22, "record too long"),
+        ];
+        for (following, alert, line) in cases {
+            let mut stream = open(port);
+            stream.write_all(&[&hello[..], following].concat()).unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert_eq!(answer, [21, 3, 3, 0, 2, 2, alert], "{engine}");
+            support::tls::until("the line in the log", || {
+                let log = std::fs::read_to_string(server.prefix.join("logs/tls.log")).unwrap();
+                log.contains(&format!(
+                    "{line} behind the ClientHello) while SSL handshaking"
+                ))
+            });
+        }
+        is_served(port);
+    }
+}
+
 #[test]
 fn renegotiation_is_refused() {
     for engine in ENGINES {

@@ -9,8 +9,8 @@ pub(crate) mod residency;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -255,7 +255,12 @@ impl File {
             return Some(*known);
         }
         let metadata = self.metadata().ok()?;
-        Some(*self.0.identity.get_or_init(|| (metadata.device, metadata.inode)))
+        Some(
+            *self
+                .0
+                .identity
+                .get_or_init(|| (metadata.device, metadata.inode)),
+        )
     }
 
     fn answers(&self) -> &residency::Answers {

@@ -293,7 +293,11 @@ mod tests {
         assert_eq!(warm_prefix(&file, 0, 200_000), 200_000);
         // The descriptor could not be read from again: the same file, opened for writing alone.
         let path = format!("/proc/self/fd/{}", file.fd());
-        let again: File = std::fs::File::options().write(true).open(path).unwrap().into();
+        let again: File = std::fs::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .into();
         again.answers().0.store(CANNOT_TELL, Ordering::Relaxed);
         assert_eq!(warm_prefix(&again, 0, 200_000), 200_000);
         assert_eq!(warm_prefix(&again, 150_000, 10_000), 10_000);

@@ -8,8 +8,13 @@ pub const HELLO_SIZE_MAX: usize = 64 * 1024;
 /// Bytes before a record's content: type, version, length.
 const RECORD_HEADER: usize = 5;
 
-/// The record type of handshake messages.
+/// Record types (RFC 8446 section 5.1).
+const CHANGE_CIPHER_SPEC: u8 = 20;
 const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+
+/// Longest content of a sealed record, in bytes (RFC 5246 section 6.2.3; in TLS 1.3 it is less).
+const SEALED_MAX: usize = (1 << 14) + 2048;
 
 /// The handshake type of a ClientHello.
 const CLIENT_HELLO: u8 = 1;
@@ -32,7 +37,12 @@ pub enum Found {
     /// The beginning of a ClientHello; more must come.
     Incomplete,
     /// A whole one.
-    Hello(Box<ClientHello>),
+    Hello {
+        /// What it says.
+        hello: Box<ClientHello>,
+        /// Bytes of its records.
+        length: usize,
+    },
     /// Something else, or a ClientHello that cannot be read: the handshake will say what is
     /// wrong with it.
     Other,
@@ -79,12 +89,55 @@ pub fn find(bytes: &[u8]) -> Found {
         match whole(&message) {
             Ok(Some(body)) => {
                 let hello = ClientHello::parse(body.to_vec());
-                return hello.map_or(Found::Other, |hello| Found::Hello(Box::new(hello)));
+                return hello.map_or(Found::Other, |hello| Found::Hello {
+                    hello: Box::new(hello),
+                    length: bytes.len() - following.len(),
+                });
             }
             Ok(None) => rest = following,
             Err(NotHello) => return Found::Other,
         }
     }
+}
+
+/// What is wrong with a record that has come right behind a ClientHello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misplaced {
+    /// Its type: nothing of the kind can come before the server's answer.
+    Type(u8),
+    /// It is longer than any record may be.
+    TooLong,
+}
+
+impl Misplaced {
+    /// The alert that tells the client: `unexpected_message` or `record_overflow` (RFC 8446 section 6).
+    #[must_use]
+    pub fn alert(self) -> u8 {
+        match self {
+            Misplaced::Type(_) => 10,
+            Misplaced::TooLong => 22,
+        }
+    }
+}
+
+/// Looks at what has come behind a ClientHello, before a costly answer to it is made. A client may go on with
+/// `change_cipher_spec` and early data, and must wait with everything else.
+///
+/// # Errors
+/// The first record that cannot be.
+pub fn check_following(bytes: &[u8]) -> Result<(), Misplaced> {
+    let mut rest = bytes;
+    while let Some(&[kind, _, _, high, low]) = rest.first_chunk() {
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if kind != CHANGE_CIPHER_SPEC && kind != APPLICATION_DATA {
+            return Err(Misplaced::Type(kind));
+        }
+        if length > SEALED_MAX {
+            return Err(Misplaced::TooLong);
+        }
+        rest = rest.get(RECORD_HEADER + length..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 struct NotHello;
@@ -305,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_hello() {
-        let Found::Hello(hello) = find(&records(&hello(), 255)) else {
+        let Found::Hello { hello, .. } = find(&records(&hello(), 255)) else {
             panic!("no hello");
         };
         assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
@@ -350,8 +403,27 @@ mod tests {
             for end in 0..bytes.len() {
                 assert_eq!(find(&bytes[..end]), Found::Incomplete, "{size}, {end}");
             }
-            assert!(matches!(find(&bytes), Found::Hello(_)));
+            let length = bytes.len();
+            assert!(matches!(find(&bytes), Found::Hello { length: found, .. } if found == length));
         }
+    }
+
+    #[test]
+    fn only_early_data_may_follow_a_hello() {
+        let early = [&[20, 3, 3, 0, 1, 1][..], &[23, 3, 3, 0, 3, 1, 2, 3]].concat();
+        assert_eq!(check_following(b""), Ok(()));
+        assert_eq!(check_following(&early), Ok(()));
+        assert_eq!(check_following(&early[..9]), Ok(()), "a header in pieces");
+        let alert = [&early[..], &[21, 3, 3, 0, 2, 1, 90]].concat();
+        assert_eq!(check_following(&alert), Err(Misplaced::Type(21)));
+        assert_eq!(check_following(&[22, 3, 3, 0, 0]), Err(Misplaced::Type(22)));
+        assert_eq!(check_following(&[23, 3, 3, 0x48, 0x00]), Ok(()));
+        assert_eq!(
+            check_following(&[23, 3, 3, 0x48, 0x01]),
+            Err(Misplaced::TooLong)
+        );
+        assert_eq!(Misplaced::Type(21).alert(), 10);
+        assert_eq!(Misplaced::TooLong.alert(), 22);
     }
 
     #[test]
@@ -373,7 +445,7 @@ mod tests {
         let mut message = hello();
         message.truncate(4 + 2 + 32 + 1 + 8 + 2);
         message[3] = (message.len() - 4) as u8;
-        let Found::Hello(hello) = find(&records(&message, 255)) else {
+        let Found::Hello { hello, .. } = find(&records(&message, 255)) else {
             panic!("no hello");
         };
         assert_eq!((hello.server_name(), hello.protocols().count()), (None, 0));

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use proto::tls::Misplaced;
+
 use super::client::{TIMED_OUT, failure_level};
 use super::error::write_connection;
 use super::{Errno, Level, Subject};
@@ -42,6 +44,16 @@ pub fn certificate_not_loaded(connection: &Connection, cause: &dyn std::fmt::Dis
 pub fn handshake_failed(connection: &Connection, cause: &rustls::Error) {
     let text = format_args!("SSL_do_handshake() failed (SSL: {cause}) while SSL handshaking");
     write(connection, level(cause), text);
+}
+
+/// Behind its ClientHello a client has sent what cannot be there.
+pub fn handshake_misplaced(connection: &Connection, misplaced: Misplaced) {
+    let text = match misplaced {
+        Misplaced::Type(kind) => format!("record of type {kind} behind the ClientHello"),
+        Misplaced::TooLong => "record too long behind the ClientHello".to_owned(),
+    };
+    let text = format_args!("SSL_do_handshake() failed (SSL: {text}) while SSL handshaking");
+    write(connection, Level::Info, text);
 }
 
 /// Nobody says whether a client's certificate has been revoked.

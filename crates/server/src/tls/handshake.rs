@@ -23,8 +23,8 @@ use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 use crate::tls::variables::OF_HELLO;
 
-/// The alert that refuses a name: record header, level fatal, `unrecognized_name` (RFC 6066).
-const UNRECOGNIZED_NAME: &[u8] = &[21, 3, 3, 0, 2, 2, 112];
+/// The alert that refuses a name (RFC 6066 section 3).
+const UNRECOGNIZED_NAME: u8 = 112;
 
 /// How the beginning ended.
 pub enum Begun {
@@ -59,7 +59,14 @@ pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
         received = Buffer::empty();
         match proto::tls::find(&gathered) {
             Found::Incomplete => {}
-            Found::Hello(hello) => break Some(hello),
+            Found::Hello { hello, length } => {
+                let following = gathered.get(length..).unwrap_or_default();
+                if let Err(misplaced) = proto::tls::check_following(following) {
+                    log::handshake_misplaced(connection, misplaced);
+                    return refuse(connection, misplaced.alert());
+                }
+                break Some(hello);
+            }
             Found::Other => break None,
         }
     };
@@ -208,11 +215,18 @@ fn make(
 
 /// Ends a handshake with a server that wants none (`ssl_reject_handshake`).
 fn reject(connection: &Rc<Connection>) -> Option<Session> {
-    let stream = connection.stream.stream();
-    stream.push(Bytes::from_static(UNRECOGNIZED_NAME));
-    stream.start_send();
     log::handshake_rejected(connection);
+    refuse(connection, UNRECOGNIZED_NAME);
     None
+}
+
+/// Ends a handshake that has not begun, with this alert.
+fn refuse(connection: &Rc<Connection>, alert: u8) -> Begun {
+    let stream = connection.stream.stream();
+    // Record header, level fatal.
+    stream.push(Bytes::copy_from_slice(&[21, 3, 3, 0, 2, 2, alert]));
+    stream.start_send();
+    Begun::Ended
 }
 
 /// A host as it is looked up: in lower case, without a dot at its end.
