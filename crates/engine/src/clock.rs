@@ -29,7 +29,8 @@ pub fn uptime() -> Duration {
     UPTIME.get()
 }
 
-/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn; on a thread without a runtime, the time itself.
+/// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn, at most a millisecond old then; on a thread
+/// without a runtime, the time itself.
 #[inline]
 #[must_use]
 pub fn wall() -> Duration {
@@ -49,6 +50,8 @@ fn read_wall() -> Duration {
 pub(crate) struct Clock {
     start: Instant,
     now_ms: u64,
+    /// At which millisecond the wall clock was read.
+    wall_read_ms: Option<u64>,
     simulated: bool,
 }
 
@@ -57,6 +60,7 @@ impl Clock {
         let mut clock = Clock {
             start: now,
             now_ms: 0,
+            wall_read_ms: None,
             simulated: false,
         };
         clock.read(now);
@@ -75,11 +79,11 @@ impl Clock {
         self.now_ms = elapsed.as_millis() as u64;
         NOW.set(Some(now));
         UPTIME.set(elapsed);
-        WALL.set(if self.simulated {
-            SIMULATED_EPOCH + elapsed
-        } else {
-            read_wall()
-        });
+        if self.simulated {
+            WALL.set(SIMULATED_EPOCH + elapsed);
+        } else if self.wall_read_ms.replace(self.now_ms) != Some(self.now_ms) {
+            WALL.set(read_wall());
+        }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
