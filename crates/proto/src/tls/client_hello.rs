@@ -386,7 +386,7 @@ mod tests {
             message[43..45].copy_from_slice(&first);
             message[45..47].copy_from_slice(&second);
             match find(&records(&message, 255)) {
-                Found::Hello(hello) => hello.prefers_chacha20(),
+                Found::Hello { hello, .. } => hello.prefers_chacha20(),
                 _ => panic!("no hello"),
             }
         };
