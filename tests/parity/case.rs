@@ -13,6 +13,7 @@
 //! /folder/
 //! /link -> index.html
 //! /secret = "x" mode 000
+//! /server.crt = copy ecdsa.crt      a file of tests/tls
 //!
 //! [main]  [events]  [http]          lines of nginx.conf for that level
 //! [backend /path]                   what the scripted upstream at @BACKEND@ answers (see backend.rs)
@@ -22,9 +23,11 @@
 //!
 //! === name                          a case in steps, up to an empty line
 //! covers directive=value            also: `on ADDRESS`, `digits ignored`, `timed`, `fewer BYTES`, `differs REASON`
+//! tls name=localhost version=1.2    shakes hands first; tls.rs says what may stand there
 //! > GET / HTTP/1.1                  sends the line and CR LF;  `>> text` sends it without
 //! pause 50ms
 //! read 2                            reads two responses;  `read head`, `read close`
+//! again                             goes on over a new connection of the same client
 //! wait 1s                           sees what comes, or that the connection ends, within that time
 //! replace /index.html "new\n"       puts another file in a file's place;  `remove /index.html`
 //! ```
@@ -34,6 +37,8 @@
 
 use std::path::Path;
 use std::time::Duration;
+
+use crate::tls::Offer;
 
 /// One case file.
 #[derive(Debug, Default)]
@@ -77,6 +82,8 @@ pub(crate) struct Case {
     pub(crate) steps: Vec<Step>,
     /// Where to connect, if not 127.0.0.1:@PORT@.
     pub(crate) on: Option<String>,
+    /// What the client offers, where it speaks TLS.
+    pub(crate) tls: Option<Offer>,
     /// Which directive's which value the case shows.
     pub(crate) covers: Vec<(String, String)>,
     /// The expected difference: a sentence that stands in docs/differences.md as well.
@@ -106,6 +113,8 @@ pub(crate) enum Step {
     Wait(Duration),
     /// Close the sending direction.
     Shut,
+    /// Close the connection, and go on over a new one.
+    Again,
     /// Put a new file in the place of one of the fixture, as a deploy does.
     Replace {
         path: String,
@@ -305,7 +314,8 @@ fn one_line_case(line: &str) -> Result<Case, String> {
             .iter()
             .any(|header| header.to_ascii_lowercase().starts_with("host:"))
     {
-        text.push_str("Host: localhost\r\n");
+        let name = case.tls.as_ref().and_then(Offer::name);
+        text.push_str(&format!("Host: {}\r\n", name.unwrap_or("localhost")));
     }
     for header in headers {
         text.push_str(&format!("{header}\r\n"));
@@ -339,6 +349,7 @@ fn attribute(case: &mut Case, line: &str) -> Result<bool, String> {
         }
         ("differs", reason) => case.differs = Some(reason.to_string()),
         ("on", address) => case.on = Some(address.to_string()),
+        ("tls", offer) => case.tls = Some(Offer::parse(offer)?),
         ("digits", "ignored") => case.ignore_digits = true,
         ("timed", "") => case.timed = true,
         ("fewer", count) => {
@@ -378,6 +389,7 @@ fn step(line: &str) -> Result<Step, String> {
             head: false,
         }),
         ("shut", "") => Ok(Step::Shut),
+        ("again", "") => Ok(Step::Again),
         ("replace", rest) => {
             let (path, text) = rest
                 .split_once(' ')
@@ -459,6 +471,10 @@ fn entry(line: &str) -> Result<Entry, String> {
             EntryKind::Zeros(length.parse().map_err(|_| "zeros wants a length")?)
         }
         Some(("gzip", text)) => EntryKind::Gzip(quoted(text)?),
+        Some(("copy", name)) => {
+            let path = format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"));
+            EntryKind::File(std::fs::read(&path).map_err(|error| format!("{path}: {error}"))?)
+        }
         _ => EntryKind::File(quoted(value)?),
     };
     Ok(Entry {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::case::{Case, Step};
 use crate::server::FIXTURE_TIME;
+use crate::tls::{Client, Offer, Secured};
 
 /// How long an answer may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(6);
@@ -51,6 +52,8 @@ pub(crate) enum Ending {
     #[default]
     Kept,
     Closed,
+    /// Closed, but TLS does not say so.
+    Cut,
     Reset,
 }
 
@@ -81,23 +84,15 @@ pub(crate) fn converse(
     pass_the_loop: impl Fn() -> Result<(), String>,
 ) -> Result<Conversation, String> {
     let start = Instant::now();
-    let stream =
-        Stream::connect(address).map_err(|error| format!("connect to {address}: {error}"))?;
-    let mut connection = Connection {
-        stream,
-        unread: Vec::new(),
-        ended: None,
-        refused: false,
-    };
-    let mut seen = Conversation {
-        port: connection.stream.local_port(),
-        ..Conversation::default()
-    };
+    let client = case.tls.as_ref().map(Offer::client).transpose()?;
+    let mut seen = Conversation::default();
+    let mut connection = Connection::open(address, client.as_ref(), &mut seen)?;
     for step in &case.steps {
         match step {
             Step::Send(bytes) => connection.send(bytes),
             Step::Pause(time) => std::thread::sleep(*time),
             Step::Shut => connection.stream.shut(),
+            Step::Again => connection = Connection::open(address, client.as_ref(), &mut seen)?,
             Step::Read { count, head } => {
                 (0..*count).for_each(|_| connection.read_response(*head, &mut seen))
             }
@@ -170,6 +165,7 @@ fn replace(root: &Path, path: &str, text: &[u8]) -> Result<(), String> {
 
 enum Stream {
     Tcp(TcpStream),
+    Tls(Secured),
     Unix(UnixStream),
 }
 
@@ -187,6 +183,7 @@ impl Stream {
     fn local_port(&self) -> u16 {
         match self {
             Stream::Tcp(stream) => stream.local_addr().map_or(0, |address| address.port()),
+            Stream::Tls(stream) => stream.sock.local_addr().map_or(0, |address| address.port()),
             Stream::Unix(_) => 0,
         }
     }
@@ -196,6 +193,10 @@ impl Stream {
         let time = Some(time.max(Duration::from_millis(1)));
         let result = match self {
             Stream::Tcp(stream) => stream
+                .set_read_timeout(time)
+                .and_then(|()| stream.read(buffer)),
+            Stream::Tls(stream) => stream
+                .sock
                 .set_read_timeout(time)
                 .and_then(|()| stream.read(buffer)),
             Stream::Unix(stream) => stream
@@ -214,13 +215,19 @@ impl Stream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
             Stream::Unix(stream) => stream.write_all(bytes),
         }
     }
 
-    fn shut(&self) {
+    fn shut(&mut self) {
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Tls(stream) => {
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+                stream.sock.shutdown(Shutdown::Write)
+            }
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
         };
     }
@@ -236,6 +243,39 @@ struct Connection {
 }
 
 impl Connection {
+    /// Connects, and shakes hands where the client speaks TLS. A handshake that fails is the end of it.
+    fn open(
+        address: &str,
+        client: Option<&Client>,
+        seen: &mut Conversation,
+    ) -> Result<Connection, String> {
+        let stream = Stream::connect(address);
+        let stream = stream.map_err(|error| format!("connect to {address}: {error}"))?;
+        seen.port = stream.local_port();
+        let (stream, failure) = match (stream, client) {
+            (Stream::Tcp(stream), Some(client)) => {
+                let copy = stream.try_clone().map_err(|error| error.to_string())?;
+                stream
+                    .set_read_timeout(Some(ANSWER_TIME_MAX))
+                    .map_err(|error| error.to_string())?;
+                match client.secure(stream) {
+                    Ok(secured) => (Stream::Tls(secured), None),
+                    Err(failure) => (Stream::Tcp(copy), Some(failure)),
+                }
+            }
+            (stream, _) => (stream, None),
+        };
+        let ended = failure.as_ref().map(|_| Ending::Closed);
+        seen.remarks
+            .extend(failure.map(|failure| format!("no handshake: {failure}")));
+        Ok(Connection {
+            stream,
+            unread: Vec::new(),
+            ended,
+            refused: false,
+        })
+    }
+
     /// A server that has closed does not take what is sent.
     fn send(&mut self, bytes: &[u8]) {
         self.refused |= self.stream.write(bytes).is_err();
@@ -255,6 +295,10 @@ impl Connection {
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => return self.more(time),
+            // TLS that has ended without a word of it.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                self.ended = Some(Ending::Cut)
+            }
             Err(_) => self.ended = Some(Ending::Reset),
         }
         false

@@ -33,6 +33,9 @@ const DIRECTIVES: &str = "
     resolver resolver_timeout set_real_ip_from real_ip_header real_ip_recursive
     ssi ssi_last_modified ssi_silent_errors ssi_types ssi_value_length subrequest_output_buffer_size
     random_index msie_refresh early_hints client_body_early_read
+    ssl_protocols ssl_ciphers ssl_prefer_server_ciphers ssl_ecdh_curve ssl_conf_command ssl_reject_handshake
+    ssl_verify_client ssl_verify_depth ssl_client_certificate ssl_trusted_certificate ssl_crl ssl_session_cache
+    ssl_session_tickets
 ";
 
 /// Directives of the issue whose values no client can tell apart, with the reason.

@@ -23,6 +23,7 @@ mod coverage;
 mod nameserver;
 mod observe;
 mod server;
+mod tls;
 mod transcript;
 
 use std::collections::BTreeMap;
@@ -414,6 +415,7 @@ fn filled(case: &Case, server: &Server) -> Case {
         ignore_digits: case.ignore_digits,
         timed: case.timed,
         fewer_than: case.fewer_than,
+        tls: case.tls.clone(),
         ..Case::default()
     }
 }

@@ -30,6 +30,7 @@ pub(crate) fn observe(
     lines.push(match seen.ending {
         Ending::Kept => "connection kept".to_string(),
         Ending::Closed => "connection closed".to_string(),
+        Ending::Cut => "connection closed without the end of TLS".to_string(),
         Ending::Reset => "connection reset".to_string(),
     });
     if case.timed {

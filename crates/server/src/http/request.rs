@@ -213,7 +213,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         log::head(request);
     }
     let answer = match request.depth {
-        0 => acme::answer(request).or_else(|| tls::requests::check(request)),
+        0 => acme::answer(request).or_else(|| tls::requests::check(request, exchange)),
         _ => None,
     };
     if let Some(step) = answer {

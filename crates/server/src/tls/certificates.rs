@@ -88,13 +88,16 @@ pub struct Resolver(pub Vec<Arc<Slot>>);
 
 impl ResolvesServerCert for Resolver {
     /// The last certificate of a kind whose key the client can check: with OpenSSL, each replaces the one before it. ECDSA
-    /// goes before RSA, as it costs both ends less.
+    /// goes before RSA, as it costs both ends less. Without one, any: rustls then tells the client what they do not have in
+    /// common.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let fitting = self.0.iter().rev().filter_map(|slot| slot.current());
-        let fitting = fitting.filter(|certified| {
+        let current = || self.0.iter().rev().filter_map(|slot| slot.current());
+        let fitting = current().filter(|certified| {
             let key = &certified.key;
             key.choose_scheme(hello.signature_schemes()).is_some()
         });
-        fitting.min_by_key(|certified| certified.key.algorithm() == SignatureAlgorithm::RSA)
+        fitting
+            .min_by_key(|certified| certified.key.algorithm() == SignatureAlgorithm::RSA)
+            .or_else(|| current().next())
     }
 }

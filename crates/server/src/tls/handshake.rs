@@ -26,6 +26,9 @@ use crate::tls::variables::OF_HELLO;
 /// The alert that refuses a name (RFC 6066 section 3).
 const UNRECOGNIZED_NAME: u8 = 112;
 
+/// The alert for what is wrong on our side (RFC 8446 section 6.2).
+const INTERNAL_ERROR: u8 = 80;
+
 /// How the beginning ended.
 pub enum Begun {
     /// The connection is secure; requests may follow.
@@ -165,6 +168,7 @@ async fn begin(
                 Ok(loaded) => Arc::new(settings.with_certificates(loaded)),
                 Err(failed) => {
                     log::certificate_not_loaded(connection, &failed);
+                    refuse(connection, INTERNAL_ERROR);
                     return None;
                 }
             }

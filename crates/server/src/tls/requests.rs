@@ -3,6 +3,7 @@
 //! wants, 421 where the request is for a server that the handshake was not with.
 
 use crate::http::connection::Connection;
+use crate::http::exchange::Exchange;
 use crate::http::plan::Server;
 use crate::http::request::{Request, Step};
 use crate::log;
@@ -18,7 +19,7 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 }
 
 /// How the request ends, where its connection is not what its server wants.
-pub fn check(request: &Request) -> Option<Step> {
+pub fn check(request: &Request, exchange: &mut Exchange) -> Option<Step> {
     if request.connection.plain_on_secure_port.get() {
         log::error!(
             request,
@@ -36,6 +37,8 @@ pub fn check(request: &Request) -> Option<Step> {
             Info,
             "client attempted to request the server name different from the one that was negotiated {READING}"
         );
+        // As in nginx, where this comes up before the whole head has been read.
+        exchange.forbid_keepalive();
         return Some(Step::Finish(421));
     }
     match session.verdict.get() {
