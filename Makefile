@@ -5,13 +5,14 @@
 #   make check              format, clippy, rustdoc and the tidy test; changes nothing
 #   make bench              tidegate beside nginx, requests per second of server CPU (benches/compare --help)
 #   make testssl            what testssl.sh finds of a server with TLS; five minutes, needs the package testssl.sh
+#   make ktls               encryption by the kernel, on a machine emulated for it; ten minutes, tests/ktls names what it needs
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
 #   make fmt | docs         format the sources | write docs/directives again
 
 CARGO ?= cargo
 BENCH ?= --quick
 
-.PHONY: run test check bench testssl judge fmt docs packages
+.PHONY: run test check bench testssl ktls judge fmt docs packages
 
 run:
 	$(CARGO) build --release --bin tidegate
@@ -35,6 +36,10 @@ bench:
 testssl:
 	$(CARGO) build --release --bin tidegate
 	tests/testssl
+
+ktls:
+	$(CARGO) build --bin tidegate
+	tests/ktls
 
 judge:
 	@test -n "$(SUITE)" || { echo "usage: make judge SUITE=DIR   (a checkout of nginx's test suite)"; exit 2; }

@@ -256,14 +256,16 @@ pub enum Control {
     ShutdownRead,
     /// Neither: `shutdown(SHUT_RDWR)`.
     ShutdownBoth,
+    /// Take keys for what is sent (`TCP_ULP`); see [`crate::kernel_tls`].
+    KernelTls,
 }
 
 /// What waits to be sent on one stream, in order.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     segments: VecDeque<Segment>,
-    /// How many of them are files.
-    files: u32,
+    /// How many of them are no byte strings, so that each takes a call of its own.
+    calls: u32,
     /// What was sent. Its destructors may run foreign code, so the owner drops it when nothing is borrowed.
     pub(crate) spent: Vec<Segment>,
     /// Bytes at the front of the first file segment that are known to be in memory.
@@ -273,7 +275,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// Appends a segment.
     pub fn push(&mut self, segment: Segment) {
-        self.files += u32::from(matches!(segment, Segment::File { .. }));
+        self.calls += u32::from(!matches!(segment, Segment::Bytes(_)));
         self.segments.push_back(segment);
     }
 
@@ -288,6 +290,11 @@ impl Outgoing {
         self.segments.is_empty()
     }
 
+    /// Whether there is more than byte strings, which can be sent several at once.
+    pub(crate) fn takes_calls(&self) -> bool {
+        self.calls > 0
+    }
+
     /// The next segment.
     #[must_use]
     pub fn front(&self) -> Option<&Segment> {
@@ -296,10 +303,10 @@ impl Outgoing {
 
     /// Moves all segments of `other` behind those that are here.
     pub(crate) fn append(&mut self, other: &mut Outgoing) {
-        if self.files == 0 {
+        if self.first_file().is_none() {
             self.warm = other.warm;
         }
-        self.files += std::mem::take(&mut other.files);
+        self.calls += std::mem::take(&mut other.calls);
         other.warm = 0;
         self.segments.append(&mut other.segments);
     }
@@ -309,13 +316,13 @@ impl Outgoing {
         if !self.segments.is_empty() {
             self.spent.extend(self.segments.drain(..));
         }
-        self.files = 0;
+        self.calls = 0;
         self.warm = 0;
     }
 
     /// The first segment that is a file.
     pub(crate) fn first_file(&self) -> Option<&Segment> {
-        if self.files == 0 {
+        if self.calls == 0 {
             return None;
         }
         self.segments
@@ -338,14 +345,20 @@ impl Outgoing {
                 return;
             }
             count -= step;
-            if let Segment::File { .. } = front {
-                self.files -= 1;
-                self.warm = 0;
-            }
-            if let Some(sent) = self.segments.pop_front() {
-                self.spent.push(sent);
-            }
+            self.pop_front();
         }
+    }
+
+    /// Takes off the first segment, which has been sent or put into effect.
+    pub(crate) fn pop_front(&mut self) {
+        let Some(front) = self.segments.pop_front() else {
+            return;
+        };
+        if let Segment::File { .. } = front {
+            self.warm = 0;
+        }
+        self.calls -= u32::from(!matches!(front, Segment::Bytes(_)));
+        self.spent.push(front);
     }
 }
 

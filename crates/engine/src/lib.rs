@@ -20,6 +20,7 @@ mod engine;
 mod epoll;
 mod event;
 pub mod file;
+pub mod kernel_tls;
 pub mod net;
 mod pulse;
 mod remote;

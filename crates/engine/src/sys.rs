@@ -12,12 +12,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 use crate::engine::{Control, Ending, Outgoing, Stop};
+use crate::kernel_tls;
 use crate::net::{Address, Segment, TcpInfo};
 
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
@@ -213,6 +215,7 @@ pub(crate) fn control(socket: RawFd, control: Control) -> io::Result<()> {
         Control::ShutdownWrite => rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?,
         Control::ShutdownRead => rustix::net::shutdown(socket, rustix::net::Shutdown::Read)?,
         Control::ShutdownBoth => rustix::net::shutdown(socket, rustix::net::Shutdown::Both)?,
+        Control::KernelTls => kernel_tls::prepare(socket)?,
     }
     Ok(())
 }
@@ -286,6 +289,21 @@ pub(crate) fn transmit(
                 // A short count may mean a full socket or the end of the file; the next call tells which.
                 (0, result)
             }
+            Some(Segment::Keys(keys)) => {
+                if let Err(error) = kernel_tls::set_keys(socket, keys) {
+                    return (taken, Stop::Failed(error));
+                }
+                outgoing.pop_front();
+                continue;
+            }
+            Some(Segment::Record { .. }) if !has_room(socket) => return (taken, Stop::Blocked),
+            Some(Segment::Record {
+                content_type,
+                bytes,
+            }) => (
+                bytes.len(),
+                kernel_tls::send_record(socket, *content_type, bytes),
+            ),
         };
         match result {
             Ok(0) => return (taken, Stop::Failed(io::ErrorKind::UnexpectedEof.into())),
@@ -301,6 +319,13 @@ pub(crate) fn transmit(
             Err(error) => return (taken, Stop::Failed(error.into())),
         }
     }
+}
+
+/// Whether the socket takes more. The kernel may hold back the end of what it has sealed, and forgets that at a close; with the
+/// next record it goes out, if there is room for both. So a record that may be the last, an alert, waits for room.
+fn has_room(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::OUT)];
+    rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
 /// Sends the byte strings at the front in one call; also returns how many bytes it offered.
@@ -355,6 +380,7 @@ fn send_parts(
                 }
                 break;
             }
+            (Segment::Keys(_) | Segment::Record { .. }, _) => break,
         }
     }
     let mut control = rustix::net::SendAncillaryBuffer::default();

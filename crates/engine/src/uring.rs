@@ -5,8 +5,9 @@
 //! connection is one-shot, so that a short connection can end by one send linked to its close; an armed multishot
 //! receive would keep the socket open. Running out of buffers arms the receive again and never ends a connection.
 //!
-//! io_uring has no sendfile: a send that holds a file is made at once with sendfile(2), and a poll waits for the socket
-//! to drain. Addresses of peers are not asked for when accepting, since a multishot accept cannot tell them.
+//! io_uring has no sendfile: a send that holds a file, or something else for the kernel's TLS, is made at once with calls of
+//! its own, and a poll waits for the socket to drain. Addresses of peers are not asked for when accepting, since a multishot
+//! accept cannot tell them.
 //!
 //! Needs Linux 6.1: deferred task work, multishot accept and receive, provided buffer rings; [`probe`] tells.
 #![allow(unsafe_code)]
@@ -328,8 +329,8 @@ impl Uring {
         ending: Ending,
         key: Key,
     ) -> Option<Outcome> {
-        let with_file = outgoing.first_file().is_some();
-        if with_file {
+        let takes_calls = outgoing.takes_calls();
+        if takes_calls {
             let (taken, stop) = sys::transmit(socket, &mut outgoing, chunk, false);
             if taken > 0 || !matches!(stop, Stop::Blocked) {
                 return Some(self.sent_directly(key, outgoing, taken, stop, ending));
@@ -346,7 +347,7 @@ impl Uring {
         sending.last = ending;
         sending.ending = false;
         sending.linked = None;
-        if with_file {
+        if takes_calls {
             self.await_writable(socket, key);
         } else {
             self.send_bytes(socket, &mut sending, key);

@@ -4,10 +4,11 @@
 //! records lie in between is this file's business and [`crate::tls::session`]'s. A connection
 //! begins plain (a PROXY header and the first byte are read so) and becomes secure once.
 //!
-//! Files are sent by the kernel on plain connections only: whoever sends asks [`is_secure`]
-//! first and reads them into memory where it says so.
+//! Files are sent by the kernel on plain connections, and where it seals for a client
+//! (`ssl_conf_command Options KTLS`): whoever sends asks [`takes_file`] first and reads them into
+//! memory where it says no.
 //!
-//! [`is_secure`]: Transport::is_secure
+//! [`takes_file`]: Transport::takes_file
 
 use std::cell::OnceCell;
 use std::future::Future;
@@ -16,7 +17,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
 
@@ -39,10 +39,12 @@ enum Layer {
 }
 
 impl Layer {
-    fn push(&self, stream: &Stream, bytes: Bytes) {
-        match self {
-            Layer::Server(session) => session.push(stream, bytes),
-            Layer::Client(session) => session.push(stream, &bytes),
+    fn push(&self, stream: &Stream, segment: Segment) {
+        match (self, segment) {
+            (Layer::Server(session), segment) => session.push(stream, segment),
+            (Layer::Client(session), Segment::Bytes(bytes)) => session.push(stream, &bytes),
+            // Nobody does so; if somebody did, nothing would leave in the clear.
+            (Layer::Client(_), _) => stream.abort(),
         }
     }
 
@@ -168,13 +170,20 @@ impl Transport {
         }
     }
 
-    /// See [`Stream::push`]. A file must not be given to a secure connection, which fails then.
+    /// See [`Stream::push`]. A file must only be given to a connection that takes it, which fails else.
     pub fn push(&self, segment: impl Into<Segment>) {
-        match (self.session.get(), segment.into()) {
-            (None, segment) => self.stream.push(segment),
-            (Some(session), Segment::Bytes(bytes)) => session.push(&self.stream, bytes),
-            // Nobody does so; if somebody did, nothing would leave in the clear.
-            (Some(_), Segment::File { .. }) => self.stream.abort(),
+        match self.session.get() {
+            None => self.stream.push(segment),
+            Some(session) => session.push(&self.stream, segment.into()),
+        }
+    }
+
+    /// Whether a stretch of a file of so many bytes may be pushed as it is.
+    pub fn takes_file(&self, length: u64) -> bool {
+        match self.session.get() {
+            None => true,
+            Some(Layer::Server(session)) => session.takes_file(&self.stream, length),
+            Some(Layer::Client(_)) => false,
         }
     }
 
@@ -224,8 +233,8 @@ impl Transport {
     /// Whether nothing has left of what was pushed last, if that was `length` bytes.
     pub fn holds_back(&self, length: u64) -> bool {
         match self.session() {
-            Some(session) => session.waiting() as u64 == length,
-            None => self.stream.backlog() as u64 == length,
+            Some(session) if !session.is_in_kernel() => session.waiting() as u64 == length,
+            _ => self.stream.backlog() as u64 == length,
         }
     }
 

@@ -20,9 +20,12 @@ pub use listener::{Accept, Listener};
 pub use reserve::Reserve;
 pub use stream::{Drained, Recv, Stream, TcpInfo};
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::file::File;
+use crate::kernel_tls::SealingKeys;
 
 /// How many streams of this thread were [finished](Stream::finish) and have not sent everything yet. They are cut off when
 /// the runtime ends.
@@ -49,6 +52,15 @@ pub enum Segment {
         /// How long it is.
         length: u64,
     },
+    /// Keys: the kernel seals everything behind them (TLS). The stream fails where it does not take them.
+    Keys(Arc<SealingKeys>),
+    /// A record of TLS with a type of its own, which the kernel seals.
+    Record {
+        /// Its type (RFC 8446 section 5.1).
+        content_type: u8,
+        /// What is in it.
+        bytes: Bytes,
+    },
 }
 
 impl Segment {
@@ -58,19 +70,21 @@ impl Segment {
         match self {
             Segment::Bytes(bytes) => bytes.len() as u64,
             Segment::File { length, .. } => *length,
+            Segment::Keys(_) => 0,
+            Segment::Record { bytes, .. } => bytes.len() as u64,
         }
     }
 
-    /// Whether it sends nothing.
+    /// Whether it does nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && !matches!(self, Segment::Keys(_))
     }
 
     /// Drops `count` bytes from its front.
     pub(crate) fn advance(&mut self, count: u64) {
         match self {
-            Segment::Bytes(bytes) => {
+            Segment::Bytes(bytes) | Segment::Record { bytes, .. } => {
                 let count = usize::try_from(count)
                     .unwrap_or(usize::MAX)
                     .min(bytes.len());
@@ -80,6 +94,7 @@ impl Segment {
                 *offset += count;
                 *length = length.saturating_sub(count);
             }
+            Segment::Keys(_) => {}
         }
     }
 }

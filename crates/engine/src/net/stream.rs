@@ -228,6 +228,17 @@ impl Stream {
         });
     }
 
+    /// Makes the stream take [`Segment::Keys`], by which the kernel seals what is sent behind them. Until then nothing changes.
+    ///
+    /// # Errors
+    /// Where the kernel cannot, or the connection has ended on one side, or it is no TCP.
+    pub fn prepare_kernel_tls(&self) -> io::Result<()> {
+        enter(|worker| match worker.streams.get(self.key) {
+            Some(state) => worker.engine.control(state.socket, Control::KernelTls),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        })
+    }
+
     /// `TCP_NODELAY`. Costs nothing when it is that way already.
     pub fn set_nodelay(&self, on: bool) {
         enter(|worker| worker.set_nodelay(self.key, on));

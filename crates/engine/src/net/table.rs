@@ -499,7 +499,7 @@ impl Worker {
         let (file, offset) = (file.clone(), *offset);
         let length = (*length).min(u64::from(state.chunk));
         let warm = residency::warm_prefix(&file, offset, length);
-        if warm > 0 || matches!(outgoing.front(), Some(Segment::Bytes(_))) {
+        if warm > 0 || !matches!(outgoing.front(), Some(Segment::File { .. })) {
             outgoing.warm = warm;
             return true;
         }

@@ -284,6 +284,9 @@ impl Sim {
             let sent = match outgoing.front() {
                 None => return (taken, Stop::Empty),
                 Some(Segment::Bytes(bytes)) => network.send(socket, bytes),
+                Some(Segment::Keys(_) | Segment::Record { .. }) => {
+                    return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
+                }
                 Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
                 Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
                 Some(Segment::File {
@@ -511,6 +514,7 @@ impl Engine for Sim {
         let mut network = self.network.borrow_mut();
         match control {
             Control::NoDelay(_) | Control::Cork(_) => {}
+            Control::KernelTls => return Err(io::ErrorKind::Unsupported.into()),
             Control::ShutdownWrite => network.shutdown_write(socket),
             Control::ShutdownRead => network.shutdown_read(socket),
             Control::ShutdownBoth => {

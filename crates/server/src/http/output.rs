@@ -327,7 +327,7 @@ async fn send_one(
             file,
             offset,
             length,
-        } if exchange.needs_bytes() => {
+        } if !exchange.takes_file(length) => {
             let mut reading = Reading::new(file, offset, length);
             while let Some(piece) = reading.next().await? {
                 exchange.send(request, piece).await?;

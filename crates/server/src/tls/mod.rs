@@ -4,16 +4,19 @@
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>; RFC 8446 (TLS 1.3), 5246 (TLS 1.2).
 //! The protocol is rustls's with the cryptography of aws-lc; ours is everything around it. Read
 //! [`settings`] for the directives, [`server`] for what they compile to, [`handshake`] for the
-//! way of a connection, [`session`] for its bytes.
+//! way of a connection, [`session`] for its bytes; [`kernel`] where the system's kernel encrypts them.
 //!
 //! Not here: anything older than TLS 1.2, renegotiation, DHE, keys in engines or stores.
 
+pub mod agreed;
 pub mod certificates;
 pub mod chain;
+pub mod commands;
 mod compression;
 pub mod dynamic;
 pub mod handshake;
 mod ja4;
+pub mod kernel;
 pub mod key_log;
 pub mod names;
 pub mod ocsp;

@@ -30,6 +30,8 @@ pub struct ServerTls {
     pub rejects: bool,
     /// Whether there is any certificate.
     pub has_certificate: bool,
+    /// Whether sessions are handed to the kernel to send files.
+    pub kernel_tls: bool,
 }
 
 impl ServerTls {

@@ -4,7 +4,16 @@
 //! connection holds keys and nothing else. Received records are opened where they lie; what is
 //! sent waits as it was pushed until the turn's sending, so that small pieces share a record.
 //!
-//! Not here: the choice of a configuration (`handshake.rs`).
+//! Where `ssl_conf_command Options KTLS` asks for it, the first larger file makes the kernel take
+//! over what is sent, for the rest of the connection:
+//!
+//! ```text
+//!              takes_file
+//! Side::Ours ─────┬──────▶ Side::Kernel
+//!                 └──────▶ Side::Lost, if rustls fails
+//! ```
+//!
+//! Not here: the choice of a configuration (`handshake.rs`), the session in the kernel (`kernel.rs`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +22,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::Buffer;
-use engine::net::Stream;
+use engine::net::{Segment, Stream};
 use proto::tls::ClientHello;
 use rustls::ProtocolVersion;
 use rustls::pki_types::UnixTime;
@@ -23,6 +32,9 @@ use rustls::unbuffered::{
 };
 
 use crate::http::connection::Connection;
+use crate::log;
+use crate::tls::agreed::Agreed;
+use crate::tls::kernel::{self, KernelSession};
 use crate::tls::server::ServerTls;
 use crate::tls::verify::Verdict;
 
@@ -64,8 +76,24 @@ pub struct Session {
     inner: RefCell<Inner>,
 }
 
+/// Who seals what is sent.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most sessions are rustls's until they end"
+)]
+enum Side {
+    /// We, by rustls.
+    Ours(UnbufferedServerConnection),
+    /// The kernel, from a larger file on.
+    Kernel(KernelSession),
+    /// Nobody any more: the session was lost on the way there.
+    Lost,
+}
+
 struct Inner {
-    tls: UnbufferedServerConnection,
+    side: Side,
+    /// Something was received since something was sealed last: rustls may have to answer before what is sealed next.
+    owes: bool,
     /// Received bytes that are no whole record yet. Empty, and without memory, most of the time.
     partial: Vec<u8>,
     /// Opened and not yet taken.
@@ -105,7 +133,8 @@ impl Session {
             early: Cell::new(false),
             number: OnceCell::new(),
             inner: RefCell::new(Inner {
-                tls: UnbufferedServerConnection::new(Arc::clone(config))?,
+                side: Side::Ours(UnbufferedServerConnection::new(Arc::clone(config))?),
+                owes: false,
                 partial: Vec::new(),
                 received: VecDeque::new(),
                 outgoing: VecDeque::new(),
@@ -127,7 +156,7 @@ impl Session {
     /// The number of the session, if it is kept and there is one: in TLS 1.2 the one that both ends have agreed on, in
     /// TLS 1.3, which has none, one that is drawn, as OpenSSL does.
     pub fn number(&self) -> &[u8] {
-        let version = self.with(|tls| tls.protocol_version());
+        let version = self.with(|agreed| agreed.version);
         self.number.get_or_init(|| {
             let mut number = [0; 32];
             match version {
@@ -139,9 +168,13 @@ impl Session {
         })
     }
 
-    /// Looks at what rustls knows of the connection.
-    pub fn with<R>(&self, look: impl FnOnce(&UnbufferedServerConnection) -> R) -> R {
-        look(&self.inner.borrow().tls)
+    /// Looks at what has been agreed upon.
+    pub fn with<R>(&self, look: impl FnOnce(&Agreed<'_>) -> R) -> R {
+        match &self.inner.borrow().side {
+            Side::Ours(tls) => look(&Agreed::of(tls)),
+            Side::Kernel(kernel) => look(kernel.agreed()),
+            Side::Lost => look(&Agreed::default()),
+        }
     }
 
     /// Looks at the client's certificate, once the handshake has ended.
@@ -150,7 +183,7 @@ impl Session {
             return;
         };
         let now = UnixTime::since_unix_epoch(engine::wall());
-        let verdict = self.with(|tls| clients.verdict(tls.peer_certificates(), now));
+        let verdict = self.with(|agreed| clients.verdict(agreed.certificates.as_deref(), now));
         self.verdict.set(verdict);
     }
 
@@ -163,7 +196,7 @@ impl Session {
             return;
         }
         let now = UnixTime::since_unix_epoch(engine::wall());
-        let path = self.with(|tls| clients.path(tls.peer_certificates(), now));
+        let path = self.with(|agreed| clients.path(agreed.certificates.as_deref(), now));
         if let Err(text) = status.check(connection, &path).await {
             self.verdict.set(Verdict::Revoked(text));
         }
@@ -171,7 +204,25 @@ impl Session {
 
     /// Whether the handshake is still going on.
     pub fn is_handshaking(&self) -> bool {
-        self.inner.borrow().tls.is_handshaking()
+        self.inner.borrow().is_handshaking()
+    }
+
+    /// Whether the kernel seals what is sent.
+    pub fn is_in_kernel(&self) -> bool {
+        matches!(self.inner.borrow().side, Side::Kernel(_))
+    }
+
+    /// Whether a stretch of a file of so many bytes may be pushed as it is, for the kernel to seal. The session is handed over for
+    /// that, where it is asked for, worth it and possible now.
+    pub fn takes_file(&self, stream: &Stream, length: u64) -> bool {
+        let inner = &mut *self.inner.borrow_mut();
+        match inner.side {
+            Side::Kernel(_) => true,
+            Side::Ours(_) if self.server.kernel_tls && length >= kernel::FILE_MIN => {
+                inner.hand_over(stream, length)
+            }
+            _ => false,
+        }
     }
 
     /// Whether something has been received and opened that nobody has taken.
@@ -222,19 +273,25 @@ impl Session {
             inner.advance_partial(stream);
         }
         // With a request the tickets came to be sent; they leave with its response.
-        let response_follows = !inner.received.is_empty() && !inner.tls.is_handshaking();
+        let response_follows = !inner.received.is_empty() && !inner.is_handshaking();
         if !response_follows || inner.failure.is_some() {
             stream.start_send();
         }
     }
 
-    /// Queues bytes for the client. They are sealed when the turn's sending starts, or when many
-    /// have come together.
-    pub fn push(&self, stream: &Stream, bytes: Bytes) {
+    /// Queues a piece for the client. Bytes are sealed when the turn's sending starts, or when many
+    /// have come together. A file must only come after [`Session::takes_file`] has said so; else the stream fails.
+    pub fn push(&self, stream: &Stream, segment: Segment) {
         let inner = &mut *self.inner.borrow_mut();
-        if bytes.is_empty() || inner.closed {
+        if segment.is_empty() || inner.closed {
             return;
         }
+        let bytes = match (&inner.side, segment) {
+            (Side::Ours(_), Segment::Bytes(bytes)) => bytes,
+            (Side::Kernel(_), segment) => return inner.push_to_kernel(stream, segment),
+            // Nobody does so; if somebody did, nothing would leave in the clear.
+            (Side::Ours(_) | Side::Lost, _) => return stream.abort(),
+        };
         inner.waiting += bytes.len();
         inner.outgoing.push_back(bytes);
         if inner.waiting >= WAITING_MAX {
@@ -264,7 +321,12 @@ impl Session {
         if std::mem::replace(&mut inner.closed, true) || inner.failure.is_some() {
             return;
         }
-        let Inner { tls, partial, .. } = inner;
+        let Inner { side, partial, .. } = inner;
+        let tls = match side {
+            Side::Ours(tls) => tls,
+            Side::Kernel(_) => return KernelSession::close(&mut |segment| stream.push(segment)),
+            Side::Lost => return,
+        };
         if let Ok(ConnectionState::WriteTraffic(mut traffic)) =
             tls.process_tls_records(partial).state
         {
@@ -278,6 +340,82 @@ impl Session {
 }
 
 impl Inner {
+    fn is_handshaking(&self) -> bool {
+        matches!(&self.side, Side::Ours(tls) if tls.is_handshaking())
+    }
+
+    /// Gives the sending to the kernel, if that can be now: the handshake has ended, nothing of a record waits for its rest,
+    /// rustls has nothing left to say, and the kernel can do what was agreed upon.
+    fn hand_over(&mut self, stream: &Stream, length: u64) -> bool {
+        if self.waiting > 0 {
+            self.advance_partial(stream);
+        }
+        let Side::Ours(tls) = &mut self.side else {
+            return false;
+        };
+        let is_between_records = self.partial.is_empty() && !self.owes;
+        let is_over = self.ended || self.closed || self.failure.is_some();
+        let is_possible = is_between_records
+            && !is_over
+            && !tls.is_handshaking()
+            && KernelSession::can_send(tls, length)
+            && matches!(
+                tls.process_tls_records(&mut []).state,
+                Ok(ConnectionState::WriteTraffic(_))
+            );
+        // The socket comes last: a session whose socket is prepared is given up here.
+        if !is_possible || stream.prepare_kernel_tls().is_err() {
+            return false;
+        }
+        if let Side::Ours(tls) = std::mem::replace(&mut self.side, Side::Lost) {
+            match KernelSession::take_over(tls, &mut |segment| stream.push(segment)) {
+                Ok(kernel) => self.side = Side::Kernel(kernel),
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        true
+    }
+
+    /// Has the kernel send a piece.
+    fn push_to_kernel(&mut self, stream: &Stream, segment: Segment) {
+        let Side::Kernel(kernel) = &mut self.side else {
+            return;
+        };
+        if self.failure.is_some() {
+            return;
+        }
+        if let Err(error) = kernel.send(segment, &mut |segment| stream.push(segment)) {
+            log::event!(
+                Error,
+                "{error}: a client's connection ends within a response"
+            );
+            self.failure = Some(error);
+            stream.abort();
+        }
+    }
+
+    /// Opens received records while the kernel seals. How many bytes have been used up is returned.
+    fn receive(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
+        let Side::Kernel(kernel) = &mut self.side else {
+            return incoming.len();
+        };
+        let push = &mut |segment| stream.push(segment);
+        match kernel.receive(incoming, &mut self.received, push) {
+            Ok(progress) => {
+                self.ended |= progress.ended;
+                progress.used
+            }
+            Err(error) => {
+                if let rustls::Error::General(text) = &error {
+                    log::event!(Warn, "{text}: the client's connection ends");
+                }
+                KernelSession::send_alert(&error, push);
+                self.failure = Some(error);
+                incoming.len()
+            }
+        }
+    }
+
     /// Goes on with what has been received and was no whole record before.
     fn advance_partial(&mut self, stream: &Stream) {
         let mut partial = std::mem::take(&mut self.partial);
@@ -291,10 +429,14 @@ impl Inner {
     /// Lets rustls go as far as it can with these received bytes and seals what waits. How many
     /// bytes have been used up is returned.
     fn advance(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
+        self.owes |= !incoming.is_empty();
         let mut taken = 0;
         loop {
+            let Side::Ours(tls) = &mut self.side else {
+                return self.receive(stream, incoming);
+            };
             let rest = incoming.get_mut(taken..).unwrap_or_default();
-            let UnbufferedStatus { mut discard, state } = self.tls.process_tls_records(rest);
+            let UnbufferedStatus { mut discard, state } = tls.process_tls_records(rest);
             let mut blocked = false;
             match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -322,6 +464,7 @@ impl Inner {
                         outgoing, waiting, ..
                     } = self;
                     blocked = true;
+                    self.owes &= *waiting == 0;
                     // A sealed piece may call for new keys, which are then sent first.
                     if let Err(EncryptError::EncryptExhausted) =
                         seal(&mut traffic, outgoing, waiting, stream)
@@ -346,8 +489,9 @@ impl Inner {
 
     /// Sends the alert that a failure has led to.
     fn send_alert(&mut self, stream: &Stream) {
-        if let Ok(ConnectionState::EncodeTlsData(encode)) =
-            self.tls.process_tls_records(&mut []).state
+        if let Side::Ours(tls) = &mut self.side
+            && let Ok(ConnectionState::EncodeTlsData(encode)) =
+                tls.process_tls_records(&mut []).state
         {
             send_message(stream, encode);
         }

@@ -33,7 +33,7 @@ use crate::tls::server::ServerTls;
 use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
-use crate::tls::{compression, pem, provider, suites};
+use crate::tls::{commands, compression, kernel, pem, provider, suites};
 use crate::zone::Refused;
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
@@ -275,16 +275,6 @@ static DHPARAM: Setting<()> = Setting::new("ssl_dhparam", &["file"], parse::noth
     .no_effect("there are no ciphers with DHE")
     .manual("Names a file with parameters for ciphers with DHE.");
 
-static CONF_COMMAND: Setting<Option<Vec<SupportedCipherSuite>>> =
-    Setting::new("ssl_conf_command", &["name value"], conf_commands)
-        .contexts(HTTP_AND_SERVER)
-        .arity(Arity::exactly(2))
-        .inherit(Inherit::List)
-        .manual(
-            "A command of OpenSSL's configuration. `Ciphersuites` names the suites of TLS 1.3, best first; others \
-             are skipped with a warning.",
-        );
-
 /// What `ssl_session_cache` says.
 #[derive(Clone, Debug, Default)]
 struct Caches {
@@ -334,7 +324,7 @@ impl Feature for TlsSettings {
         &STAPLING_RESPONDER,
         &STAPLING_VERIFY,
         &DHPARAM,
-        &CONF_COMMAND,
+        &commands::CONF_COMMAND,
         &ocsp::OCSP,
         &ocsp::RESPONDER,
         &ocsp::CACHE,
@@ -415,7 +405,11 @@ impl Feature for TlsSettings {
                 "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
             ));
         }
-        let mut config = config(scope, Resolver(slots), clients.as_ref())?;
+        let commands = scope.written(&commands::CONF_COMMAND)?.unwrap_or_default();
+        let kernel_tls = commands.kernel_tls && kernel_can(compiler);
+        let suites = commands.ciphersuites;
+        let mut config = config(scope, Resolver(slots), clients.as_ref(), suites)?;
+        config.enable_secret_extraction = kernel_tls;
         if let Some(path) = scope.written(&KEY_LOG)? {
             config.key_log = Arc::new(KeyLog(compiler.log_file(&path)));
         }
@@ -430,6 +424,7 @@ impl Feature for TlsSettings {
                 yields_to_chacha20: scope.written(&PREFER_SERVER_CIPHERS)?.is_none(),
                 rejects,
                 has_certificate,
+                kernel_tls,
             })),
             verify_client,
         })
@@ -478,14 +473,24 @@ fn issued(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Arc<Slot> {
     held.map_or_else(Arc::default, |held| held.slot())
 }
 
+/// Whether the kernel can take sessions over; a warning where it cannot.
+fn kernel_can(compiler: &Compiler<'_>) -> bool {
+    if let Err(reason) = kernel::support() {
+        let text = format!("\"ssl_conf_command Options KTLS\" has no effect: {reason}");
+        compiler.diagnose(conf::Diagnostic::warn(text, None));
+        return false;
+    }
+    true
+}
+
 /// rustls's configuration of a server.
 fn config(
     scope: ScopeRef<'_>,
     resolver: Resolver,
     clients: Option<&Arc<ClientVerification>>,
+    ciphersuites: Option<Vec<SupportedCipherSuite>>,
 ) -> Result<ServerConfig, Fault> {
-    let commanded = scope.written(&CONF_COMMAND)?.flatten();
-    let mut cipher_suites = commanded.unwrap_or_else(suites::all_of_tls13);
+    let mut cipher_suites = ciphersuites.unwrap_or_else(suites::all_of_tls13);
     cipher_suites.extend(scope.get(&CIPHERS)?);
     let provider = CryptoProvider {
         cipher_suites,
@@ -841,25 +846,6 @@ fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
     Ok(caches)
 }
 
-fn conf_commands(setter: &Setter<'_>) -> Result<Option<Vec<SupportedCipherSuite>>, Fault> {
-    let mut found = None;
-    for line in setter.lines() {
-        let (name, value) = (line.argument(0), line.argument(1));
-        if name.bytes.eq_ignore_ascii_case(b"Ciphersuites") {
-            let chosen = suites::ciphers_of_tls13(&value.text());
-            skip(setter, value, &chosen.found, &chosen.missing)?;
-            found = Some(chosen.found);
-        } else {
-            let text = name.text();
-            setter.warn(
-                name,
-                format!("\"ssl_conf_command {text}\" has no effect here"),
-            );
-        }
-    }
-    Ok(found)
-}
-
 pub(crate) fn protocols(
     setter: &Setter<'_>,
 ) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
@@ -905,7 +891,12 @@ fn curves(
 }
 
 /// Warns of what a list names and we do not have; an error where nothing remains.
-fn skip<T>(setter: &Setter<'_>, word: &Word, found: &[T], missing: &[String]) -> Result<(), Fault> {
+pub(crate) fn skip<T>(
+    setter: &Setter<'_>,
+    word: &Word,
+    found: &[T],
+    missing: &[String],
+) -> Result<(), Fault> {
     let (name, missing) = (setter.name(), missing.join(", "));
     if found.is_empty() {
         return Err(Fault::at(

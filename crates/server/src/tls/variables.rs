@@ -105,8 +105,8 @@ fn with_hello(
 fn of_client(request: &Request, out: &mut Vec<u8>, append: fn(&[u8], &mut Vec<u8>)) -> bool {
     let before = out.len();
     if let Some(session) = request.connection.stream.session() {
-        session.with(|tls| {
-            let chain = tls.peer_certificates();
+        session.with(|agreed| {
+            let chain = agreed.certificates.as_deref();
             if let Some(first) = chain.and_then(<[CertificateDer<'_>]>::first) {
                 append(first, out);
             }
@@ -131,7 +131,7 @@ fn of_parsed(request: &Request, out: &mut Vec<u8>, append: fn(&Certificate, &mut
 }
 
 fn protocol(session: &Session, out: &mut Vec<u8>) {
-    let version = session.with(|tls| tls.protocol_version());
+    let version = session.with(|agreed| agreed.version);
     out.extend_from_slice(match version {
         Some(ProtocolVersion::TLSv1_2) => b"TLSv1.2",
         Some(ProtocolVersion::TLSv1_3) => b"TLSv1.3",
@@ -140,20 +140,20 @@ fn protocol(session: &Session, out: &mut Vec<u8>) {
 }
 
 fn cipher(session: &Session, out: &mut Vec<u8>) {
-    let suite = session.with(|tls| tls.negotiated_cipher_suite());
+    let suite = session.with(|agreed| agreed.suite);
     let name = suite.and_then(|suite| suites::cipher_name(suite.suite()));
     out.extend_from_slice(name.unwrap_or_default().as_bytes());
 }
 
 fn curve(session: &Session, out: &mut Vec<u8>) {
-    let group = session.with(|tls| tls.negotiated_key_exchange_group());
+    let group = session.with(|agreed| agreed.group);
     if let Some(group) = group {
         append_group(group.name().into(), out);
     }
 }
 
 fn reused(session: &Session, out: &mut Vec<u8>) {
-    let kind = session.with(|tls| tls.handshake_kind());
+    let kind = session.with(|agreed| agreed.kind);
     out.push(match kind {
         Some(HandshakeKind::Resumed) => b'r',
         _ => b'.',
@@ -183,8 +183,8 @@ fn server_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn alpn_protocol(session: &Session, out: &mut Vec<u8>) {
-    session.with(|tls| {
-        let protocol = tls.alpn_protocol();
+    session.with(|agreed| {
+        let protocol = agreed.protocol.as_deref();
         out.extend_from_slice(protocol.unwrap_or_default());
     });
 }

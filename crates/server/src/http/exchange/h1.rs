@@ -68,7 +68,8 @@ pub struct H1 {
     /// What is left of the announced length of the response's body.
     announced: Option<u64>,
     head_sent: bool,
-    copy_files: bool,
+    /// Whether the kernel may send files.
+    sendfile: bool,
     upgraded: bool,
     /// Under `limit_rate`: nothing more is sent before.
     paused_until: Option<Instant>,
@@ -105,7 +106,7 @@ impl H1 {
             chunked: false,
             announced: None,
             head_sent: false,
-            copy_files: false,
+            sendfile: false,
             upgraded: false,
             paused_until: None,
             timed_out: false,
@@ -127,7 +128,7 @@ impl H1 {
             chunked: false,
             announced: None,
             head_sent: false,
-            copy_files: false,
+            sendfile: false,
             upgraded: false,
             paused_until: None,
             timed_out: false,
@@ -135,9 +136,9 @@ impl H1 {
         }
     }
 
-    /// Whether files must be read into memory (`sendfile off`).
-    pub fn copies_files(&self) -> bool {
-        self.copy_files
+    /// See `Exchange::takes_file`.
+    pub fn takes_file(&self, length: u64) -> bool {
+        self.sendfile && self.connection.stream.takes_file(length)
     }
 
     /// See `Exchange::forbid_keepalive`.
@@ -300,7 +301,7 @@ impl H1 {
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);
         self.head_sent = true;
-        self.copy_files = !plan.core.sendfile || self.connection.stream.is_secure();
+        self.sendfile = plan.core.sendfile;
         self.connection
             .stream
             .set_send_timeout(plan.core.send_timeout);

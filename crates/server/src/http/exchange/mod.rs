@@ -104,9 +104,14 @@ impl Exchange {
         self.compressor = Some(Box::new(compressor));
     }
 
-    /// Whether body pieces must come as bytes: they are compressed here, or `sendfile` is off.
-    pub fn needs_bytes(&self) -> bool {
-        self.compressor.is_some() || matches!(&self.protocol, Protocol::H1(h1) if h1.copies_files())
+    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is compressed here, `sendfile` is off, or
+    /// we encrypt ourselves.
+    pub fn takes_file(&self, length: u64) -> bool {
+        self.compressor.is_none()
+            && match &self.protocol {
+                Protocol::H1(h1) => h1.takes_file(length),
+                Protocol::Memory(_) | Protocol::Ahead(_) => true,
+            }
     }
 
     /// The next bytes of the request's body; `None` at its end. Sends `100 Continue` where the

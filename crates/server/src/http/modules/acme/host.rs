@@ -187,6 +187,7 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
         yields_to_chacha20: false,
         rejects: false,
         has_certificate: true,
+        kernel_tls: false,
     })
 }
 
