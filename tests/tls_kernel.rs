@@ -37,17 +37,13 @@ fn said(server: &Server) -> String {
 #[test]
 fn files_are_the_same_whoever_encrypts() {
     for engine in ENGINES {
-        for lines in [
-            "ssl_conf_command Options KTLS; sendfile on;",
-            "ssl_conf_command Options KTLS; sendfile on; sendfile_max_chunk 100k;",
-            "ssl_conf_command Options KTLS; sendfile off;",
-            "ssl_conf_command Options -KTLS; sendfile on;",
-        ] {
-            let (_server, port) = start(engine, lines);
+        for lines in ["sendfile on; sendfile_max_chunk 100k;", "sendfile off;"] {
+            let lines = format!("ssl_conf_command Options KTLS; {lines}");
+            let (_server, port) = start(engine, &lines);
             for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
                 let mut connection = Client::new().version(version).connect(port).unwrap();
                 let agreed = connection.get("/agreed").unwrap().body;
-                for _ in 0..3 {
+                for _ in 0..2 {
                     assert_eq!(connection.get("/small").unwrap().body, b"small");
                     assert!(connection.get("/large").unwrap().body == content());
                     assert_eq!(connection.get("/none").unwrap().status, 404);
