@@ -3,7 +3,7 @@
 use std::io;
 
 use super::error::write_connection;
-use super::{Errno, Level, Printable, Subject, error};
+use super::{Errno, Level, Printable, Subject, error, tls};
 use crate::http::connection::Connection;
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
@@ -82,10 +82,23 @@ pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first
             } else {
                 "keepalive"
             };
-            let text = format_args!("recv() failed {} while {action}", Errno(cause));
-            write_connection(connection, failure_level(cause), subject, text);
+            match tls_cause(cause) {
+                Some(tls) => {
+                    let text = format_args!("SSL_read() failed (SSL: {tls}) while {action}");
+                    write_connection(connection, tls::level(tls), subject, text);
+                }
+                None => {
+                    let text = format_args!("recv() failed {} while {action}", Errno(cause));
+                    write_connection(connection, failure_level(cause), subject, text);
+                }
+            }
         }
     }
+}
+
+/// Why a session of TLS could not go on, if that is what failed.
+fn tls_cause(cause: &io::Error) -> Option<&rustls::Error> {
+    cause.get_ref()?.downcast_ref()
 }
 
 /// The client left, or was silent for too long, before its request was complete. `request`
@@ -185,6 +198,14 @@ pub(super) fn failure_level(cause: &io::Error) -> Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A session keeps its error for whoever receives.
+    #[test]
+    fn a_client_that_speaks_no_tls_is_no_alarm() {
+        let garbage = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
+        assert_eq!(tls_cause(&garbage).map(tls::level), Some(Level::Info));
+        assert!(tls_cause(&io::ErrorKind::InvalidData.into()).is_none());
+    }
 
     /// Numbers from Linux's `errno(3)`: ECONNRESET, EPIPE, ETIMEDOUT; EBADF.
     #[test]

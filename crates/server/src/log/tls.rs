@@ -70,7 +70,7 @@ pub fn handshake_rejected(connection: &Connection) {
 }
 
 /// What clients do wrong is no alarm, what we do wrong is.
-fn level(cause: &rustls::Error) -> Level {
+pub(super) fn level(cause: &rustls::Error) -> Level {
     match cause {
         rustls::Error::General(_) | rustls::Error::EncryptError => Level::Crit,
         _ => Level::Info,

@@ -406,9 +406,6 @@ impl Inner {
                 progress.used
             }
             Err(error) => {
-                if let rustls::Error::General(text) = &error {
-                    log::event!(Warn, "{text}: the client's connection ends");
-                }
                 KernelSession::send_alert(&error, push);
                 self.failure = Some(error);
                 incoming.len()
