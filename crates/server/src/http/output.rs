@@ -42,6 +42,13 @@ pub enum Piece {
     Last,
 }
 
+impl Piece {
+    /// Whether it is a part of what the client gets.
+    fn is_output(&self) -> bool {
+        !matches!(self, Piece::Flush | Piece::Last)
+    }
+}
+
 /// A subrequest within a response.
 #[derive(Clone, Debug)]
 pub struct Include {
@@ -238,6 +245,11 @@ async fn send_piece(
     filters: &mut Filters,
     piece: Piece,
 ) -> Result<(), Abort> {
+    if filters.is_empty() && !matches!(piece, Piece::Include(_)) {
+        // The usual case needs no lists.
+        request.output_begun |= piece.is_output();
+        return send_one(request, exchange, piece).await;
+    }
     let mut cut = Vec::new();
     filters.cut(piece, &mut cut)?;
     for piece in cut {
@@ -266,7 +278,7 @@ async fn send_filtered(
     filters: &mut Filters,
     piece: Piece,
 ) -> Result<(), Abort> {
-    request.output_begun |= !matches!(piece, Piece::Flush | Piece::Last);
+    request.output_begun |= piece.is_output();
     let mut out = Vec::new();
     let mut rest = Some(piece);
     while let Some(mut piece) = rest.take() {
@@ -310,19 +322,20 @@ async fn send_all(
                     resolve(request, exchange, running, include.purpose).await?;
                 }
             }
-            Piece::Last if request.depth > 0 => {}
             piece => send_one(request, exchange, piece).await?,
         }
     }
     Ok(())
 }
 
+/// Gives a piece to the exchange. The end of a subrequest is not the response's.
 async fn send_one(
     request: &mut Request,
     exchange: &mut Exchange,
     piece: Piece,
 ) -> Result<(), Abort> {
     match piece {
+        Piece::Last if request.depth > 0 => Ok(()),
         Piece::File {
             file,
             offset,

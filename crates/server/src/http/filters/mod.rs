@@ -86,6 +86,11 @@ impl Filters {
         self.range.as_ref()?.asked()
     }
 
+    /// Whether bodies leave as they come.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_none() && self.addition.is_none() && !self.need_bytes()
+    }
+
     /// Whether files must be read into memory before [`Filters::apply`].
     pub fn need_bytes(&self) -> bool {
         self.gunzip.is_some() || self.sub.is_some() || self.recode.is_some() || self.ssi.is_some()
