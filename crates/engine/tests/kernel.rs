@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::file::File;
+use engine::kernel_tls::{Cipher, SealingKeys, Version};
 use engine::net::{
     Address, Datagram, KeepAlive, ListenOptions, Listener, Segment, Stream, connect, listen,
 };
@@ -37,6 +38,7 @@ kernels!(
     a_runtime_ends_with_everything_in_flight,
     datagrams_are_exchanged_whole,
     finish_answers_a_peer_that_sends_on,
+    keys_keep_their_place_and_may_be_refused,
     multi_accept_serves_all,
     small_sockets_and_a_linked_close,
     small_sockets_and_a_send_timeout,
@@ -255,6 +257,28 @@ fn finish_answers_a_peer_that_sends_on(kind: EngineKind) {
     let mut received = [0; 6];
     client.read_exact(&mut received).unwrap();
     assert_eq!(&received, b"answer");
+}
+
+/// What stands before keys has left when they come to the kernel; where it does not take them, nothing leaves behind them. A
+/// socket that has not been prepared takes none, whatever the kernel can.
+fn keys_keep_their_place_and_may_be_refused(kind: EngineKind) {
+    let socket = listen(&options()).unwrap();
+    let mut client = TcpStream::connect(local(&socket)).unwrap();
+    runtime(kind).block_on(async {
+        let listener = Listener::new(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        let (version, cipher) = (Version::Tls13, Cipher::Aes128Gcm);
+        let keys = SealingKeys::new(version, cipher, &[0; 16], &[0; 12], 0).unwrap();
+        stream.push(Bytes::from_static(b"in the clear"));
+        stream.push(Segment::Keys(keys.into()));
+        stream.push(Bytes::from_static(b"secret"));
+        let refused = stream.drained(0).await.unwrap_err();
+        assert!(refused.raw_os_error().is_some(), "{refused}");
+        assert!(stream.drained(0).await.is_err());
+    });
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"in the clear");
 }
 
 fn small_sockets_and_a_linked_close(kind: EngineKind) {
