@@ -53,12 +53,11 @@ pub struct Connection {
     pub idle_since: Cell<Option<Instant>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
-    /// How long it may be idle, by the plan of its last request.
-    pub keepalive_timeout: Cell<Duration>,
-    /// How much of that it is not closed early, whatever happens.
-    pub keepalive_min_timeout: Cell<Duration>,
+    /// How long it may be idle, by the plan of its last request, and how much of that it is not closed early, whatever happens;
+    /// in milliseconds, for there are many idle connections.
+    keepalive_ms: Cell<(u32, u32)>,
     peer: OnceCell<Address>,
-    local: OnceCell<Address>,
+    local: OnceCell<Box<Address>>,
     /// What a proxy has told of the client.
     told: OnceCell<Box<Told>>,
     /// The generation it stays with, once a reload has taken its listener away.
@@ -100,8 +99,7 @@ impl Connection {
             worker,
             idle_since: Cell::new(None),
             nodelay: Cell::new(false),
-            keepalive_timeout: Cell::new(Duration::ZERO),
-            keepalive_min_timeout: Cell::new(Duration::ZERO),
+            keepalive_ms: Cell::new((0, 0)),
             peer: OnceCell::new(),
             local: OnceCell::new(),
             told: OnceCell::new(),
@@ -118,7 +116,7 @@ impl Connection {
     pub fn between(self, peer: Address, local: Address) -> Connection {
         Connection {
             peer: OnceCell::from(peer),
-            local: OnceCell::from(local),
+            local: OnceCell::from(Box::new(local)),
             ..self
         }
     }
@@ -127,6 +125,12 @@ impl Connection {
     pub fn count_request(&self) {
         self.requests.set(self.requests.get() + 1);
         self.worker.counts().requests.add(1);
+    }
+
+    /// Sets how long it may be idle, and how much of that it is not closed early: 49 days at most.
+    pub fn keep_for(&self, timeout: Duration, min_timeout: Duration) {
+        let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        self.keepalive_ms.set((ms(timeout), ms(min_timeout)));
     }
 
     /// The client's address.
@@ -152,7 +156,7 @@ impl Connection {
 
     /// Our end's address.
     pub fn local(&self) -> &Address {
-        self.local.get_or_init(|| self.stream.local())
+        self.local.get_or_init(|| Box::new(self.stream.local()))
     }
 
     /// What a proxy has told of the client by the PROXY protocol.
@@ -492,17 +496,22 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
             let spent = engine::now().saturating_duration_since(connection.started);
             (Duration::ZERO, wait.saturating_sub(spent))
         }
-        false => (
-            connection.keepalive_min_timeout.get(),
-            connection.keepalive_timeout.get(),
-        ),
+        false => {
+            let (wait, protected) = connection.keepalive_ms.get();
+            let duration = |ms: u32| Duration::from_millis(ms.into());
+            (duration(protected), duration(wait))
+        }
     };
     if !first && protected.is_zero() && connection.worker.quitting() {
         return None;
     }
     let counts = connection.worker.counts();
     counts.waiting.add(1);
-    let received = wait_idle(connection, protected, wait).await;
+    let received = match protected.is_zero() {
+        true => wait_idle(connection, engine::now() + wait).await,
+        // Rare, so that idle connections need no room for it.
+        false => Box::pin(wait_protected(connection, protected, wait)).await,
+    };
     counts.waiting.subtract(1);
     connection.idle_since.set(None);
     match received {
@@ -518,18 +527,23 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
     }
 }
 
+/// Receives until `deadline`. Meanwhile the connection counts as idle.
+fn wait_idle(
+    connection: &Connection,
+    deadline: Instant,
+) -> impl Future<Output = io::Result<Buffer>> {
+    connection.idle_since.set(Some(engine::now()));
+    connection.stream.recv_idle(Some(deadline))
+}
+
 /// Receives within `wait`. For the time of `protected` the connection does not count as idle, so that
 /// nobody closes it; after it, it ends with its worker.
-async fn wait_idle(
+async fn wait_protected(
     connection: &Connection,
     protected: Duration,
     wait: Duration,
 ) -> io::Result<Buffer> {
     let now = engine::now();
-    if protected.is_zero() {
-        connection.idle_since.set(Some(now));
-        return connection.stream.recv_idle(Some(now + wait)).await;
-    }
     let received = connection.stream.recv_idle(Some(now + protected)).await;
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
     if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.worker.quitting()
@@ -757,9 +771,9 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        assert!(future_size(serve) <= 512, "{}", future_size(serve));
+        assert!(future_size(serve) <= 280, "{}", future_size(serve));
         assert!(
-            size_of::<Connection>() <= 384,
+            size_of::<Connection>() <= 256,
             "{}",
             size_of::<Connection>()
         );

@@ -457,13 +457,9 @@ fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
         return After::Close { client_is_done };
     }
     let connection = &request.connection;
-    connection
-        .keepalive_timeout
-        .set(request.plan.core.keepalive_timeout);
-    connection
-        .keepalive_min_timeout
-        .set(request.plan.core.keepalive_min_timeout);
-    if request.plan.core.tcp_nodelay && !connection.nodelay.replace(true) {
+    let core = &request.plan.core;
+    connection.keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
+    if core.tcp_nodelay && !connection.nodelay.replace(true) {
         connection.stream.set_nodelay(true);
     }
     After::KeepAlive

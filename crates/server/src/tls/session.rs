@@ -484,13 +484,17 @@ impl Inner {
         }
     }
 
-    /// Sends the alert that a failure has led to.
+    /// Sends the alert that a failure has led to, and what of our answer goes before it.
     fn send_alert(&mut self, stream: &Stream) {
-        if let Side::Ours(tls) = &mut self.side
-            && let Ok(ConnectionState::EncodeTlsData(encode)) =
-                tls.process_tls_records(&mut []).state
-        {
-            send_message(stream, encode);
+        let Side::Ours(tls) = &mut self.side else {
+            return;
+        };
+        loop {
+            match tls.process_tls_records(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(encode)) => drop(send_message(stream, encode)),
+                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
+                _ => return,
+            }
         }
     }
 }

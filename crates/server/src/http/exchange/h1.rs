@@ -531,11 +531,7 @@ impl H1 {
                 self.connection.stream.set_nodelay(true);
             }
             self.connection
-                .keepalive_timeout
-                .set(core.keepalive_timeout);
-            self.connection
-                .keepalive_min_timeout
-                .set(core.keepalive_min_timeout);
+                .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
             return (After::KeepAlive, self.input);
         }
         let unread = !matches!(self.incoming, Incoming::Nothing) || !self.input.is_empty();
