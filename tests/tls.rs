@@ -5,7 +5,8 @@
 //! years. TIDEGATE_BINARY puts nginx in the place of Tidegate, to check the tests themselves.
 
 use std::cell::Cell;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 
 use support::Server;
 use support::tls::Client;
@@ -71,6 +72,7 @@ on_both_engines!(
     versions_ciphers_and_curves,
     whose_order_of_ciphers_decides,
     refused_handshakes,
+    a_refusal_leaves_whole,
     records_are_no_longer_than_asked_for,
     a_reload_changes_the_certificate_and_keeps_connections,
     what_was_agreed_upon,
@@ -295,6 +297,28 @@ fn refused_handshakes() {
     let refused = Client::new().name("other").connect(port).err().unwrap();
     assert!(refused.contains("UnrecognisedName"), "{refused}");
     assert!(Client::new().name("known").connect(port).is_ok());
+}
+
+/// Under TLS 1.3 the alert stands behind the server's first message, and both are to leave.
+fn a_refusal_leaves_whole() {
+    let (_server, port) = start_one(SHOW);
+    let client = Client::new().version(&rustls::version::TLS13);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    stream
+        .write_all(&client.protocol("strange").hello())
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let mut kinds = Vec::new();
+    while let [kind, _, _, high, low, rest @ ..] = &answer[..] {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        kinds.push((*kind, length));
+        answer = rest[length..].to_vec();
+    }
+    // RFC 8446 section 5.2: level, description, type and tag.
+    assert_eq!(kinds.first().map(|first| first.0), Some(22), "{kinds:?}");
+    assert_eq!(kinds.last(), Some(&(23, 2 + 1 + 16)), "{kinds:?}");
 }
 
 fn records_are_no_longer_than_asked_for() {

@@ -39,6 +39,7 @@ pub struct Client {
     versions: Vec<&'static SupportedProtocolVersion>,
     suites: Vec<SupportedCipherSuite>,
     rsa_only: bool,
+    protocols: Vec<Vec<u8>>,
     identity: Option<String>,
     made: Option<Arc<ClientConfig>>,
     stapled: Arc<AtomicUsize>,
@@ -53,6 +54,7 @@ impl Default for Client {
             versions: rustls::ALL_VERSIONS.to_vec(),
             suites: aws_lc_rs::DEFAULT_CIPHER_SUITES.to_vec(),
             rsa_only: false,
+            protocols: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             identity: None,
             made: None,
             stapled: Arc::default(),
@@ -83,6 +85,12 @@ impl Client {
     /// The ciphers that it offers, best first.
     pub fn offering(mut self, suites: &[SupportedCipherSuite]) -> Client {
         self.suites = suites.to_vec();
+        self
+    }
+
+    /// The one protocol that it offers by ALPN.
+    pub fn protocol(mut self, protocol: &str) -> Client {
+        self.protocols = vec![protocol.into()];
         self
     }
 
@@ -148,7 +156,7 @@ impl Client {
                 count: Arc::clone(&self.compressed),
             }))];
         }
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = self.protocols.clone();
         config
     }
 
@@ -171,6 +179,15 @@ impl Client {
             connection.send(request.as_bytes());
         }
         connection.receive()
+    }
+
+    /// What it says first.
+    pub fn hello(&self) -> Vec<u8> {
+        let name = ServerName::try_from(self.name.clone()).unwrap();
+        let mut tls = ClientConnection::new(Arc::new(self.config()), name).unwrap();
+        let mut hello = Vec::new();
+        tls.write_tls(&mut hello).unwrap();
+        hello
     }
 
     /// Shakes hands.
