@@ -15,14 +15,10 @@
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned,
-    SupportedProtocolVersion,
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, StreamOwned, SupportedProtocolVersion};
 
 /// What a client offers.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +82,7 @@ impl Offer {
             .with_protocol_versions(&versions)
             .map_err(|error| text(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(TrustEverybody(provider)));
+            .with_custom_certificate_verifier(support::tls::trust_everybody(&provider));
         let mut config = match &self.identity {
             Some(name) => {
                 let path = format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -133,44 +129,5 @@ impl Client {
             done.map_err(|error| error.to_string())?;
         }
         Ok(Box::new(secured))
-    }
-}
-
-/// Takes any certificate; that its key is there is for tests/tls.rs to check.
-#[derive(Debug)]
-struct TrustEverybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for TrustEverybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

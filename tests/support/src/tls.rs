@@ -392,6 +392,15 @@ impl CertDecompressor for Inflate {
     }
 }
 
+/// A client's trust in any certificate whose key is there.
+pub fn trust_everybody(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(TrustEverybody {
+        provider: Arc::clone(provider),
+        rsa_only: false,
+        stapled: Arc::default(),
+    })
+}
+
 /// Takes any certificate, but checks that its key was there.
 #[derive(Debug)]
 struct TrustEverybody {

@@ -460,18 +460,16 @@ fn decrypter(
 mod tests {
     use std::sync::Arc;
 
-    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
     use rustls::crypto::CryptoProvider;
     use rustls::crypto::aws_lc_rs::cipher_suite::*;
-    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::pki_types::ServerName;
     use rustls::unbuffered::ConnectionState;
-    use rustls::{
-        ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, SignatureScheme,
-    };
+    use rustls::{ClientConfig, ClientConnection, ServerConfig};
 
     use super::*;
     use crate::tls::certificates::{Resolver, Slot, certified_key};
     use crate::tls::provider;
+    use crate::tls::upstream::verify::Unverified;
 
     const SUITES: [SupportedCipherSuite; 6] = [
         TLS13_AES_128_GCM_SHA256,
@@ -481,45 +479,6 @@ mod tests {
         TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
     ];
-
-    /// A client that believes everything.
-    #[derive(Debug)]
-    struct Credulous;
-
-    impl ServerCertVerifier for Credulous {
-        fn verify_server_cert(
-            &self,
-            _: &CertificateDer<'_>,
-            _: &[CertificateDer<'_>],
-            _: &ServerName<'_>,
-            _: &[u8],
-            _: UnixTime,
-        ) -> Result<ServerCertVerified, Error> {
-            Ok(ServerCertVerified::assertion())
-        }
-
-        fn verify_tls12_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            message: &[u8],
-            certificate: &CertificateDer<'_>,
-            signature: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            self.verify_tls12_signature(message, certificate, signature)
-        }
-
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            vec![SignatureScheme::ECDSA_NISTP256_SHA256]
-        }
-    }
 
     /// A client, and the session that the kernel has taken over after their handshake.
     fn pair(suite: SupportedCipherSuite) -> (ClientConnection, KernelSession) {
@@ -542,7 +501,7 @@ mod tests {
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Credulous))
+            .with_custom_certificate_verifier(Arc::new(Unverified))
             .with_no_client_auth();
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
