@@ -13,6 +13,7 @@
 
 mod alarm;
 mod blocking;
+mod budget;
 mod buffer;
 mod choose;
 mod clock;

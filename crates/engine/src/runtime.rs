@@ -17,7 +17,7 @@ use crate::pulse::Pulse;
 use crate::remote::Remote;
 use crate::uring::Uring;
 use crate::worker::{self, Worker, enter};
-use crate::{buffer, sim, task};
+use crate::{budget, buffer, select, sim, task};
 
 /// How often tasks that wake each other are polled before the kernel is asked again.
 const PASSES_MAX: usize = 8;
@@ -81,6 +81,7 @@ impl Runtime {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         task::begin(remote.number());
+        select::begin();
         Ok(Runtime {
             remote,
             completions: Vec::new(),
@@ -124,6 +125,7 @@ impl Runtime {
         loop {
             for _ in 0..PASSES_MAX {
                 let main = task::take_main();
+                budget::begin();
                 if main && let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                     return output;
                 }

@@ -1,5 +1,6 @@
-//! The first of two futures, or both.
+//! The first of two futures, or both, polled in turn.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -13,17 +14,72 @@ pub enum Either<A, B> {
     Second(B),
 }
 
-/// Waits for the first of two futures and drops the other. When both are ready, `first` wins.
+thread_local! {
+    /// What the next order is drawn from; never 0.
+    static DRAW: Cell<u32> = const { Cell::new(SEED) };
+}
+
+const SEED: u32 = 0x9e37_79b9;
+
+/// A runtime begins on this thread: the same orders are drawn as with the one before, so that simulations repeat.
+pub(crate) fn begin() {
+    DRAW.set(SEED);
+}
+
+/// Which of two futures is polled first: drawn for the first time, since loops make a new pair each round; then in turn.
+struct Turn {
+    first: bool,
+}
+
+impl Turn {
+    fn draw() -> Turn {
+        // Xorshift (Marsaglia 2003). Counting would not do: of two pairs in a loop each might always get the same turn.
+        let mut drawn = DRAW.get();
+        drawn ^= drawn << 13;
+        drawn ^= drawn >> 17;
+        drawn ^= drawn << 5;
+        DRAW.set(drawn);
+        Turn {
+            first: drawn & 1 == 0,
+        }
+    }
+
+    /// Whether it is the first one's turn.
+    fn next(&mut self) -> bool {
+        self.first = !self.first;
+        self.first
+    }
+}
+
+/// Waits for the first of two futures and drops the other. When both are ready, either may win: neither holds the other
+/// up for long, however often it is ready.
 ///
 /// Futures of this crate lose nothing when they are dropped: a receive that was cut short keeps its bytes for the next.
 pub async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let mut first = pin!(first);
     let mut second = pin!(second);
+    let mut turn = Turn::draw();
     poll_fn(|context| {
-        if let Poll::Ready(output) = first.as_mut().poll(context) {
-            return Poll::Ready(Either::First(output));
+        if turn.next() {
+            if let Poll::Ready(output) = first.as_mut().poll(context) {
+                return Poll::Ready(Either::First(output));
+            }
+            return second.as_mut().poll(context).map(Either::Second);
         }
-        second.as_mut().poll(context).map(Either::Second)
+        if let Poll::Ready(output) = second.as_mut().poll(context) {
+            return Poll::Ready(Either::Second(output));
+        }
+        first.as_mut().poll(context).map(Either::First)
+    })
+    .await
+}
+
+/// What a future gives without waiting, if it does; then it is dropped.
+pub async fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
     })
     .await
 }
@@ -33,16 +89,20 @@ pub async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     let mut first = pin!(first);
     let mut second = pin!(second);
     let (mut of_first, mut of_second) = (None, None);
+    let mut turn = Turn::draw();
     poll_fn(|context| {
-        if of_first.is_none()
-            && let Poll::Ready(output) = first.as_mut().poll(context)
-        {
-            of_first = Some(output);
-        }
-        if of_second.is_none()
-            && let Poll::Ready(output) = second.as_mut().poll(context)
-        {
-            of_second = Some(output);
+        for is_first in [turn.next(), !turn.first] {
+            if is_first {
+                if of_first.is_none()
+                    && let Poll::Ready(output) = first.as_mut().poll(context)
+                {
+                    of_first = Some(output);
+                }
+            } else if of_second.is_none()
+                && let Poll::Ready(output) = second.as_mut().poll(context)
+            {
+                of_second = Some(output);
+            }
         }
         match (of_first.take(), of_second.take()) {
             (Some(first), Some(second)) => Poll::Ready((first, second)),
@@ -80,11 +140,60 @@ mod tests {
     }
 
     #[test]
-    fn first_wins_and_a_pending_one_is_passed_over() {
+    fn a_pending_one_is_passed_over() {
         let mut context = Context::from_waker(Waker::noop());
-        let both = pin!(either(ready(1), ready(2)));
-        assert_eq!(both.poll(&mut context), Poll::Ready(Either::First(1)));
-        let second = pin!(either(pending::<i32>(), ready(2)));
-        assert_eq!(second.poll(&mut context), Poll::Ready(Either::Second(2)));
+        for _ in 0..8 {
+            let second = pin!(either(pending::<i32>(), ready(2)));
+            assert_eq!(second.poll(&mut context), Poll::Ready(Either::Second(2)));
+            let first = pin!(either(ready(1), pending::<i32>()));
+            assert_eq!(first.poll(&mut context), Poll::Ready(Either::First(1)));
+        }
+    }
+
+    #[test]
+    fn of_two_that_are_always_ready_each_wins() {
+        let mut context = Context::from_waker(Waker::noop());
+        // Two pairs a round: neither may depend on what the other has drawn.
+        let (mut outer, mut inner) = ([0; 2], [0; 2]);
+        for _ in 0..1000 {
+            for wins in [&mut outer, &mut inner] {
+                match pin!(either(ready(()), ready(()))).poll(&mut context) {
+                    Poll::Ready(Either::First(())) => wins[0] += 1,
+                    Poll::Ready(Either::Second(())) => wins[1] += 1,
+                    Poll::Pending => unreachable!("both are ready"),
+                }
+            }
+        }
+        for count in [outer, inner].concat() {
+            assert!((300..=700).contains(&count), "{outer:?} {inner:?}");
+        }
+    }
+
+    #[test]
+    fn two_that_use_up_their_share_go_first_in_turn() {
+        let mut context = Context::from_waker(Waker::noop());
+        let order = std::cell::RefCell::new(String::new());
+        let party = |name: char| {
+            let order = &order;
+            poll_fn(move |_| {
+                order.borrow_mut().push(name);
+                Poll::<()>::Pending
+            })
+        };
+        let mut pair = pin!(either(party('a'), party('b')));
+        for _ in 0..4 {
+            assert!(pair.as_mut().poll(&mut context).is_pending());
+        }
+        let order = order.borrow();
+        assert!(*order == "abbaabba" || *order == "baabbaab", "{order}");
+    }
+
+    #[test]
+    fn at_once_does_not_wait() {
+        let mut context = Context::from_waker(Waker::noop());
+        let none = pin!(at_once(pending::<i32>()));
+        assert_eq!(none.poll(&mut context), Poll::Ready(None));
+        let some = pin!(at_once(ready(1)));
+        assert_eq!(some.poll(&mut context), Poll::Ready(Some(1)));
     }
 }

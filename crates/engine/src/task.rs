@@ -14,7 +14,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use base::slab::Slab;
 
-use crate::remote;
+use crate::{budget, remote};
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -87,20 +87,24 @@ pub fn yield_now() -> impl Future<Output = ()> {
         if std::mem::replace(&mut yielded, true) {
             return Poll::Ready(());
         }
-        let data = context.waker().data().addr();
-        let ours = QUEUE.with_borrow_mut(|queue| {
-            let ours = std::ptr::eq(context.waker().vtable(), &VTABLE)
-                && runtime_of(data) == queue.runtime;
-            if ours {
-                queue.yielded.push(index_of(data));
-            }
-            ours
-        });
-        if !ours {
-            context.waker().wake_by_ref();
-        }
+        yield_task(context.waker());
         Poll::Pending
     })
+}
+
+/// Has the task of this waker polled again after the next wait of the loop.
+pub(crate) fn yield_task(waker: &Waker) {
+    let data = waker.data().addr();
+    let ours = QUEUE.with_borrow_mut(|queue| {
+        let ours = std::ptr::eq(waker.vtable(), &VTABLE) && runtime_of(data) == queue.runtime;
+        if ours {
+            queue.yielded.push(index_of(data));
+        }
+        ours
+    });
+    if !ours {
+        waker.wake_by_ref();
+    }
 }
 
 /// Makes `runtime` (not 0) the one that this thread's tasks belong to.
@@ -176,6 +180,7 @@ fn poll_task(index: u32) {
 
     let waker = waker(index);
     let mut context = Context::from_waker(&waker);
+    budget::begin();
     // The future is not touched again after a panic, except to be dropped.
     let result = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context)));
     if matches!(result, Ok(Poll::Pending)) {

@@ -30,6 +30,7 @@ suite!(
     addresses,
     back_pressure,
     blocking_jobs,
+    busy_tasks_give_way,
     bytes_arrive_in_order,
     cancelled_receives_lose_nothing,
     connect_is_refused,
@@ -844,6 +845,47 @@ async fn waking_from_other_threads(kind: EngineKind) {
         Poll::Pending
     })
     .await;
+}
+
+/// Bytes that are there already do not make their reader, or whoever writes them, hold the others up.
+async fn busy_tasks_give_way(kind: EngineKind) {
+    /// Receives of one turn: the share of a task, and then some.
+    const RECEIVES_MAX: usize = 64;
+    let (client, server) = pair(kind).await;
+    let (quiet, quiet_server) = pair(kind).await;
+    quiet.push(Bytes::from_static(b"x"));
+    quiet.start_send();
+    let content = pattern(4_000_000);
+    client.push(Bytes::from(content.clone()));
+    client.start_send();
+    client.shutdown_write();
+    sleep(Duration::from_millis(50)).await;
+
+    let in_turn = Rc::new(Cell::new(0));
+    let most = Rc::new(Cell::new(0));
+    let (counter, highest) = (in_turn.clone(), most.clone());
+    engine::on_turn_end(move || highest.set(highest.get().max(counter.take())));
+    let received = Rc::new(Cell::new(0));
+    let (counter, sum) = (in_turn.clone(), received.clone());
+    let done = Rc::new(Cell::new(false));
+    let flag = done.clone();
+    spawn(async move {
+        loop {
+            let buffer = server.recv(None).await.unwrap();
+            if buffer.is_empty() {
+                return flag.set(true);
+            }
+            counter.set(counter.get() + 1);
+            sum.set(sum.get() + buffer.len());
+        }
+    });
+    assert_eq!(&quiet_server.recv(soon()).await.unwrap()[..], b"x");
+    assert!(!done.get(), "the other was served at the end");
+    while !done.get() {
+        engine::yield_now().await;
+    }
+    assert_eq!(received.get(), content.len());
+    assert!(most.get() <= RECEIVES_MAX, "{} in one turn", most.get());
 }
 
 async fn turn_end_runs(_: EngineKind) {

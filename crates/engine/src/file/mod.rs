@@ -17,6 +17,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::blocking::{Weight, blocking, weighed};
+use crate::budget;
 
 /// An open file. Cloning it shares the descriptor; the last clone closes it.
 #[derive(Clone, Debug)]
@@ -174,6 +175,7 @@ impl File {
     /// # Errors
     /// Those of `pread()`.
     pub async fn read_at(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        budget::take().await;
         let mut memory = vec![0; length];
         let mut filled = 0;
         while let Some(rest) = memory.get_mut(filled..)

@@ -14,6 +14,7 @@ use base::slab::Key;
 
 use super::table::Addresses;
 use super::{Address, Segment};
+use crate::budget;
 use crate::buffer::Buffer;
 use crate::engine::Control;
 use crate::worker::{enter, try_enter};
@@ -292,9 +293,15 @@ impl Future for Recv<'_> {
     type Output = io::Result<Buffer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if budget::is_used_up(context) {
+            return Poll::Pending;
+        }
         let (key, deadline, idle) = (self.stream.key, self.deadline, self.idle);
         let result = enter(|worker| worker.poll_recv(key, deadline, idle, context.waker()));
         self.waiting = result.is_pending();
+        if !self.waiting {
+            budget::spend();
+        }
         result
     }
 }
@@ -323,6 +330,13 @@ impl Future for Drained<'_> {
         let (key, limit) = (self.stream.key, self.limit);
         let result = enter(|worker| worker.poll_drained(key, limit, context.waker()));
         self.waiting = result.is_pending();
+        if matches!(result, Poll::Ready(Ok(()))) {
+            // What is pushed leaves, whatever the share.
+            if budget::is_used_up(context) {
+                return Poll::Pending;
+            }
+            budget::spend();
+        }
         result
     }
 }

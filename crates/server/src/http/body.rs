@@ -4,7 +4,6 @@
 //! it whole, as nginx's `proxy_request_buffering on` does.
 
 use std::cell::Cell;
-use std::future::ready;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use engine::file::File;
-use engine::select::{Either, either};
+use engine::select::at_once;
 use proto::h1::BodyLength;
 
 use crate::compile::{Compiler, Feature};
@@ -345,11 +344,10 @@ pub async fn read_at_hand(
     let mut held = 0;
     while exchange.body_at_hand() && held <= held_max {
         // Half a chunk's size line may be all that is at hand: that is not waited for.
-        let read = match either(next(request, exchange), ready(())).await {
-            Either::First(read) => read?,
-            Either::Second(()) => break,
+        let Some(read) = at_once(next(request, exchange)).await else {
+            break;
         };
-        let Some(bytes) = read else {
+        let Some(bytes) = read? else {
             store(request, parts, None).await.map_err(Ok)?;
             return Ok(None);
         };
@@ -373,9 +371,9 @@ pub async fn read_some(
         if !exchange.body_at_hand() {
             return Ok(false);
         }
-        read = match either(exchange.read_body(request), ready(())).await {
-            Either::First(read) => read?,
-            Either::Second(()) => return Ok(false),
+        read = match at_once(exchange.read_body(request)).await {
+            Some(read) => read?,
+            None => return Ok(false),
         };
     }
     Ok(true)
