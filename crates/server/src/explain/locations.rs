@@ -40,8 +40,7 @@ pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     let mut seen = Seen::default();
     let found = location::find_observed(request, &mut seen);
     let chosen = match found {
-        Found::Plan(plan) => around(tree.scope(plan.scope)),
-        Found::Slash(_) => Vec::new(),
+        Found::Plan(plan) | Found::Slash(plan, _) => around(tree.scope(plan.scope)),
     };
     let uri = request.uri.clone();
     let server = tree.scope(request.server.plan.scope);

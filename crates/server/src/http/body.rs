@@ -379,11 +379,12 @@ pub async fn read_some(
     Ok(true)
 }
 
-/// 413 where more has come than a body may be long, these bytes included.
+/// 413 where more chunks have come than a body may be long, these bytes included. A length that was announced has been
+/// judged in the location that the URI led to, as in nginx: a named location further on does not judge it again.
 fn check_size(request: &Request, bytes: &Bytes) -> Result<(), u16> {
     let limit = request.plan.core.client_max_body_size;
     let received = request.body.received();
-    if limit == 0 || received <= limit {
+    if limit == 0 || received <= limit || !request.body.chunked() {
         return Ok(());
     }
     let length = bytes.len();

@@ -59,6 +59,7 @@ static LIMIT_EXCEPT: Setting<()> =
     .contexts(Contexts::LOCATION)
     .arity(Arity::at_least(1))
     .block()
+    .inherit(Inherit::Never)
     .manual("Settings for all methods but the ones named; GET stands for HEAD too.");
 
 /// `server_name`
@@ -74,8 +75,7 @@ pub static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name
 static INTERNAL: Setting<()> = Setting::new("internal", &[""], nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
-    .inherit(Inherit::Never)
-    .manual("The location is only reached by redirects within the server and by subrequests.");
+    .manual("The location, and every location nested in it, is only reached by redirects within the server and by subrequests.");
 
 /// The directives of this file.
 pub const DIRECTIVES: &[&dyn Declared] = &[
@@ -650,7 +650,8 @@ impl Builder<'_, '_> {
         let compiler = self.compiler;
         let auto_redirect =
             matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
-        let handler = own.or(kind.outer_handler).unwrap_or(Handler::Files);
+        let outer = kind.outer_handler.filter(Handler::is_kept);
+        let handler = own.or(outer).unwrap_or(Handler::Files);
         let script = self.script(scope, &handler, &kind.name)?;
         // Checked wherever they stand, though only `proxy_pass` uses them.
         compiler.feature_or_report::<proxy::Settings>(scope)?;
@@ -664,7 +665,7 @@ impl Builder<'_, '_> {
             exact: kind.exact,
             regex: kind.regex,
             named: kind.named,
-            internal: matches!(scope.own(&INTERNAL), Ok(Some(()))),
+            internal: matches!(scope.written(&INTERNAL), Ok(Some(()))),
             locations: kind.locations,
             limit_except: kind.limit_except,
             script,

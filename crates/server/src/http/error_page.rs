@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use proto::header::Known;
-use proto::method::Method;
 
 use crate::compile::{Compiler, Feature};
 use crate::http::exchange::{Abort, Exchange};
@@ -242,9 +241,7 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
                 Some(at) => (target.slice(..at), target.slice(at + 1..)),
                 None => (target, Bytes::new()),
             };
-            if request.method != Method::Head {
-                request.method = Method::Get;
-            }
+            request.become_get();
             Some(Step::Redirect {
                 uri: uri.to_vec(),
                 args: args.to_vec(),

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use proto::method::Method;
 
 use crate::http::plan::Plan;
 use crate::http::request::Request;
@@ -31,8 +32,8 @@ pub struct Locations {
     prefixes: Box<[Prefix]>,
     /// For each prefix the index of the longest other prefix that it begins with.
     parents: Box<[Option<u32>]>,
-    /// Names without their final slash of the locations that pass requests on, sorted.
-    slashes: Box<[Bytes]>,
+    /// The locations that pass requests on, by their names without the final slash, sorted.
+    slashes: Box<[(Bytes, Arc<Plan>)]>,
     regexes: Box<[(Arc<Regex>, Arc<Plan>)]>,
 }
 
@@ -40,8 +41,9 @@ pub struct Locations {
 pub enum Found {
     /// The plan in force from now on.
     Plan(Arc<Plan>),
-    /// The URI lacks the final slash of a location that passes requests on.
-    Slash(Bytes),
+    /// The URI lacks only the final slash of a location that passes requests on: that location's plan, which is in
+    /// force from now on, and the path with the slash.
+    Slash(Arc<Plan>, Bytes),
 }
 
 impl Locations {
@@ -58,11 +60,14 @@ impl Locations {
         let parents = parents(&prefixes);
         let all = exact.iter().map(|(name, plan)| (name, plan));
         let all = all.chain(prefixes.iter().map(|prefix| (&prefix.name, &prefix.plan)));
-        let mut slashes: Vec<Bytes> = all
+        let mut slashes: Vec<(Bytes, Arc<Plan>)> = all
             .filter(|(_, plan)| plan.auto_redirect)
-            .filter_map(|(name, _)| name.strip_suffix(b"/").map(|bare| name.slice_ref(bare)))
+            .filter_map(|(name, plan)| {
+                let bare = name.strip_suffix(b"/")?;
+                Some((name.slice_ref(bare), Arc::clone(plan)))
+            })
             .collect();
-        slashes.sort();
+        slashes.sort_by(|a, b| a.0.cmp(&b.0));
         Locations {
             slashes: slashes.into(),
             exact: exact.into(),
@@ -106,13 +111,14 @@ impl Locations {
         None
     }
 
-    /// The name of the location that passes requests on and of which `uri` lacks only the
-    /// final slash.
-    fn slash(&self, uri: &[u8]) -> Option<Bytes> {
-        self.slashes
-            .binary_search_by(|name| name.as_ref().cmp(uri))
+    /// The location that passes requests on and of which `uri` lacks only the final slash, and its name.
+    fn slash(&self, uri: &[u8]) -> Option<(Arc<Plan>, Bytes)> {
+        let found = self
+            .slashes
+            .binary_search_by(|(name, _)| name.as_ref().cmp(uri))
             .ok()?;
-        Some([uri, b"/"].concat().into())
+        let (_, plan) = self.slashes.get(found)?;
+        Some((Arc::clone(plan), [uri, b"/"].concat().into()))
     }
 }
 
@@ -163,8 +169,8 @@ pub fn find_observed(request: &mut Request, observer: &mut impl Observer) -> Fou
     let found = search(request, &server_plan.locations, &uri, observer);
     request.uri = uri;
     match found {
-        Search::Plan(plan, _) => Found::Plan(with_method(plan, request)),
-        Search::Slash(name) => Found::Slash(name),
+        Search::Plan(plan, _) => Found::Plan(for_method(plan, request.method)),
+        Search::Slash(plan, path) => Found::Slash(for_method(plan, request.method), path),
         Search::Nothing => Found::Plan(server_plan),
     }
 }
@@ -173,7 +179,7 @@ enum Search {
     Nothing,
     /// The plan, and whether it is settled: no regex of an outer scope may replace it.
     Plan(Arc<Plan>, bool),
-    Slash(Bytes),
+    Slash(Arc<Plan>, Bytes),
 }
 
 fn search(
@@ -186,8 +192,8 @@ fn search(
         observer.exact(plan);
         return Search::Plan(Arc::clone(plan), true);
     }
-    if let Some(name) = locations.slash(uri) {
-        return Search::Slash(name);
+    if let Some((plan, path)) = locations.slash(uri) {
+        return Search::Slash(plan, path);
     }
     let mut found = Search::Nothing;
     let mut no_regex = false;
@@ -196,7 +202,7 @@ fn search(
         no_regex = prefix.no_regex;
         found = match search(request, &prefix.plan.locations, uri, observer) {
             Search::Nothing => Search::Plan(Arc::clone(&prefix.plan), false),
-            settled @ (Search::Plan(_, true) | Search::Slash(_)) => return settled,
+            settled @ (Search::Plan(_, true) | Search::Slash(..)) => return settled,
             inner => inner,
         };
     }
@@ -218,10 +224,11 @@ fn search(
     found
 }
 
-/// `limit_except`: its plan stands for every method that it does not leave alone.
-fn with_method(plan: Arc<Plan>, request: &Request) -> Arc<Plan> {
+/// `limit_except`: its plan stands for every method that it does not leave alone, however the request came
+/// to the location.
+pub fn for_method(plan: Arc<Plan>, method: Method) -> Arc<Plan> {
     match &plan.limit_except {
-        Some((allowed, inner)) if !allowed.contains(&request.method) => Arc::clone(inner),
+        Some((allowed, inner)) if !allowed.contains(&method) => Arc::clone(inner),
         _ => plan,
     }
 }

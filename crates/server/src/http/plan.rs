@@ -47,6 +47,17 @@ pub enum Handler {
     Metrics(Format),
 }
 
+impl Handler {
+    /// Whether an `if` or `limit_except` within the scope keeps it. In nginx `proxy_pass` and its kin are kept, and what
+    /// makes its answer itself is not: files answer there.
+    pub fn is_kept(&self) -> bool {
+        match self {
+            Handler::Proxy(_) | Handler::Metrics(_) | Handler::Files => true,
+            Handler::EmptyGif | Handler::Flv | Handler::Mp4(_) | Handler::StubStatus => false,
+        }
+    }
+}
+
 /// The compiled form of one scope.
 pub struct Plan {
     /// Number within the generation: the key of per-thread caches.

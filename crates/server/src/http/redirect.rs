@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use proto::method::Method;
 
+use crate::http::location;
 use crate::http::request::{
     Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX,
 };
@@ -50,6 +51,17 @@ impl Request {
         Ok(())
     }
 
+    /// Goes on as GET, as whatever leads to a page does; HEAD stays HEAD.
+    pub fn become_get(&mut self) {
+        if self.method == Method::Head {
+            return;
+        }
+        self.method = Method::Get;
+        if self.is_main() {
+            self.shared.became_get.set(true);
+        }
+    }
+
     /// Enters a named location with the URI as it stands (nginx's `ngx_http_named_location`).
     pub fn enter_named(&mut self, name: &Bytes) -> Result<(), u16> {
         if !self.may_change() {
@@ -80,7 +92,7 @@ impl Request {
             return Err(500);
         };
         self.start_over();
-        self.plan = plan;
+        self.plan = location::for_method(plan, self.method);
         Ok(())
     }
 

@@ -360,10 +360,11 @@ pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
 
 /// Finds the location of the URI in force and checks what holds as soon as it is known.
 fn find_location(request: &mut Request) -> Step {
-    match location::find(request) {
-        location::Found::Plan(plan) => request.plan = plan,
-        location::Found::Slash(path) => return request.redirect_to_slash(path),
-    }
+    let (plan, with_slash) = match location::find(request) {
+        location::Found::Plan(plan) => (plan, None),
+        location::Found::Slash(plan, path) => (plan, Some(path)),
+    };
+    request.plan = plan;
     log::error!(
         request,
         Debug,
@@ -373,7 +374,11 @@ fn find_location(request: &mut Request) -> Step {
     if request.plan.internal && !request.internal {
         return Step::Finish(404);
     }
-    refuse_long_body(request, "").unwrap_or(Step::Next)
+    match (refuse_long_body(request, ""), with_slash) {
+        (Some(refused), _) => refused,
+        (None, Some(path)) => request.redirect_to_slash(path),
+        (None, None) => Step::Next,
+    }
 }
 
 /// 413 where the announced body is longer than the plan in force allows; `doing` is for the log.

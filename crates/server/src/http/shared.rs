@@ -12,6 +12,8 @@ pub struct Shared {
     pub values: RefCell<Vec<Cached>>,
     /// What SSI commands have set.
     pub ssi: RefCell<ssi::Memory>,
+    /// The main request goes on as GET, whatever the client sent: `error_page` and `X-Accel-Redirect` lead to a page.
+    pub became_get: Cell<bool>,
     /// How many subrequests run [ahead](crate::http::ahead).
     pub ahead: Cell<usize>,
     /// How many subrequests there have been.
@@ -30,6 +32,7 @@ impl Shared {
     pub fn clear(&mut self) {
         self.values.get_mut().clear();
         self.ssi.get_mut().clear();
+        self.became_get.set(false);
         self.ahead.set(0);
         self.subrequests.set(0);
         self.excess_told.set(false);
@@ -39,6 +42,7 @@ impl Shared {
     pub fn copy(&self) -> Shared {
         Shared {
             values: self.values.clone(),
+            became_get: self.became_get.clone(),
             ..Shared::default()
         }
     }

@@ -21,17 +21,16 @@ pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     client.head.has_request_line()
 }
 
-/// The method as sent, unless an error page has changed it. Not found where the request line
+/// The main request's method as sent, unless an error page has changed it. Not found where the request line
 /// could not be read.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     if !client.head.has_request_line() && client.head.protocol(&client.bytes).is_empty() {
         return false;
     }
-    let changed = request.is_main() && request.method != client.head.method();
-    let name = match request.method {
-        method if changed && method != Method::Other => method.name().as_bytes(),
-        _ => client.head.method_name(&client.bytes),
+    let name = match request.shared.became_get.get() {
+        true => Method::Get.name().as_bytes(),
+        false => client.head.method_name(&client.bytes),
     };
     out.extend_from_slice(name);
     true

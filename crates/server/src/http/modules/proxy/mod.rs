@@ -649,7 +649,7 @@ async fn push_file(
 
 fn too_large(request: &mut Request) -> Option<u16> {
     let limit = request.plan.core.client_max_body_size;
-    if limit == 0 || request.body.received() <= limit {
+    if limit == 0 || request.body.received() <= limit || !request.body.chunked() {
         return None;
     }
     log::error!(

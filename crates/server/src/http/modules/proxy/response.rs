@@ -379,9 +379,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
     let mut path = Vec::new();
     match proto::uri::parse_unsafe(value, &mut path) {
         Ok(args) => {
-            if request.method != proto::method::Method::Head {
-                request.method = proto::method::Method::Get;
-            }
+            request.become_get();
             keep_over_redirect(request, answer);
             Some(Step::Redirect {
                 uri: path,
