@@ -64,6 +64,7 @@ macro_rules! on_both_engines {
 
 on_both_engines!(
     requests_over_both_versions,
+    finished_responses_leave_before_anything_is_awaited,
     large_files_and_large_bodies,
     a_plain_request_gets_an_error_page,
     the_name_chooses_server_and_certificate,
@@ -117,6 +118,41 @@ fn requests_over_both_versions() {
             assert_eq!(response.body, b"https on localhost\n");
         }
         assert_eq!(connection.protocol(), Some(b"http/1.1".to_vec()));
+    }
+}
+
+/// What stands behind a request must not hold back its response: neither an empty line, nor half a
+/// request, nor one that an upstream does not answer before the response has been read.
+fn finished_responses_leave_before_anything_is_awaited() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let (_server, port) = start_one(&format!(
+        "server_name localhost; {SHOW} location = /held {{ proxy_pass http://{address}; }}"
+    ));
+    let request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        for held in ["\r\n", "\r\n\n\r\nG"] {
+            let mut connection = Client::new().version(version).connect(port).unwrap();
+            connection.send(format!("{request}{held}").as_bytes());
+            let response = connection.receive().unwrap();
+            assert_eq!(response.body, b"https on localhost\n");
+        }
+        let mut connection = Client::new().version(version).connect(port).unwrap();
+        assert_eq!(connection.get("/").unwrap().status, 200);
+        let before = connection.records();
+        let held = "GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        connection.send(format!("{request}{request}{request}{held}").as_bytes());
+        for _ in 0..3 {
+            let response = connection.receive().unwrap();
+            assert_eq!(response.body, b"https on localhost\n");
+        }
+        // Those of a batch leave together.
+        assert_eq!(connection.records() - before, 1);
+        let (mut asked, _) = upstream.accept().unwrap();
+        asked
+            .write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nheld")
+            .unwrap();
+        assert_eq!(connection.receive().unwrap().body, b"held");
     }
 }
 

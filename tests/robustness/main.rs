@@ -15,6 +15,7 @@ mod addresses;
 mod fairness;
 mod files;
 mod framing;
+mod leaving;
 mod limits;
 mod logs;
 mod process;

@@ -227,6 +227,15 @@ impl Server {
         children.split_whitespace().next()?.parse().ok()
     }
 
+    /// Memory that its worker process occupies, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let worker = self.worker().expect("a worker process");
+        let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.unwrap().parse::<u64>().unwrap() * 1024
+    }
+
     /// Sends a signal to the master.
     pub(crate) fn signal(&self, name: &str) {
         signal(self.master(), name);

@@ -716,16 +716,10 @@ fn is_transient(error: &std::io::Error) -> bool {
     )
 }
 
+/// The whole task of a connection.
 async fn lifetime(connection: Rc<Connection>, registered: Registered) {
-    let serial = connection.serial;
-    let mut served = std::pin::pin!(connection::serve(connection));
-    std::future::poll_fn(|context| {
-        if let Some(watched) = registered.worker.watched() {
-            watched.polls(serial);
-        }
-        served.as_mut().poll(context)
-    })
-    .await;
+    connection::serve(connection).await;
+    drop(registered);
 }
 
 /// Takes a connection out of the thread's books when its task ends, also by a panic.

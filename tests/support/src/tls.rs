@@ -212,6 +212,7 @@ impl Client {
             record_rest: 0,
             header: Vec::new(),
             longest_record: 0,
+            records: 0,
         })
     }
 }
@@ -225,6 +226,7 @@ pub struct Connection {
     record_rest: usize,
     header: Vec<u8>,
     longest_record: usize,
+    records: usize,
 }
 
 impl Connection {
@@ -253,6 +255,11 @@ impl Connection {
     /// Whether it goes on with a session.
     pub fn is_resumed(&self) -> bool {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// How many records have been received since the handshake.
+    pub fn records(&self) -> usize {
+        self.records
     }
 
     /// The longest record received, with its header, in bytes.
@@ -286,7 +293,8 @@ impl Connection {
         self.receive()
     }
 
-    fn send(&mut self, mut bytes: &[u8]) {
+    /// Sends these bytes, in one record if they fit.
+    pub fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = self.tls.writer().write(bytes).unwrap();
             bytes = &bytes[taken..];
@@ -297,7 +305,7 @@ impl Connection {
     }
 
     /// One response with a Content-Length.
-    fn receive(&mut self) -> Result<Response, String> {
+    pub fn receive(&mut self) -> Result<Response, String> {
         let end = loop {
             let mut windows = self.unread.windows(4);
             if let Some(at) = windows.position(|window| window == b"\r\n\r\n") {
@@ -361,12 +369,10 @@ impl Connection {
             self.header.push(*byte);
             if let [_, _, _, high, low] = *self.header {
                 self.record_rest = usize::from(u16::from_be_bytes([high, low]));
-                self.longest_record = match self.header[0] {
-                    23 if !self.tls.is_handshaking() => {
-                        self.longest_record.max(self.record_rest + 5)
-                    }
-                    _ => self.longest_record,
-                };
+                if self.header[0] == 23 && !self.tls.is_handshaking() {
+                    self.records += 1;
+                    self.longest_record = self.longest_record.max(self.record_rest + 5);
+                }
                 self.header.clear();
             }
         }

@@ -283,7 +283,7 @@ impl Sim {
         loop {
             let sent = match outgoing.front() {
                 None => return (taken, Stop::Empty),
-                Some(Segment::Bytes(bytes)) => network.send(socket, bytes),
+                Some(Segment::Bytes(_)) => network.send(socket, &front_bytes(outgoing)),
                 Some(Segment::Keys(_) | Segment::Record { .. }) => {
                     return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
                 }
@@ -575,6 +575,15 @@ impl Drop for Sim {
             }
         });
     }
+}
+
+/// The byte strings at the front, which leave in one call.
+fn front_bytes(outgoing: &Outgoing) -> Vec<u8> {
+    let bytes = outgoing.segments().map_while(|segment| match segment {
+        Segment::Bytes(bytes) => Some(&bytes[..]),
+        _ => None,
+    });
+    bytes.collect::<Vec<_>>().concat()
 }
 
 #[cfg(test)]

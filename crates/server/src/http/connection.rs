@@ -4,11 +4,18 @@
 //! connection is idle it holds neither a buffer nor a request. A request that the memory cache
 //! can answer is answered right here; every other gets a future of its own for as long as it
 //! lasts (`serve_slowly`).
+//!
+//! Finished responses gather while further requests stand ready, so that those of a client that pipelines
+//! leave in one send. They wait for nothing else: whatever the connection is about to wait for (input, an
+//! upstream, a disk, a timer), [`serve`] sends them first.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use engine::Buffer;
@@ -53,6 +60,8 @@ pub struct Connection {
     pub idle_since: Cell<Option<Instant>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
+    /// Whether a response has been pushed whole and has not begun to leave.
+    finished: Cell<bool>,
     /// How long it may be idle, by the plan of its last request, and how much of that it is not closed early, whatever happens;
     /// in milliseconds, for there are many idle connections.
     keepalive_ms: Cell<(u32, u32)>,
@@ -99,6 +108,7 @@ impl Connection {
             worker,
             idle_since: Cell::new(None),
             nodelay: Cell::new(false),
+            finished: Cell::new(false),
             keepalive_ms: Cell::new((0, 0)),
             peer: OnceCell::new(),
             local: OnceCell::new(),
@@ -125,6 +135,20 @@ impl Connection {
     pub fn count_request(&self) {
         self.requests.set(self.requests.get() + 1);
         self.worker.counts().requests.add(1);
+    }
+
+    /// Notes that a response has been pushed whole: it leaves before the connection waits for anything.
+    pub fn finish_response(&self) {
+        self.finished.set(true);
+    }
+
+    /// Sends finished responses that have not left, and what was pushed behind them. How many bytes the
+    /// client has not taken; 0 where nothing was finished.
+    fn send_finished(&self) -> usize {
+        match self.finished.take() {
+            true => self.stream.start_send(),
+            false => 0,
+        }
     }
 
     /// Sets how long it may be idle, and how much of that it is not closed early: 49 days at most.
@@ -339,22 +363,52 @@ impl After {
 /// Serves a connection from accept to close.
 pub async fn serve(connection: Rc<Connection>) {
     log::accepted(&connection);
-    let Some(mut input) = preamble(&connection).await else {
-        return finish(connection);
+    let after = {
+        let mut conversation = pin!(converse(&connection));
+        poll_fn(|context| {
+            if let Some(watched) = connection.worker.watched() {
+                watched.polls(connection.serial);
+            }
+            let polled = conversation.as_mut().poll(context);
+            // Whatever it waits for now, or how it ends: finished responses leave first. Where the end
+            // itself sends what is left, they leave with that.
+            if !matches!(polled, Poll::Ready(After::Close { .. })) {
+                connection.send_finished();
+            }
+            polled
+        })
+        .await
+    };
+    if let After::Close { client_is_done } = after
+        && let Ok(connection) = Rc::try_unwrap(connection)
+    {
+        // A slow client may still be taking responses: the rest of sending, and then closing, is the
+        // engine's.
+        match client_is_done {
+            true => connection.stream.finish_quickly(),
+            false => connection.stream.finish(),
+        }
+    }
+}
+
+/// Serves a connection's requests, in order; how it ends.
+async fn converse(connection: &Rc<Connection>) -> After {
+    let Some(mut input) = preamble(connection).await else {
+        return After::CLOSE;
     };
     let mut pipelined = false;
     loop {
         if input.is_empty() {
             // What was read to its end goes back to the pool before the wait.
             drop(std::mem::take(&mut input));
-            match next_input(&connection).await {
+            match next_input(connection).await {
                 Some(buffer) => input = buffer,
-                None => return finish(connection),
+                None => return After::CLOSE,
             }
         }
         let local = connection.generation();
         let repeated = match connection.takes_shortcuts() {
-            true => pool::repeated(&input, &local, &connection),
+            true => pool::repeated(&input, &local, connection),
             false => None,
         };
         let (mut request, head) = match repeated {
@@ -364,15 +418,15 @@ pub async fn serve(connection: Rc<Connection>) {
             }
             None => {
                 let Some(first) = connection.first_server(&local) else {
-                    break;
+                    return After::Drop;
                 };
-                let mut request = pool::take(&local, &connection, &first);
+                let mut request = pool::take(&local, connection, &first);
                 let head = match parse(&mut request, &input) {
                     Ok(Some(length)) => {
                         input.advance(length);
                         Head::Complete
                     }
-                    Ok(None) => Box::pin(read_rest(&connection, &mut request, &mut input)).await,
+                    Ok(None) => Box::pin(read_rest(connection, &mut request, &mut input)).await,
                     Err(error) => Head::Bad(error),
                 };
                 (request, head)
@@ -390,12 +444,12 @@ pub async fn serve(connection: Rc<Connection>) {
         let after = match (answered, head) {
             (Some(after), _) => Ok(after),
             (None, Head::Complete | Head::Repeated) => {
-                let served = serve_slowly(&connection, &mut request, &mut input);
+                let served = serve_slowly(connection, &mut request, &mut input);
                 panics::catch(Box::pin(served)).await
             }
-            (None, Head::Gone { timed_out }) => Ok(gone(&connection, &mut request, timed_out)),
+            (None, Head::Gone { timed_out }) => Ok(gone(connection, &mut request, timed_out)),
             (None, Head::Bad(error)) => {
-                let refused = refuse(&connection, &mut request, &mut input, error);
+                let refused = refuse(connection, &mut request, &mut input, error);
                 panics::catch(Box::pin(refused)).await
             }
         };
@@ -410,28 +464,23 @@ pub async fn serve(connection: Rc<Connection>) {
         pipelined = !input.is_empty();
         match after {
             After::KeepAlive => {}
-            After::Close { client_is_done } => {
+            After::Close { .. } => {
                 if log::has_unwritten() {
                     // A client that reads to the end finds its line in the log, as with nginx.
-                    connection.stream.start_send();
+                    connection.finish_response();
                     engine::yield_now().await;
                 }
-                if let Ok(connection) = Rc::try_unwrap(connection) {
-                    match client_is_done {
-                        true => connection.stream.finish_quickly(),
-                        false => connection.stream.finish(),
-                    }
-                }
-                return;
+                return after;
             }
-            After::Drop => break,
+            After::Drop => return after,
         }
+        connection.finish_response();
         let backlog = match pipelined {
             true => connection.stream.backlog(),
-            false => connection.stream.start_send(),
+            false => connection.send_finished(),
         };
         if backlog > PIPELINE_BACKLOG_MAX && connection.stream.drained(0).await.is_err() {
-            break;
+            return After::Drop;
         }
     }
 }
@@ -476,14 +525,6 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     }
     end(&mut request);
     After::CLOSE
-}
-
-/// Leaves the rest of sending, and then closing, to the engine: a slow client may still be taking
-/// earlier responses.
-fn finish(connection: Rc<Connection>) {
-    if let Ok(connection) = Rc::try_unwrap(connection) {
-        connection.stream.finish();
-    }
 }
 
 /// Waits for the first bytes of the next request. `None` ends the
@@ -595,6 +636,11 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
             }
         };
         let client = request.client_mut();
+        if !client.head.has_begun() && client.bytes.len() >= limits.buffer_size {
+            // So far there are only empty lines, of which a client may send any number.
+            client.bytes.clear();
+            client.head.clear();
+        }
         let before = client.bytes.len();
         client.bytes.extend_from_slice(input);
         match h1::parse_head(&client.bytes, &limits, &mut client.head) {
@@ -771,7 +817,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        assert!(future_size(serve) <= 280, "{}", future_size(serve));
+        assert!(future_size(serve) <= 288, "{}", future_size(serve));
         assert!(
             size_of::<Connection>() <= 256,
             "{}",

@@ -261,9 +261,6 @@ async fn end_background(request: &mut Request, outcome: &Result<(), Abort>) {
         return;
     };
     if outcome.is_ok() {
-        if let Some(connection) = request.connection.shared() {
-            connection.stream.start_send();
-        }
         background.ended().await;
     }
 }

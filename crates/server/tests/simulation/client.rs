@@ -39,6 +39,13 @@ impl Script {
         if random.chance(400) {
             asked.push(crate::site::last(random));
         }
+        for asked in &mut asked {
+            // Line breaks before a request are skipped (RFC 9112, section 2.2).
+            if random.chance(100) {
+                let lines = "\r\n".repeat(1 + random.below(3));
+                asked.request.splice(..0, lines.into_bytes());
+            }
+        }
         let total: usize = asked.iter().map(|asked| asked.response.len()).sum();
         Script {
             asked,
@@ -94,6 +101,20 @@ pub(crate) async fn hear(stream: &Stream, asked: &Asked) -> Result<(), String> {
         }
     }
     check(&answer, &asked.response, false)
+}
+
+/// Waits for the answer to the first of several requests that were sent; how much has come by then.
+pub(crate) async fn hear_first(stream: &Stream, asked: &Asked) -> Result<usize, String> {
+    let deadline = engine::now() + PATIENCE;
+    let mut answers = Vec::new();
+    while answers.len() < asked.response.len() {
+        match stream.recv(Some(deadline)).await {
+            Ok(bytes) if !bytes.is_empty() => answers.extend_from_slice(&bytes),
+            other => return Err(format!("{other:?} after {}", shown(&answers))),
+        }
+    }
+    let first = answers.get(..asked.response.len()).unwrap_or_default();
+    check(first, &asked.response, false).map(|()| answers.len())
 }
 
 /// Waits for the server to end the connection without another byte.

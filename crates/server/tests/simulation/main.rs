@@ -6,6 +6,7 @@
 //! Files and logs are real, the network and the clock are not.
 
 mod client;
+mod leaving;
 mod random;
 mod server;
 mod site;

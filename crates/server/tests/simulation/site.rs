@@ -69,6 +69,7 @@ impl Site {
                 types {{ text/plain txt; text/html html; }}
                 client_body_temp_path {folder};
                 proxy_temp_path {folder};
+                limit_req_zone $server_name zone=limited:1m rate=1r/s;
                 server {{
                     listen {ADDRESS};
                     root {folder}/www;
@@ -80,6 +81,9 @@ impl Site {
                     location = /guarded {{ auth_request /refuse; }}
                     location = /refuse {{ return 401; }}
                     location = /behind {{ proxy_pass http://{BEHIND}; }}
+                    location = /after {{ return 200 after; post_action /behind; }}
+                    location = /mirrored.txt {{ alias {folder}/www/small.txt; mirror /behind; }}
+                    location = /limited {{ limit_req zone=limited burst=5; }}
                 }}
             }}"#
         )
@@ -174,12 +178,23 @@ pub(crate) fn behind() -> Asked {
     get("/behind", "", "200 OK", &text(6, "text/plain"), b"behind")
 }
 
+/// What is answered before the server behind the site is told of it.
+pub(crate) fn after() -> Asked {
+    get("/after", "", "200 OK", &text(5, "text/plain"), b"after")
+}
+
+/// A file of whose request the server behind the site gets a copy.
+pub(crate) fn mirrored() -> Asked {
+    file("/mirrored.txt", "", SMALL.as_bytes())
+}
+
 /// A file that is sent at 1,000 bytes a second.
 pub(crate) fn slow() -> Asked {
     file("/slow/file.txt", "", &[b'x'; 9000])
 }
 
-fn conditional(fields: &str) -> Asked {
+/// A file that the client has.
+pub(crate) fn conditional(fields: &str) -> Asked {
     let head = file_head("", SMALL.len(), "");
     get("/small.txt", fields, "304 Not Modified", &head, b"")
 }

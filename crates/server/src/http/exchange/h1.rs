@@ -191,7 +191,6 @@ impl H1 {
             if matches!(self.incoming, Incoming::Nothing) {
                 return Ok(None);
             }
-            self.connection.stream.start_send();
             let deadline = engine::now() + request.plan.core.client_body_timeout;
             self.input = match self.connection.stream.recv(Some(deadline)).await {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
@@ -504,6 +503,7 @@ impl H1 {
 
     /// See `Exchange::end`.
     pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
+        self.connection.finish_response();
         self.wait_for_client(request).await?;
         request.complete =
             self.announced.is_none_or(|left| left == 0) || request.response.header_only;
@@ -581,7 +581,6 @@ impl H1 {
             if matches!(self.incoming, Incoming::Nothing) {
                 return true;
             }
-            self.connection.stream.start_send();
             let deadline = (engine::now() + core.lingering_timeout).min(end);
             match self.connection.stream.recv(Some(deadline)).await {
                 Ok(buffer) if !buffer.is_empty() => self.input = buffer,

@@ -64,9 +64,6 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     if matches!(outcome, Err(Abort::Silently)) || request.plan.post_action.is_none() {
         return;
     }
-    if let Some(connection) = request.connection.shared() {
-        connection.stream.start_send();
-    }
     let header_only = request.response.header_only;
     request.head_only = true;
     request.body.end_unread();
