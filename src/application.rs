@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use conf::{
@@ -69,6 +70,10 @@ impl Files for Texts {
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         Disk.glob(pattern)
     }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        Disk.addresses(host)
+    }
 }
 
 /// The same, with files that the last reading has found.
@@ -91,6 +96,10 @@ impl Files for KnownTexts<'_> {
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         self.texts.glob(pattern)
+    }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        self.texts.addresses(host)
     }
 }
 
@@ -166,6 +175,7 @@ impl Application for Tidegate {
             events,
             prepared: None,
             serving: None,
+            replaced: Vec::new(),
         })
     }
 }
@@ -230,16 +240,9 @@ fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
             Address::Inet(_) => None,
         };
         let kept = kept(options.clone());
-        let open = move || {
-            engine::net::listen(&options).map_err(|failed| {
-                let call = format!("{} to {} failed", failed.call, options.address);
-                let text = process::log::failure(&call, &failed.error);
-                match failed.error.kind() {
-                    std::io::ErrorKind::AddrInUse => OpenError::AddressInUse(text),
-                    _ => OpenError::Failed(text),
-                }
-            })
-        };
+        let probed = options.clone();
+        let probe = move || could_listen(&probed);
+        let open = move || listen(&options);
         let kind = NeedKind::Listener {
             socket_file,
             group: binding.id.0.to_string(),
@@ -248,9 +251,43 @@ fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
             key: socket_key(&binding.id, number),
             kind,
             open: Box::new(open),
+            probe: Box::new(probe),
             kept: Some(kept),
         }
     })
+}
+
+fn listen(options: &ListenOptions) -> Result<OwnedFd, OpenError> {
+    engine::net::listen(options).map_err(|failed| {
+        let text = not_listening(failed.call, &options.address, &failed.error);
+        match failed.error.kind() {
+            io::ErrorKind::AddrInUse => OpenError::AddressInUse(text),
+            _ => OpenError::Failed(text),
+        }
+    })
+}
+
+/// Whether an address could be listened on. It is bound for a moment, but never beside the server that has it already:
+/// the kernel would give this process connections that belong to that one. No file of a Unix socket is made.
+fn could_listen(options: &ListenOptions) -> Result<(), OpenError> {
+    match &options.address {
+        Address::Unix(path) if !path.as_os_str().as_encoded_bytes().starts_with(b"@") => {
+            process::probe::socket(path).map_err(|error| {
+                OpenError::Failed(not_listening("bind()", &options.address, &error))
+            })
+        }
+        _ => {
+            let alone = ListenOptions {
+                reuseport: false,
+                ..options.clone()
+            };
+            listen(&alone).map(drop)
+        }
+    }
+}
+
+fn not_listening(call: &str, address: &Address, error: &io::Error) -> String {
+    process::log::failure(&format!("{call} to {address} failed"), error)
 }
 
 /// What a reload does to a socket that it keeps: the options of its `listen` may have changed.
@@ -305,16 +342,21 @@ fn log(file: Arc<LogFile>) -> Need {
         can_be_reopened: file.can_be_reopened(),
     };
     let key = file.key();
-    let open = move || {
-        file.open().map_err(|error| {
-            let call = format!("open() \"{}\" failed", file.name());
-            OpenError::Failed(process::log::failure(&call, &error))
-        })
+    let failed = |file: &LogFile, error: &io::Error| {
+        let call = format!("open() \"{}\" failed", file.name());
+        OpenError::Failed(process::log::failure(&call, error))
     };
+    let probed = Arc::clone(&file);
+    let probe = move || match probed.can_be_reopened() {
+        true => process::probe::log(probed.path()).map_err(|error| failed(&probed, &error)),
+        false => Ok(()),
+    };
+    let open = move || file.open().map_err(|error| failed(&file, &error));
     Need {
         key,
         kind,
         open: Box::new(open),
+        probe: Box::new(probe),
         kept: None,
     }
 }
@@ -356,6 +398,8 @@ struct Server {
     events: Events,
     prepared: Option<Prepared>,
     serving: Option<Serving>,
+    /// Generations that served before and may still have requests.
+    replaced: Vec<Weak<Generation>>,
 }
 
 /// A configuration that waits for its turn.
@@ -463,22 +507,32 @@ impl Worker for Server {
             let (workers, now) = (Arc::clone(&workers), Instant::now());
             later(timeout, move || workers.close_connections_before(now));
         }
-        self.serving = Some(Serving {
+        let serving = Serving {
             generation,
             workers,
             shutdown_timeout,
-        });
+        };
+        self.replaced.retain(|one| one.strong_count() > 0);
+        if let Some(old) = self.serving.replace(serving) {
+            self.replaced.push(Arc::downgrade(&old.generation));
+        }
     }
 
     fn abandon(&mut self) {
         self.prepared = None;
     }
 
-    fn reopened(&mut self, mut logs: HashMap<String, OwnedFd>) {
-        let Some(serving) = &self.serving else { return };
-        for file in &serving.generation.logs {
-            if let Some(descriptor) = logs.remove(&file.key()) {
-                file.install(descriptor);
+    fn reopened(&mut self, logs: HashMap<String, OwnedFd>) {
+        let serving = self.serving.iter();
+        let serving = serving.map(|serving| Arc::clone(&serving.generation));
+        let replaced = self.replaced.iter().filter_map(Weak::upgrade);
+        for generation in serving.chain(replaced) {
+            for file in &generation.logs {
+                // Generations that write the same file have a descriptor each.
+                let descriptor = logs.get(&file.key()).map(OwnedFd::try_clone);
+                if let Some(Ok(descriptor)) = descriptor {
+                    file.install(descriptor);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::Args;
-use conf::Level;
+use conf::{Disk, Level, Recorder};
 use engine::net::Address;
 use process::Options;
 use server::explain::{Question, explain};
@@ -70,18 +70,20 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, String> {
     question.from = arguments.from;
     question.to.clone_from(&arguments.to);
     let options = options(arguments)?;
+    // Names that stand in the configuration several times are looked up once.
+    let files = Recorder::new(Disk);
     let loaded = conf::load(
         &options.conf_path,
         options.conf_prefix(),
         &options.globals,
         registry(),
-        &conf::Disk,
+        &files,
     );
     if loaded.has_errors() {
         return Err(errors(&loaded.diagnostics));
     }
     // Not the main level: users and limits of the machine that serves say nothing of requests.
-    let compiled = server::compile(&loaded.tree, &environment(&conf::Disk, &options))
+    let compiled = server::compile(&loaded.tree, &environment(&files, &options))
         .map_err(|diagnostics| errors(&diagnostics))?;
     let defaults = arguments.defaults;
     let explained = explain(compiled, &loaded.tree, registry(), &question, defaults)?;

@@ -35,6 +35,8 @@ fn configurations_are_accepted() {
         };
         let folder = Folder::new();
         fs::create_dir(folder.0.join("logs")).unwrap();
+        // The folder that a page tells its reader to make.
+        let text = text.replace("/var/lib/tidegate", &folder.0.display().to_string());
         fs::write(
             folder.0.join("nginx.conf"),
             text.replace(PORT, &support::port::free_port().to_string()),

@@ -3,6 +3,7 @@
 #![no_main]
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -75,6 +76,10 @@ impl Files for Memory<'_> {
 
     fn glob(&self, _: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(vec!["/a.conf".into()])
+    }
+
+    fn addresses(&self, _: &str) -> Option<Vec<IpAddr>> {
+        None
     }
 }
 

@@ -1,11 +1,13 @@
-//! Where configuration files come from: the disk, or a record of an earlier reading.
+//! Where configuration files, and the addresses of the hosts in them, come from: the system, or a record of an
+//! earlier reading.
 //!
 //! The master reads through a [`Recorder`] and hands the [`Recording`] to the worker process, which
-//! reads the very same texts from a [`Sealed`] and touches no file.
+//! reads the very same texts from a [`Sealed`], touches no file and asks no name server.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +16,7 @@ use base::hash::Map;
 
 use crate::glob;
 
-/// A source of configuration files.
+/// A source of configuration files, and of the addresses of the hosts that they name.
 pub trait Files {
     /// The content of a file.
     ///
@@ -36,6 +38,10 @@ pub trait Files {
     /// # Errors
     /// None for directories that are missing or may not be read: they hold nothing that fits.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
+
+    /// The addresses of a host's name, each once, in the order in which the system has them. `None` where there is
+    /// none, or where no name server tells.
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>>;
 }
 
 impl<F: Files + ?Sized> Files for Box<F> {
@@ -49,6 +55,10 @@ impl<F: Files + ?Sized> Files for Box<F> {
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         (**self).glob(pattern)
+    }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        (**self).addresses(host)
     }
 }
 
@@ -64,9 +74,13 @@ impl<F: Files + ?Sized> Files for &F {
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         (**self).glob(pattern)
     }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        (**self).addresses(host)
+    }
 }
 
-/// The file system.
+/// The file system, and the system's own way to look names up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
@@ -77,6 +91,16 @@ impl Files for Disk {
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(glob::expand(pattern))
+    }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        let mut addresses = Vec::new();
+        for found in (host, 0).to_socket_addrs().ok()? {
+            if !addresses.contains(&found.ip()) {
+                addresses.push(found.ip());
+            }
+        }
+        (!addresses.is_empty()).then_some(addresses)
     }
 }
 
@@ -91,6 +115,52 @@ impl<F: Files> Files for Anew<F> {
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         self.0.glob(pattern)
+    }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        self.0.addresses(host)
+    }
+}
+
+/// The same files, and for every name an address of its own that leads nowhere: for one who checks a configuration
+/// without depending on name servers.
+///
+/// The addresses are of the prefix that is discarded everywhere (RFC 6666), so that two names never seem to be one host.
+#[derive(Debug, Default)]
+pub struct StandIns<F> {
+    files: F,
+    /// How many names have been asked for.
+    count: Cell<u64>,
+}
+
+impl<F: Files> StandIns<F> {
+    /// Reads the files of `files`.
+    pub fn new(files: F) -> StandIns<F> {
+        StandIns {
+            files,
+            count: Cell::new(0),
+        }
+    }
+}
+
+impl<F: Files> Files for StandIns<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.read(path)
+    }
+
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.read_unchanged(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        self.files.glob(pattern)
+    }
+
+    fn addresses(&self, _: &str) -> Option<Vec<IpAddr>> {
+        const DISCARDED: u128 = 0x0100 << 112;
+        self.count.set(self.count.get() + 1);
+        let address = DISCARDED | u128::from(self.count.get());
+        Some(vec![IpAddr::V6(Ipv6Addr::from_bits(address))])
     }
 }
 
@@ -175,15 +245,19 @@ pub struct Recording {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// Patterns with the paths that they fitted.
     pub globs: Vec<(PathBuf, Vec<PathBuf>)>,
+    /// Names of hosts with the addresses that they had, each once; those without any are not among them.
+    pub hosts: Vec<(String, Vec<IpAddr>)>,
 }
 
 /// Reads through to other files and remembers what it got.
 ///
-/// A path is read once: whoever asks again gets the same bytes, so that a recording never
+/// A path is read once, and a name looked up once: whoever asks again gets the same, so that a recording never
 /// disagrees with what was made from it.
 #[derive(Debug, Default)]
 pub struct Recorder<F> {
     files: F,
+    /// Addresses that are known without asking.
+    known: Map<String, Vec<IpAddr>>,
     record: RefCell<Record>,
 }
 
@@ -193,13 +267,24 @@ struct Record {
     /// Indexes into the recording.
     files: Map<PathBuf, usize>,
     globs: Map<PathBuf, usize>,
+    /// Every name that was asked for; nothing for those that have no address.
+    hosts: Map<String, Option<Vec<IpAddr>>>,
 }
 
 impl<F: Files> Recorder<F> {
     /// Records what is read from `files`.
     pub fn new(files: F) -> Recorder<F> {
+        Recorder::knowing(files, [])
+    }
+
+    /// Records what is read from `files`, which is not asked for the hosts that are known.
+    pub fn knowing(
+        files: F,
+        hosts: impl IntoIterator<Item = (String, Vec<IpAddr>)>,
+    ) -> Recorder<F> {
         Recorder {
             files,
+            known: hosts.into_iter().collect(),
             record: RefCell::default(),
         }
     }
@@ -261,6 +346,21 @@ impl<F: Files> Files for Recorder<F> {
             .push((pattern.to_owned(), paths.clone()));
         Ok(paths)
     }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        let record = &mut *self.record.borrow_mut();
+        if let Some(answer) = record.hosts.get(host) {
+            return answer.clone();
+        }
+        let known = self.known.get(host).cloned();
+        let answer = known.or_else(|| self.files.addresses(host));
+        record.hosts.insert(host.to_owned(), answer.clone());
+        if let Some(addresses) = &answer {
+            let hosts = &mut record.recording.hosts;
+            hosts.push((host.to_owned(), addresses.clone()));
+        }
+        answer
+    }
 }
 
 /// Files as they were when they were recorded; nothing else exists.
@@ -268,6 +368,7 @@ impl<F: Files> Files for Recorder<F> {
 pub struct Sealed {
     files: Map<PathBuf, Vec<u8>>,
     globs: Map<PathBuf, Vec<PathBuf>>,
+    hosts: Map<String, Vec<IpAddr>>,
 }
 
 impl Sealed {
@@ -277,6 +378,7 @@ impl Sealed {
         Sealed {
             files: recording.files.into_iter().collect(),
             globs: recording.globs.into_iter().collect(),
+            hosts: recording.hosts.into_iter().collect(),
         }
     }
 }
@@ -294,5 +396,9 @@ impl Files for Sealed {
             .get(pattern)
             .cloned()
             .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        self.hosts.get(host).cloned()
     }
 }

@@ -34,7 +34,7 @@
 //! // ... The program reads a configuration by the table of all modules, ...
 //! let files = Sealed::new(Recording {
 //!     files: vec![("/nginx.conf".into(), b"http { client_max_body_size 2m; deny all; }".to_vec())],
-//!     globs: Vec::new(),
+//!     ..Recording::default()
 //! });
 //! let registry = Registry::new(&[TABLE]);
 //! let loaded = conf::load(Path::new("/nginx.conf"), Path::new("/"), &[], &registry, &files);
@@ -69,7 +69,7 @@ mod tests;
 
 pub use contexts::Contexts;
 pub use diagnostic::{Diagnostic, Fault, Level};
-pub use files::{Anew, Disk, Files, LastReading, Recorder, Recording, Sealed};
+pub use files::{Anew, Disk, Files, LastReading, Recorder, Recording, Sealed, StandIns};
 pub use load::{Loaded, SourceFile, dump, load};
 pub use position::Position;
 pub use registry::Registry;

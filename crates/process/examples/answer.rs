@@ -111,6 +111,7 @@ impl Application for Answer {
                 key: format!("{} {}", line.name, line.value),
                 kind,
                 open,
+                probe: Box::new(|| Ok(())),
                 kept: None,
             });
         }
@@ -124,6 +125,7 @@ impl Application for Answer {
                 key: format!("error_log {path}"),
                 kind,
                 open,
+                probe: Box::new(|| Ok(())),
                 kept: None,
             });
         }

@@ -68,8 +68,9 @@ pub trait Worker {
     /// Throws away what was prepared last.
     fn abandon(&mut self);
 
-    /// New descriptors of logs that were opened again, by key. Never comes between `prepare` and
-    /// `commit`. Keys that this worker does not know are to be dropped.
+    /// New descriptors of logs that were opened again, by key: those of the generation in force, and of every one that
+    /// it has replaced and that still has requests. Never comes between `prepare` and `commit`. Keys that this worker
+    /// does not know are to be dropped.
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
 
     /// Accepts nothing more, ends idle connections, lets requests end, writes the logs, and calls
@@ -148,6 +149,9 @@ pub struct Need {
     pub kind: NeedKind,
     /// Opens it.
     pub open: Box<dyn Fn() -> Result<OwnedFd, OpenError>>,
+    /// Finds out whether it could be opened, for `-t`: makes nothing, changes nothing, and takes nothing from a server
+    /// that has it open.
+    pub probe: Box<dyn Fn() -> Result<(), OpenError>>,
     /// What is done to it where it is open already; nothing for most.
     pub kept: Option<Kept>,
 }

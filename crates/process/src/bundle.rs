@@ -29,7 +29,7 @@ pub struct Bundle {
     pub generation: u64,
     /// The paths and directives of the command line; the action is always to start.
     pub options: Options,
-    /// Every file that the master read for this configuration.
+    /// Every file that the master read for this configuration, and the addresses of every host it names.
     pub files: conf::Sealed,
     /// Every descriptor that the configuration needs, by [`crate::Need::key`].
     pub descriptors: HashMap<String, OwnedFd>,
@@ -103,7 +103,7 @@ impl Display for BundleError {
 impl std::error::Error for BundleError {}
 
 /// Name and version of the format; another version is another format.
-const MAGIC: &[u8] = b"tidegate bundle 1\n";
+const MAGIC: &[u8] = b"tidegate bundle 2\n";
 
 /// The seals that make a text final.
 const SEALS: SealFlags = SealFlags::SEAL
@@ -203,6 +203,12 @@ impl Contents {
             writer.path(pattern);
             writer.list(paths, |writer, path| writer.path(path));
         });
+        writer.list(&self.recording.hosts, |writer, (name, addresses)| {
+            writer.text(name.as_bytes());
+            writer.list(addresses, |writer, address| {
+                writer.text(address.to_string().as_bytes());
+            });
+        });
         writer.list(&self.keys, |writer, key| writer.text(key.as_bytes()));
         writer.0
     }
@@ -240,6 +246,14 @@ impl Contents {
         })?;
         let files = reader.list(|reader| Ok((reader.path()?, reader.text()?.to_vec())))?;
         let globs = reader.list(|reader| Ok((reader.path()?, reader.list(Reader::path)?)))?;
+        let hosts = reader.list(|reader| {
+            let name = reader.string("host name")?;
+            let addresses = reader.list(|reader| {
+                let address = reader.string("address")?.parse();
+                address.map_err(|_| BundleError::Invalid("address"))
+            })?;
+            Ok((name, addresses))
+        })?;
         let keys = reader.list(|reader| reader.string("key"))?;
         reader.end()?;
         Ok(Contents {
@@ -260,7 +274,11 @@ impl Contents {
                 working_directory,
                 error_logs,
             },
-            recording: conf::Recording { files, globs },
+            recording: conf::Recording {
+                files,
+                globs,
+                hosts,
+            },
             keys,
         })
     }
@@ -482,6 +500,10 @@ mod tests {
                     b"events {}\n\xff\0".to_vec(),
                 )],
                 globs: vec![("/etc/nginx/*.conf".into(), vec!["/etc/nginx/a.conf".into()])],
+                hosts: vec![(
+                    "backend".into(),
+                    vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+                )],
             },
             keys: vec!["listen 127.0.0.1:80".into(), "log /x".into()],
         }

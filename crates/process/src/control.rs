@@ -54,6 +54,8 @@ pub(crate) enum Report {
     Committed { generation: u64 },
     /// The last request of a replaced generation has ended.
     Finished { generation: u64 },
+    /// The worker was told by a signal of its own to open its logs again, which it may not.
+    WantsLogs,
 }
 
 /// Descriptors in one packet; the kernel takes 253.
@@ -74,6 +76,7 @@ mod kind {
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
     pub(super) const COMMITTED: u8 = 19;
+    pub(super) const WANTS_LOGS: u8 = 20;
 }
 
 /// Both ends of a new channel; the worker's is to be passed on.
@@ -183,6 +186,7 @@ impl MasterEnd {
             kind::PREPARED => Ok(Some(Report::Prepared { generation })),
             kind::FINISHED => Ok(Some(Report::Finished { generation })),
             kind::COMMITTED => Ok(Some(Report::Committed { generation })),
+            kind::WANTS_LOGS => Ok(Some(Report::WantsLogs)),
             kind::FAILED => {
                 let text = String::from_utf8_lossy(text).into_owned();
                 Ok(Some(Report::Failed { generation, text }))
@@ -223,6 +227,7 @@ impl WorkerEnd {
             Report::Prepared { generation } => packet(kind::PREPARED, *generation, b""),
             Report::Finished { generation } => packet(kind::FINISHED, *generation, b""),
             Report::Committed { generation } => packet(kind::COMMITTED, *generation, b""),
+            Report::WantsLogs => packet(kind::WANTS_LOGS, 0, b""),
             Report::Failed { generation, text } => {
                 packet(kind::FAILED, *generation, text.as_bytes())
             }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::fs::{FileType, Mode, Uid};
 use rustix::io::FdFlags;
 
 use base::syslog;
@@ -118,15 +119,33 @@ impl Descriptors {
         bundle::seal(&bundle::encode_keys(&self.keys())).map(Rc::new)
     }
 
-    /// Opens every log again; one that cannot be opened stays as it is.
-    pub(crate) fn reopen(&mut self, needs: &[Need], log: &Log) {
+    /// Opens every log again, for its `owner` where there is one; one that cannot be opened stays as it is.
+    pub(crate) fn reopen(&mut self, needs: &[Need], owner: Option<u32>, log: &Log) {
         for held in self.0.iter_mut().filter(|held| held.kind == REOPENED) {
             let Some(need) = needs.iter().find(|need| need.key == held.key) else {
                 continue;
             };
-            match (need.open)() {
+            match open_again(need, owner) {
                 Ok(descriptor) => *held = hold(need, descriptor),
-                Err(error) => log.write(Level::Emerg, error.text()),
+                Err(text) => log.write(Level::Emerg, text),
+            }
+        }
+    }
+
+    /// Opens logs of other configurations that are not among these; one that cannot be opened is left out.
+    pub(crate) fn open_missing<'a>(
+        &mut self,
+        needs: impl Iterator<Item = &'a Need>,
+        owner: Option<u32>,
+        log: &Log,
+    ) {
+        for need in needs {
+            if need.kind != REOPENED || self.find(&need.key).is_some() {
+                continue;
+            }
+            match open_again(need, owner) {
+                Ok(descriptor) => self.0.push(hold(need, descriptor)),
+                Err(text) => log.write(Level::Emerg, text),
             }
         }
     }
@@ -216,22 +235,44 @@ pub(crate) fn log_targets(
     targets.iter().filter_map(target).collect()
 }
 
-/// Opens what can be opened and closes it again, as `-t` does; an address that is in use belongs
+/// Opens a log again. Workers open no file, but scripts that rotate logs may act as the workers' user: as with nginx the
+/// new file is that user's. The error is the line for the log.
+fn open_again(need: &Need, owner: Option<u32>) -> Result<OwnedFd, String> {
+    let descriptor = (need.open)().map_err(|error| error.text().to_owned())?;
+    if let Some(owner) = owner {
+        give(&descriptor, owner).map_err(|(call, error)| {
+            let name = need.key.strip_prefix("log ").unwrap_or(&need.key);
+            crate::log::failure(&format!("{call}(\"{name}\") failed"), &error.into())
+        })?;
+    }
+    Ok(descriptor)
+}
+
+/// Makes a file its owner's, to read and to write. What is no regular file (`/dev/null`, a pipe) belongs to others.
+fn give(file: &OwnedFd, owner: u32) -> Result<(), (&'static str, rustix::io::Errno)> {
+    let found = rustix::fs::fstat(file).map_err(|error| ("fstat", error))?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Ok(());
+    }
+    if found.st_uid != owner {
+        rustix::fs::fchown(file, Some(Uid::from_raw(owner)), None)
+            .map_err(|error| ("chown", error))?;
+    }
+    let mode = Mode::from_raw_mode(found.st_mode);
+    let needed = Mode::RUSR | Mode::WUSR;
+    if !mode.contains(needed) {
+        rustix::fs::fchmod(file, mode | needed).map_err(|error| ("chmod", error))?;
+    }
+    Ok(())
+}
+
+/// Finds out whether everything could be opened, as `-t` does; an address that is in use belongs
 /// to the running server. Returns whether all went well.
 pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
     let mut fine = true;
     for need in needs {
-        match (need.open)() {
-            Ok(_) => {
-                if let NeedKind::Listener {
-                    socket_file: Some(path),
-                    ..
-                } = &need.kind
-                {
-                    remove_socket(path, log);
-                }
-            }
-            Err(OpenError::AddressInUse(_)) => {}
+        match (need.probe)() {
+            Ok(()) | Err(OpenError::AddressInUse(_)) => {}
             Err(OpenError::Failed(text)) => {
                 log.write(Level::Emerg, text);
                 fine = false;
@@ -283,6 +324,7 @@ mod tests {
             key: key.to_owned(),
             kind,
             open: Box::new(open),
+            probe: Box::new(|| Ok(())),
             kept: None,
         }
     }

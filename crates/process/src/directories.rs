@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::identity::Identity;
-use crate::log;
+use crate::{log, probe};
 
 /// Makes every directory that is missing, for its owner alone, and gives those of another owner to
 /// the workers' user. The errors are nginx's words, one a directory.
@@ -15,6 +15,21 @@ pub(crate) fn make(paths: &[PathBuf], identity: Option<&Identity>) -> Result<(),
         .iter()
         .filter_map(|path| make_one(path, identity).err())
         .collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed)
+    }
+}
+
+/// Finds out whether every directory is there or could be made. The errors are those of [`make`].
+pub(crate) fn probe(paths: &[PathBuf]) -> Result<(), Vec<String>> {
+    let failure = |path: &PathBuf| {
+        let error = probe::folder(path).err()?;
+        let call = format!("mkdir() \"{}\" failed", path.display());
+        Some(log::failure(&call, &error))
+    };
+    let failed: Vec<String> = paths.iter().filter_map(failure).collect();
     if failed.is_empty() {
         Ok(())
     } else {
@@ -59,7 +74,11 @@ mod tests {
         std::fs::write(wanted[0].join("file"), "kept").expect("written");
         make(&wanted, None).expect("there already");
         assert!(wanted[0].join("file").exists() && wanted[1].is_dir());
-        let errors = make(&[base.join("none/below")], None).expect_err("no parent");
+        let below = [base.join("none/below")];
+        let errors = make(&below, None).expect_err("no parent");
+        assert_eq!(probe(&below), Err(errors.clone()));
+        assert_eq!(probe(&[base.join("three")]), Ok(()));
+        assert!(!base.join("three").exists());
         assert!(
             errors[0].starts_with("mkdir() \"") && errors[0].contains("(2: "),
             "{errors:?}"

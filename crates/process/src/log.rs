@@ -13,8 +13,8 @@ pub use base::level::Level;
 use base::syslog;
 use rustix::fs::{Mode, OFlags};
 
-use crate::PROGRAM;
 use crate::options::{ErrorLog, Options};
+use crate::{PROGRAM, probe};
 
 /// One place that lines go to.
 #[derive(Clone, Debug)]
@@ -59,6 +59,18 @@ impl Log {
             targets: vec![Target { level, output }],
             console: Some(console),
         }
+    }
+
+    /// The log of a run that must leave no trace: the terminal alone. An error log that could not be opened is reported,
+    /// as [`Log::startup`] does.
+    pub(crate) fn test(options: &Options, console: Level) -> Log {
+        if let ErrorLog::File(path) = &options.error_log
+            && let Err(error) = probe::log(path)
+        {
+            let text = failure(&format!("open() \"{}\" failed", path.display()), &error);
+            print(&format!("[alert] could not open error log file: {text}"));
+        }
+        Log::new(Vec::new(), Some(console))
     }
 
     /// A log with the given targets; `console` as in [`Log::startup`].

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Pid;
 
 use crate::log::failure;
+use crate::probe;
 
 /// The longest pid file that is read: nginx's bound for a number and a line feed.
 const SIZE_MAX: u64 = 22;
@@ -89,19 +90,9 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     ))
 }
 
-/// Checks that a pid file could be written, as `-t` does: it is created where it is missing.
+/// Checks that a pid file could be written, as `-t` does; it is not created.
 pub(crate) fn probe(path: &Path) -> Result<(), String> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o644);
-    options
-        .open(path)
-        .map(drop)
-        .map_err(|error| open_failed(path, &error))
+    probe::pid_file(path).map_err(|error| open_failed(path, &error))
 }
 
 impl PidFile {

@@ -13,9 +13,8 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::Pid;
 
-use crate::signals::{self, Received};
+use crate::signals::Received;
 
 /// How long the sender waits for a sign of the master, which may be reading a configuration.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(5);
@@ -73,10 +72,10 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// Sends a signal and waits for the answer.
-pub(crate) fn send_and_wait(pid: Pid, number: i32) -> io::Result<Outcome> {
+/// Has a signal sent with the value that it is given, and waits for the answer.
+pub(crate) fn send_and_wait(send: impl FnOnce(i32) -> io::Result<()>) -> io::Result<Outcome> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    signals::send(pid, number, writer.as_raw_fd())?;
+    send(writer.as_raw_fd())?;
     if !wait_readable(&reader, Instant::now() + ACCEPT_LIMIT)? {
         return Ok(Outcome::Unknown);
     }

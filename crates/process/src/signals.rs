@@ -100,6 +100,14 @@ impl Signals {
     }
 }
 
+impl Signals {
+    /// Whether every signal of `numbers` is in a set of proc_pid_status(5).
+    pub(crate) fn are_blocked(numbers: &[i32], set: u64) -> bool {
+        let bit = |number: &i32| 1_u64.checked_shl(number.cast_unsigned().saturating_sub(1));
+        numbers.iter().filter_map(bit).all(|bit| set & bit != 0)
+    }
+}
+
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -128,6 +136,55 @@ pub(crate) fn send(pid: Pid, number: i32, value: i32) -> io::Result<()> {
     }
 }
 
+/// Sends a signal with a value to a process that is held, by pidfd_send_signal(2).
+pub(crate) fn send_to(handle: &impl AsFd, number: i32, value: i32) -> io::Result<()> {
+    /// The beginning of a `siginfo_t` as sigqueue(3) fills it, in the kernel's layout; the rest is zero.
+    #[repr(C)]
+    struct Queued {
+        signal: i32,
+        error: i32,
+        code: i32,
+        /// Begins where a pointer may.
+        sender: Sender,
+        rest: [u64; 14],
+    }
+    #[repr(C)]
+    struct Sender {
+        pid: i32,
+        user: u32,
+        value: libc::sigval,
+    }
+    let value = libc::sigval {
+        sival_ptr: std::ptr::without_provenance_mut(value as usize),
+    };
+    let info = Queued {
+        signal: number,
+        error: 0,
+        code: libc::SI_QUEUE,
+        sender: Sender {
+            pid: rustix::process::getpid().as_raw_pid(),
+            user: rustix::process::getuid().as_raw(),
+            value,
+        },
+        rest: [0; 14],
+    };
+    const { assert!(mem::size_of::<Queued>() >= mem::size_of::<libc::siginfo_t>()) };
+    let handle = handle.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads a `siginfo_t`, which is no longer than what the pointer leads to, and writes nothing.
+    match unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            handle,
+            number,
+            &raw const info,
+            0,
+        )
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The name of a signal that this crate reads or sends.
 pub(crate) fn name(number: i32) -> &'static str {
     match number {
@@ -146,6 +203,24 @@ pub(crate) fn name(number: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_to_a_held_process_carries_its_value() {
+        let set = (1 << (libc::SIGHUP - 1)) | (1 << (libc::SIGCHLD - 1));
+        assert!(Signals::are_blocked(&[libc::SIGHUP, libc::SIGCHLD], set));
+        assert!(!Signals::are_blocked(MASTER, set));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let handle =
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        send_to(&handle, libc::SIGTERM, 7).unwrap();
+        child.wait().unwrap();
+        let error = send_to(&handle, libc::SIGTERM, 7).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
 
     #[test]
     fn a_blocked_signal_comes_out_with_its_sender() {

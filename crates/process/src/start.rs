@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-use conf::{Diagnostic, Recorder, Recording, SourceFile};
+use conf::{Diagnostic, Files, Recorder, Recording, SourceFile, StandIns};
 
 use crate::application::{Application, Needs};
 use crate::daemon;
@@ -19,6 +19,7 @@ use crate::master::{Master, Startup};
 use crate::options::{Action, Options, SignalName};
 use crate::pid_file::{self, PidFile};
 use crate::reply::{self, Outcome};
+use crate::running::{Refusal, Running};
 use crate::signals::{self, Signals};
 
 /// Does what the command line asks for. Returns when the master has ended.
@@ -52,13 +53,13 @@ pub(crate) struct Findings {
     sources: Vec<SourceFile>,
 }
 
-/// Reads the configuration and asks the application what it needs; or every error, with the
+/// Reads the configuration from `files` and asks the application what it needs; or every error, with the
 /// warnings among them.
-pub(crate) fn examine(
+pub(crate) fn examine<F: Files>(
     options: &Options,
     application: &dyn Application,
+    files: Recorder<F>,
 ) -> Result<Examined, Findings> {
-    let files = Recorder::new(application.files());
     let Options {
         conf_path, globals, ..
     } = options;
@@ -115,7 +116,7 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     } else {
         Level::Notice
     };
-    let log = Log::startup(options, Level::Info, console);
+    let log = Log::test(options, console);
     let path = options.conf_path.display();
     let say = |text: String| {
         if !options.quiet {
@@ -126,15 +127,23 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
         print(&format!("configuration file {path} test failed"));
         Refused
     };
-    let examined = examine(options, application).map_err(|findings| {
+    let files = Recorder::new(application.files());
+    let examined = examine(options, application, files).map_err(|findings| {
         findings.report(&log);
         failed()
     })?;
     examined.findings.report(&log);
     say(format!("the configuration file {path} syntax is ok"));
     let needs = &examined.needs;
-    let pid = pid_file::probe(&needs.master.pid).map_err(|text| log.write(Level::Emerg, text));
-    if pid.is_err() || !descriptors::probe(&needs.descriptors, &log) {
+    let pid = pid_file::probe(&needs.master.pid).map_err(|text| vec![text]);
+    let found = [pid, directories::probe(&needs.directories)];
+    let errors: Vec<String> = found
+        .into_iter()
+        .filter_map(Result::err)
+        .flatten()
+        .collect();
+    errors.iter().for_each(|text| log.write(Level::Emerg, text));
+    if !descriptors::probe(&needs.descriptors, &log) || !errors.is_empty() {
         return Err(failed());
     }
     say(format!("configuration file {path} test is successful"));
@@ -147,26 +156,38 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     Ok(())
 }
 
-/// `-s`. A configuration with errors is refused here, before anybody is signalled.
+/// `-s`. A configuration with errors is refused here, before a process is signalled. The hosts in it are not looked up:
+/// a server must be told to end where no name server answers, and for a reload the master looks them up itself.
 fn send_signal(
     options: &Options,
     application: &dyn Application,
     signal: SignalName,
 ) -> Result<(), Refused> {
     let log = Log::startup(options, Level::Notice, Level::Warn);
-    let examined = examine(options, application).map_err(|findings| {
+    let files = Recorder::new(StandIns::new(application.files()));
+    let examined = examine(options, application, files).map_err(|findings| {
         findings.report(&log);
         Refused
     })?;
     log.notice("signal process started");
-    let pid = pid_file::read(&examined.needs.master.pid).map_err(|error| {
+    let path = &examined.needs.master.pid;
+    let pid = pid_file::read(path).map_err(|error| {
         log.write(Level::Error, error);
         Refused
     })?;
     let number = signal.number();
-    let sent = match signal {
-        SignalName::Reload => reply::send_and_wait(pid, number),
-        _ => signals::send(pid, number, 0).map(|()| Outcome::Committed),
+    let sent = match Running::find(pid) {
+        Ok(running) => match signal {
+            SignalName::Reload => reply::send_and_wait(|value| running.signal(number, value)),
+            _ => running.signal(number, 0).map(|()| Outcome::Committed),
+        },
+        Err(Refusal::NoProcess(error)) => Err(error),
+        Err(refusal) => {
+            let path = path.display();
+            let text = format!("process {pid}, which \"{path}\" names, {refusal}: not signalled");
+            log.write(Level::Error, text);
+            return Err(Refused);
+        }
     };
     match sent {
         Ok(Outcome::Committed) => Ok(()),
@@ -197,7 +218,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         log.write(Level::Emerg, text);
         Refused
     };
-    let examined = examine(&options, application).map_err(|findings| {
+    let files = Recorder::new(application.files());
+    let examined = examine(&options, application, files).map_err(|findings| {
         findings.report(&startup_log);
         Refused
     })?;
@@ -225,12 +247,16 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     .map_err(|_| Refused)?;
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
+    // From here on the configuration says where lines go: the file of `-e` must not stay open behind its back.
+    drop(startup_log);
     examined.findings.report(&log);
     log_system(application, &log);
 
     if settings.daemon {
         daemon::daemonize().map_err(|text| refuse(&log, text))?;
     }
+    // The file that is executed may have another name; `-s` and people look for the program's.
+    let _ = rustix::thread::set_name(c"tidegate");
     // Before the pid file: who reads that may send a signal at once.
     let signals = Signals::block(signals::MASTER)
         .map_err(|error| refuse(&log, crate::log::failure("signalfd() failed", &error)))?;

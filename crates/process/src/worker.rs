@@ -227,12 +227,17 @@ impl<'a> Session<'a> {
         let action = match signal.number {
             libc::SIGTERM | libc::SIGINT => ", exiting",
             libc::SIGQUIT => ", shutting down",
+            libc::SIGUSR1 => ", reopening logs",
             _ => ", ignoring",
         };
         self.log.write(Level::Notice, signal.describe(action));
         match signal.number {
             libc::SIGTERM | libc::SIGINT => Some(self.terminate()),
             libc::SIGQUIT => self.quit(),
+            libc::SIGUSR1 => {
+                self.control.send(&Report::WantsLogs);
+                None
+            }
             _ => None,
         }
     }

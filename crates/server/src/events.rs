@@ -100,7 +100,7 @@ impl Feature for Events {
         &ACCEPT_MUTEX_DELAY,
     ];
 
-    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Events, Fault> {
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Events, Fault> {
         let connections = scope.get(&WORKER_CONNECTIONS)?;
         if connections == 0 {
             return Err(Fault::new(
@@ -114,6 +114,7 @@ impl Feature for Events {
             debug_connections: Arc::new(Peers::compile(
                 &scope.written(&DEBUG_CONNECTION)?.unwrap_or_default(),
                 "debug_connection",
+                compiler.files,
             )?),
         })
     }

@@ -5,18 +5,19 @@
 //! every address and by single ones, one socket takes them all and the connection's own
 //! address decides, unless `bind` asks for a socket of its own.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Word};
+use conf::{Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::{Address, KeepAlive, ListenOptions};
 
+use crate::compile::Compiler;
 use crate::http::plan::Server;
 use crate::http::server_name::ServerNames;
 
-pub(crate) static LISTEN: Setting<Vec<Listen>> = Setting::new(
+pub(crate) static LISTEN: Setting<Vec<Written>> = Setting::new(
     "listen",
     &[
         "address[:port[-port]] [options]",
@@ -35,7 +36,27 @@ pub(crate) static LISTEN: Setting<Vec<Listen>> = Setting::new(
      the PROXY protocol, version 1 or 2.",
 );
 
-/// One `listen` line.
+/// One `listen` line before the names of hosts are looked up.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// All but the address.
+    listen: Listen,
+    place: Place,
+}
+
+/// Where a line says that the server listens.
+#[derive(Clone, Debug)]
+enum Place {
+    /// There.
+    Addresses(Vec<Address>),
+    /// At every address of this host.
+    Host {
+        name: String,
+        ports: RangeInclusive<u16>,
+    },
+}
+
+/// One address that a `listen` line names.
 #[derive(Clone, Debug)]
 pub struct Listen {
     /// Address and socket options.
@@ -247,8 +268,46 @@ pub fn default_listen(privileged: bool) -> Listen {
     }
 }
 
-fn listens(setter: &Setter<'_>) -> Result<Vec<Listen>, Fault> {
+/// Every address that a `server` block names, or the one that it has without `listen`.
+pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Listen>, Fault> {
+    let Some(lines) = server.own(&LISTEN)? else {
+        return Ok(vec![default_listen(compiler.privileged)]);
+    };
     let mut all: Vec<Listen> = Vec::new();
+    for Written { listen, place } in lines {
+        let addresses = match place {
+            Place::Addresses(addresses) => addresses,
+            Place::Host { name, ports } => {
+                let found = compiler.files.addresses(&name);
+                let found = found.ok_or_else(|| misplaced(&listen, "host not found"))?;
+                let at = |port| {
+                    found
+                        .iter()
+                        .map(move |ip| Address::Inet((*ip, port).into()))
+                };
+                ports.flat_map(at).collect()
+            }
+        };
+        for address in addresses {
+            if all.iter().any(|other| other.options.address == address) {
+                return Err(listen.fault(format!("a duplicate listen {address}")));
+            }
+            let mut one = listen.clone();
+            one.options.address = address;
+            all.push(one);
+        }
+    }
+    Ok(all)
+}
+
+/// nginx's error for a line whose address is of no use.
+fn misplaced(listen: &Listen, why: &str) -> Fault {
+    let word = listen.word.as_ref().map(Word::text).unwrap_or_default();
+    listen.fault(format!("{why} in \"{word}\" of the \"listen\" directive"))
+}
+
+fn listens(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
+    let mut all = Vec::new();
     for line in setter.lines() {
         if let Some(word) = line
             .args
@@ -261,32 +320,17 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<Listen>, Fault> {
                 "\"http2\" has no effect yet: clients are answered by HTTP/1.1",
             );
         }
-        for listen in listen(&line.args)? {
-            let address = &listen.options.address;
-            if all.iter().any(|other| other.options.address == *address) {
-                return Err(listen.fault(format!("a duplicate listen {address}")));
-            }
-            all.push(listen);
-        }
+        all.push(listen(&line.args)?);
     }
     Ok(all)
 }
 
-fn listen(args: &[Word]) -> Result<Vec<Listen>, Fault> {
+fn listen(args: &[Word]) -> Result<Written, Fault> {
     let Some((first, rest)) = args.split_first() else {
         return Err(Fault::new(
             "invalid number of arguments in \"listen\" directive",
         ));
     };
-    let addresses = addresses(&first.text()).map_err(|error| {
-        Fault::at(
-            first,
-            format!(
-                "{error} in \"{}\" of the \"listen\" directive",
-                first.text()
-            ),
-        )
-    })?;
     let mut listen = Listen {
         options: ListenOptions::new(Address::Unix("".into())),
         default_server: false,
@@ -295,17 +339,11 @@ fn listen(args: &[Word]) -> Result<Vec<Listen>, Fault> {
         protocols: Protocols::default(),
         word: Some(first.clone()),
     };
+    let place = place(&first.text()).map_err(|error| misplaced(&listen, error))?;
     for word in rest {
         option(&mut listen, word)?;
     }
-    Ok(addresses
-        .into_iter()
-        .map(|address| {
-            let mut one = listen.clone();
-            one.options.address = address;
-            one
-        })
-        .collect())
+    Ok(Written { listen, place })
 }
 
 fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
@@ -421,14 +459,13 @@ fn keepalive(value: &str) -> Option<KeepAlive> {
     })
 }
 
-/// The addresses that a `listen` names; a host name may have several. The error is nginx's
-/// short reason.
-fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
+/// What the first word of a `listen` names. The error is nginx's short reason.
+fn place(text: &str) -> Result<Place, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket");
         }
-        return Ok(vec![Address::Unix(path.into())]);
+        return Ok(Place::Addresses(vec![Address::Unix(path.into())]));
     }
     if let Some(rest) = text.strip_prefix('[') {
         let (ip, rest) = rest.split_once(']').ok_or("invalid host")?;
@@ -438,9 +475,7 @@ fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
             None if rest.is_empty() => 80..=80,
             None => return Err("invalid port"),
         };
-        return Ok(ports
-            .map(|port| Address::Inet(SocketAddr::from((ip, port))))
-            .collect());
+        return Ok(at_ports(ip.into(), ports));
     }
     let (host, ports) = match text.rsplit_once(':') {
         Some((host, ports)) => (host, parse_ports(ports)?),
@@ -455,34 +490,17 @@ fn addresses(text: &str) -> Result<Vec<Address>, &'static str> {
         host => match host.parse() {
             Ok(ip) => ip,
             Err(_) => {
-                let mut all = Vec::new();
-                for port in ports {
-                    all.append(&mut resolve(host, port)?);
-                }
-                return Ok(all);
+                let name = host.to_owned();
+                return Ok(Place::Host { name, ports });
             }
         },
     };
-    Ok(ports
-        .map(|port| Address::Inet(SocketAddr::from((ip, port))))
-        .collect())
+    Ok(at_ports(ip, ports))
 }
 
-fn resolve(host: &str, port: u16) -> Result<Vec<Address>, &'static str> {
-    let found = (host, port)
-        .to_socket_addrs()
-        .map_err(|_| "host not found")?;
-    let mut addresses: Vec<Address> = Vec::new();
-    for address in found.map(Address::Inet) {
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    if addresses.is_empty() {
-        Err("host not found")
-    } else {
-        Ok(addresses)
-    }
+fn at_ports(ip: IpAddr, ports: RangeInclusive<u16>) -> Place {
+    let at = |port| Address::Inet(SocketAddr::from((ip, port)));
+    Place::Addresses(ports.map(at).collect())
 }
 
 /// A port or a range of ports, `8000-8010`.

@@ -5,6 +5,7 @@
 //! nginx for instance, to check the test itself.
 
 pub mod load;
+pub mod master;
 pub mod port;
 pub mod tls;
 
@@ -87,21 +88,7 @@ impl Server {
 
     /// The processes that the master has started.
     pub fn workers(&self) -> Vec<u32> {
-        let parent_of = |pid: u32| -> Option<u32> {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            stat.rsplit(')')
-                .next()?
-                .split_whitespace()
-                .nth(1)?
-                .parse()
-                .ok()
-        };
-        let pids = fs::read_dir("/proc")
-            .unwrap()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|pid| parent_of(*pid) == Some(self.child.id()))
-            .collect()
+        children(self.child.id())
     }
 
     /// The error log so far.
@@ -141,6 +128,24 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.prefix);
     }
+}
+
+/// The processes that a process has started.
+pub fn children(parent: u32) -> Vec<u32> {
+    let parent_of = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')')
+            .next()?
+            .split_whitespace()
+            .nth(1)?
+            .parse()
+            .ok()
+    };
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
 /// Sends a signal to a process.

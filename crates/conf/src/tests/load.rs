@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::{BODY_SIZE, DAEMON, LISTEN, USER, load, load_files, messages, registry};
-use crate::{Block, Disk, Files, Level, Recorder, Sealed, dump};
+use crate::{Block, Disk, Files, Level, Recorder, Sealed, StandIns, dump};
 
 #[test]
 fn every_error_of_every_file_is_reported_in_the_order_of_reading() {
@@ -447,4 +447,47 @@ fn files_of_the_last_reading() {
     assert_eq!(read(), b"fourth");
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(files.read(&path).is_err());
+}
+
+/// Counts how often a name is asked for; those that begin with `x` have no address.
+struct Names(std::cell::RefCell<Vec<String>>);
+
+impl Files for Names {
+    fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
+        Disk.read(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+        Disk.glob(pattern)
+    }
+
+    fn addresses(&self, host: &str) -> Option<Vec<std::net::IpAddr>> {
+        self.0.borrow_mut().push(host.to_owned());
+        (!host.starts_with('x')).then(|| vec![[10, 0, 0, 1].into()])
+    }
+}
+
+#[test]
+fn a_name_is_looked_up_once_and_never_where_it_is_known() {
+    let names = Names(std::cell::RefCell::default());
+    let known: std::net::IpAddr = [10, 0, 0, 9].into();
+    let recorder = Recorder::knowing(&names, [("known".to_owned(), vec![known])]);
+    for _ in 0..3 {
+        let found = recorder.addresses("a").unwrap();
+        assert_eq!(found, [std::net::IpAddr::from([10, 0, 0, 1])]);
+        assert_eq!(recorder.addresses("x"), None);
+        assert_eq!(recorder.addresses("known").unwrap(), [known]);
+    }
+    assert_eq!(*names.0.borrow(), ["a", "x"]);
+    // Only what has an address goes with the recording.
+    let sealed = Sealed::new(recorder.recording());
+    assert_eq!(sealed.addresses("known").unwrap(), [known]);
+    assert!(sealed.addresses("a").is_some());
+    assert_eq!(sealed.addresses("x"), None);
+    assert_eq!(sealed.addresses("other"), None);
+
+    let stand_ins = StandIns::new(&names);
+    let (one, other) = (stand_ins.addresses("x"), stand_ins.addresses("a"));
+    assert!(one.is_some() && other.is_some() && one != other);
+    assert_eq!(names.0.borrow().len(), 2);
 }

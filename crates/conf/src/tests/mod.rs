@@ -256,6 +256,7 @@ fn load_files(files: &[(&str, &[u8])], globals: &[&str]) -> Loaded {
             ),
             ("/conf/none/*".into(), Vec::new()),
         ],
+        hosts: Vec::new(),
     };
     let globals: Vec<Vec<u8>> = globals
         .iter()

@@ -15,6 +15,8 @@
 //! is followed at once. The master reads no byte that a client has sent.
 
 mod child;
+mod hosts;
+mod logs;
 mod reload;
 mod restart;
 
@@ -35,6 +37,8 @@ use crate::reply::Reply;
 use crate::signals::{Received, Signals};
 use crate::start::Examined;
 use child::{Child, Role};
+use hosts::Lookup;
+use logs::Replaced;
 use reload::{Generation, Reload};
 use restart::Restart;
 
@@ -68,6 +72,10 @@ pub(crate) struct Master {
     restart: Restart,
     /// The reload that waits for its worker.
     reload: Option<Reload>,
+    /// Hosts that are being looked up for the generation in force.
+    lookup: Option<Lookup>,
+    /// Generations that were in force and may still have requests.
+    replaced: Vec<Replaced>,
     queue: Queue,
     /// Who waits to hear that the generation in force is served by.
     unanswered: Vec<Reply>,
@@ -121,6 +129,8 @@ impl Master {
             children: Vec::new(),
             restart: Restart::default(),
             reload: None,
+            lookup: None,
+            replaced: Vec::new(),
             queue: Queue::default(),
             unanswered: Vec::new(),
             stop: None,
@@ -171,6 +181,10 @@ impl Master {
                 control.as_fd(),
                 PollFlags::IN | room,
             ));
+        }
+        // While a start or a reload is under way, nothing could be done with the answers.
+        if let Some(lookup) = self.lookup.as_ref().filter(|_| self.is_at_rest()) {
+            polled.push(PollFd::new(lookup, PollFlags::IN));
         }
         let left = self
             .next_deadline()
@@ -233,53 +247,29 @@ impl Master {
         }
     }
 
-    /// Does what waits, unless a start or a reload is under way or the master is about to end.
+    /// Whether neither a start nor a reload is under way, and the master is not about to end.
+    fn is_at_rest(&self) -> bool {
+        let mut children = self.children.iter();
+        let is_starting = children.any(|child| child.role == Role::Starting);
+        self.stop.is_none() && self.reload.is_none() && !is_starting
+    }
+
+    /// Does what waits, unless a start or a reload is under way. A master that is about to end opens logs again all the
+    /// same: its workers may have requests for hours.
     fn work_off_queue(&mut self) {
-        let is_starting = self
-            .children
-            .iter()
-            .any(|child| child.role == Role::Starting);
-        if self.stop.is_some() || self.reload.is_some() || is_starting {
-            return;
-        }
-        if std::mem::take(&mut self.queue.reopen) {
+        if (self.is_at_rest() || self.stop.is_some()) && std::mem::take(&mut self.queue.reopen) {
             self.reopen_logs();
+        }
+        if !self.is_at_rest() {
+            return;
         }
         if std::mem::take(&mut self.queue.reload) {
             let replies = std::mem::take(&mut self.queue.replies);
             self.begin_reload(replies);
         }
-    }
-
-    /// USR1: new files under the old names, for the master and every worker.
-    fn reopen_logs(&mut self) {
-        self.log.notice("reopening logs");
-        let generation = &mut self.generation;
-        generation
-            .descriptors
-            .reopen(&generation.needs.descriptors, &self.log);
-        self.follow_logs();
-        let logs = self.generation.descriptors.logs();
-        match logs.sealed_keys() {
-            Ok(keys) => {
-                for child in &mut self.children {
-                    let (keys, descriptors) = (keys.clone(), logs.shared());
-                    child.send(Command::Reopen { keys, descriptors });
-                }
-            }
-            Err(error) => self
-                .log
-                .write(Level::Alert, format_args!("memfd failed: {error}")),
+        if self.is_at_rest() {
+            self.follow_hosts();
         }
-    }
-
-    /// Lets the master's own lines go where the generation in force says.
-    fn follow_logs(&mut self) {
-        let Generation {
-            descriptors, needs, ..
-        } = &self.generation;
-        self.log = Log::new(descriptors.log_targets(&needs.master.error_logs), None);
-        self.log.redirect_stderr();
     }
 
     /// Starts a worker from the bundle in force.
@@ -389,7 +379,9 @@ impl Master {
                 let worker = child.name();
                 let text = format!("generation {generation} of {worker} exited with code 0");
                 self.log.notice(text);
+                self.forget_generation(id, generation);
             }
+            Report::WantsLogs => self.queue.reopen = true,
         }
     }
 
@@ -448,6 +440,7 @@ impl Master {
             return;
         };
         let child = self.children.remove(index);
+        self.forget_generations_of(id);
         if self
             .reload
             .as_ref()

@@ -11,10 +11,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use conf::{Files, Recorder, Recording, Sealed};
 use rustix::process::Signal;
 
 use super::Master;
 use super::child::Role;
+use super::hosts::{self, Hosts, Lookup};
+use super::logs::Replaced;
 use crate::application::Needs;
 use crate::bundle::{self, Contents, ProcessSettings};
 use crate::control::Command;
@@ -34,6 +37,8 @@ pub(super) struct Generation {
     pub(super) number: u64,
     pub(super) needs: Needs,
     pub(super) descriptors: Descriptors,
+    /// The hosts that it names, with the addresses that it goes by.
+    pub(super) hosts: Hosts,
     bundle: Rc<OwnedFd>,
 }
 
@@ -43,6 +48,8 @@ pub(super) struct Reload {
     /// The worker that prepares it.
     pub(super) target: u64,
     pub(super) deadline: Instant,
+    /// Hosts whose addresses were taken over, to be looked up again.
+    taken_over: Vec<String>,
     replies: Vec<Reply>,
 }
 
@@ -64,6 +71,7 @@ impl Generation {
             working_directory: needs.master.working_directory.clone(),
             error_logs: needs.master.error_logs.clone(),
         };
+        let hosts = recording.hosts.clone();
         let (options, keys) = (options.clone(), descriptors.keys());
         let contents = Contents {
             generation: number,
@@ -77,8 +85,16 @@ impl Generation {
             number,
             needs,
             descriptors,
+            hosts,
             bundle,
         })
+    }
+
+    /// Everything that was read for it.
+    fn recording(&self) -> Result<Recording, String> {
+        let bundle = self.bundle.try_clone().map_err(|error| error.to_string())?;
+        let contents = bundle::unseal(bundle).and_then(|bytes| Contents::decode(&bytes));
+        Ok(contents.map_err(|error| error.to_string())?.recording)
     }
 
     /// The generation of the start.
@@ -102,13 +118,69 @@ impl Generation {
 }
 
 impl Master {
-    /// The first step.
+    /// HUP: the first step of a reload from the files. Hosts whose addresses are known are not looked up.
     pub(super) fn begin_reload(&mut self, replies: Vec<Reply>) {
         self.log.notice("reconfiguring");
-        let next = match self.next_generation() {
-            Ok(next) => next,
-            Err(errors) => return answer(replies, &errors),
+        self.lookup = None;
+        let known = self.generation.hosts.clone();
+        let files = Recorder::knowing(self.application.files(), known);
+        match self.next_generation(files) {
+            Ok(next) => {
+                let known = &self.generation.hosts;
+                let is_known = |name: &String| known.iter().any(|(known, _)| known == name);
+                let names = next.hosts.iter().map(|(name, _)| name.clone());
+                let taken_over = names.filter(is_known).collect();
+                self.prepare(next, taken_over, replies);
+            }
+            Err(errors) => answer(replies, &errors),
+        }
+    }
+
+    /// Follows what name servers have said of the hosts that the last reload took over.
+    pub(super) fn follow_hosts(&mut self) {
+        let Some(lookup) = &self.lookup else { return };
+        let Some(answers) = lookup.answers() else {
+            return;
         };
+        let is_current = lookup.generation == self.generation.number;
+        self.lookup = None;
+        if !is_current {
+            return;
+        }
+        let (changed, silent) = hosts::changes(&self.generation.hosts, answers);
+        for name in silent {
+            let text = format_args!("host not found: \"{name}\" keeps its known addresses");
+            self.log.write(Level::Warn, text);
+        }
+        if changed.is_empty() {
+            return;
+        }
+        for (name, _) in &changed {
+            self.log
+                .notice(format_args!("the addresses of \"{name}\" have changed"));
+        }
+        let Ok(mut recording) = self
+            .generation
+            .recording()
+            .map_err(|text| self.refuse(&text))
+        else {
+            return;
+        };
+        for (name, addresses) in &mut recording.hosts {
+            if let Some((_, now)) = changed.iter().find(|(changed, _)| changed == name) {
+                addresses.clone_from(now);
+            }
+        }
+        self.log.notice("reconfiguring");
+        let files = Recorder::new(Sealed::new(recording));
+        // Errors have been logged.
+        if let Ok(next) = self.next_generation(files) {
+            self.prepare(next, Vec::new(), Vec::new());
+        }
+    }
+
+    /// Has a worker prepare a generation.
+    fn prepare(&mut self, next: Generation, taken_over: Vec<String>, replies: Vec<Reply>) {
         let serving = self
             .children
             .iter()
@@ -149,6 +221,7 @@ impl Master {
                     next,
                     target,
                     deadline,
+                    taken_over,
                     replies,
                 })
             }
@@ -162,10 +235,10 @@ impl Master {
         }
     }
 
-    /// Reads the configuration, opens what is new and seals the bundle; the errors, once logged.
-    fn next_generation(&self) -> Result<Generation, Vec<String>> {
+    /// Reads the configuration from `files`, opens what is new and seals the bundle; the errors, once logged.
+    fn next_generation<F: Files>(&self, files: Recorder<F>) -> Result<Generation, Vec<String>> {
         // A mistake in the compiler of the configuration must not end the master.
-        let examine = || start::examine(&self.options, self.application);
+        let examine = || start::examine(&self.options, self.application, files);
         let examined = catch_unwind(AssertUnwindSafe(examine))
             .map_err(|_| self.refuse("the configuration could not be examined: internal error"))?
             .map_err(|findings| {
@@ -230,10 +303,16 @@ impl Master {
         let Reload {
             next,
             target,
+            taken_over,
             replies,
             ..
         } = reload;
         let generation = next.number;
+        let serving = self
+            .children
+            .iter()
+            .find(|child| child.role == Role::Serving)
+            .map(|child| child.id);
         let mut old = std::mem::replace(&mut self.generation, next);
         for child in &mut self.children {
             if child.id == target {
@@ -251,7 +330,19 @@ impl Master {
         } = &self.generation;
         descriptors.adjust_kept(&needs.descriptors, &old.descriptors, &self.log);
         old.descriptors.close_missing_in(descriptors, &self.log);
+        if let Some(child) = serving {
+            let old = Replaced::new(old.number, child, old.needs.descriptors);
+            self.replaced.push(old);
+        }
         self.unanswered = replies;
+        if !taken_over.is_empty() {
+            self.lookup = Lookup::begin(generation, taken_over)
+                .map_err(|error| {
+                    let text = crate::log::failure("hosts could not be looked up", &error);
+                    self.log.write(Level::Alert, text);
+                })
+                .ok();
+        }
     }
 
     /// Undoes the first step; the errors have been logged.

@@ -15,7 +15,7 @@ fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
     let text = format!("events {{ }}\nhttp {{\naccess_log off;\n{http}\n}}\n");
     let files = Sealed::new(Recording {
         files: vec![(path.into(), text.into_bytes())],
-        globs: Vec::new(),
+        ..Recording::default()
     });
     let root = Path::new("/");
     let registry = Registry::new(TABLES);

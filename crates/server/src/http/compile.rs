@@ -301,14 +301,9 @@ impl Builder<'_, '_> {
         let locations = self.locations(scope, None, &mut named);
         let core = self.compiler.feature_or_report::<ServerCore>(scope);
         let tls = self.compiler.feature_or_report::<TlsSettings>(scope);
-        let listens = match scope.own(&LISTEN) {
-            Ok(Some(listens)) => Some(listens),
-            Ok(None) => Some(vec![listen::default_listen(self.compiler.privileged)]),
-            Err(fault) => {
-                self.compiler.report(fault);
-                None
-            }
-        };
+        let listens = listen::of_server(self.compiler, scope)
+            .map_err(|fault| self.compiler.report(fault))
+            .ok();
         let first = listens.as_ref().and_then(|listens| listens.first());
         let names = self.names(scope, first.map(|listen| &listen.options.address));
         let kind = Kind {
@@ -657,7 +652,7 @@ impl Builder<'_, '_> {
         compiler.feature_or_report::<proxy::Settings>(scope)?;
         let id = self.next_id;
         self.next_id += 1;
-        self.scopes.add(scope, compiler.privileged);
+        self.scopes.add(compiler, scope);
         let mut plan = Plan {
             id,
             scope: scope.id(),

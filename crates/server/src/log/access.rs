@@ -277,7 +277,7 @@ impl Feature for AccessLogs {
                     path: absolute(compiler, path),
                     cache: cache.clone(),
                 },
-                Place::Syslog(written) => Target::Syslog(Arc::new(written.open()?)),
+                Place::Syslog(written) => Target::Syslog(Arc::new(written.open(compiler.files)?)),
             };
             if let (Target::File(file), Some(buffering)) = (&target, buffering)
                 && !file.set_buffering(buffering)

@@ -124,7 +124,7 @@ impl Destination {
         Ok(match self {
             Destination::Stderr => Sink::File(compiler.logs.borrow_mut().stderr()),
             Destination::File(path) => Sink::File(compiler.log_file(path)),
-            Destination::Syslog(written) => Sink::Syslog(Arc::new(written.open()?)),
+            Destination::Syslog(written) => Sink::Syslog(Arc::new(written.open(compiler.files)?)),
             Destination::Memory(size, title) => {
                 Sink::Memory(Arc::new(MemoryLog::new(*size, title)))
             }

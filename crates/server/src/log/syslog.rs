@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::syslog::{Destination, Peer, Server};
-use conf::{Fault, Word};
+use conf::{Fault, Files, Word};
 use engine::net::Address;
 
 use super::display::Errno;
@@ -95,13 +95,13 @@ impl Written {
     }
 
     /// The server itself; a name is resolved now. The socket is opened by the first message.
-    pub(super) fn open(&self) -> Result<Syslog, Fault> {
+    pub(super) fn open(&self, files: &dyn Files) -> Result<Syslog, Fault> {
         let fault = |text: &str| {
             let text = format!("{text} in syslog server \"{}\"", self.server.text());
             Fault::at(&self.server, text)
         };
         let written = address::parse(&self.server.bytes).map_err(fault)?;
-        let found = written.resolve(DEFAULT_PORT).unwrap_or_default();
+        let found = written.resolve(files, DEFAULT_PORT).unwrap_or_default();
         let server = match found.into_iter().next() {
             Some(Address::Inet(address)) => Server::Inet(SocketAddr::new(
                 address.ip(),
@@ -218,14 +218,14 @@ mod tests {
         let plain = parsed("syslog:server=127.0.0.1").unwrap();
         assert_eq!((plain.facility, plain.severity), (23, Level::Info));
         assert_eq!((plain.tag.as_str(), plain.nohostname), ("nginx", false));
-        let syslog = plain.open().unwrap();
+        let syslog = plain.open(&conf::Disk).unwrap();
         assert_eq!(syslog.destination().server.to_string(), "127.0.0.1:514");
 
         let full = "syslog:tag=A_1,nohostname,severity=alert,server=unix:/log,facility=user";
         let full = parsed(full).unwrap();
         assert_eq!((full.facility, full.severity), (1, Level::Alert));
         assert_eq!((full.tag.as_str(), full.nohostname), ("A_1", true));
-        let syslog = full.open().unwrap();
+        let syslog = full.open(&conf::Disk).unwrap();
         assert_eq!(syslog.destination().server.to_string(), "unix:/log");
         assert_eq!(syslog.destination().hostname, None);
     }
@@ -256,7 +256,10 @@ mod tests {
             let text = format!("syslog:{text}");
             assert_eq!(parsed(&text).map(drop), Err(fault.to_owned()), "{text}");
         }
-        let fault = parsed("syslog:server=a:x").unwrap().open().unwrap_err();
+        let fault = parsed("syslog:server=a:x")
+            .unwrap()
+            .open(&conf::Disk)
+            .unwrap_err();
         assert_eq!(fault.message, "invalid port in syslog server \"a:x\"");
     }
 }

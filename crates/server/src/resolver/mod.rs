@@ -5,7 +5,7 @@
 //! inquiry; `client` asks the servers; what the messages mean is the business of `proto::dns`.
 //!
 //! Each thread has a cache of its own for each `resolver`, which lives as long as the generation, as nginx's workers
-//! have. Names that stand in the configuration itself are not looked up here but by the system, when it is compiled.
+//! have. Names that stand in the configuration itself are not looked up here but by `conf::Files`, when it is compiled.
 //!
 //! Not here yet, and a clear error where written: `status_zone`.
 
@@ -121,7 +121,7 @@ pub struct Resolver {
 impl Feature for Resolver {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&RESOLVER];
 
-    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Resolver, Fault> {
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Resolver, Fault> {
         let parameters = scope.written(&RESOLVER)?.unwrap_or(Parameters {
             addresses: Vec::new(),
             valid: None,
@@ -135,7 +135,7 @@ impl Feature for Resolver {
                 Fault::at(word, text)
             };
             let written = address::parse(&word.bytes).map_err(fault)?;
-            let found = written.resolve(DEFAULT_PORT);
+            let found = written.resolve(compiler.files, DEFAULT_PORT);
             servers.extend(found.ok_or_else(|| fault("host not found"))?);
         }
         Ok(Resolver {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting, Word, parse};
+use conf::{Contexts, Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
 use rustls::pki_types::CertificateDer;
 
 use crate::compile::{Compiler, Feature};
@@ -110,7 +110,7 @@ impl Feature for StatusCheck {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<StatusCheck, Fault> {
         let responder = match scope.written(&RESPONDER)? {
-            Some(word) => Some(configured_responder(&word)?),
+            Some(word) => Some(configured_responder(&word, compiler.files)?),
             None => None,
         };
         let cache = match scope.get(&CACHE)? {
@@ -133,9 +133,9 @@ impl Feature for StatusCheck {
 }
 
 /// The responder of `ssl_ocsp_responder`, whose name is looked up at once.
-fn configured_responder(word: &Word) -> Result<Responder, Fault> {
+fn configured_responder(word: &Word, files: &dyn Files) -> Result<Responder, Fault> {
     let text = word.text();
-    Responder::new(&text, false).map_err(|error| {
+    Responder::new(&text, Some(files)).map_err(|error| {
         let why = match error {
             BadUrl::Prefix => "invalid URL prefix",
             BadUrl::Host(why) => why,
@@ -241,7 +241,7 @@ impl StatusCheck {
     /// own way would hold up everybody.
     fn named_responder(&self, certificate: &CertificateDer<'_>) -> Result<Responder, Unknown> {
         let url = message::responder(certificate).ok_or(Unknown::NoResponder)?;
-        let responder = Responder::new(&url, true).map_err(|_| Unknown::BadUrl)?;
+        let responder = Responder::new(&url, None).map_err(|_| Unknown::BadUrl)?;
         match responder.is_name() && !self.resolving.is_possible() {
             true => Err(Unknown::Failed(Failed::NoAddress)),
             false => Ok(responder),

@@ -696,7 +696,9 @@ fn fetched_staple(
         return ignored("no OCSP responder URL in the");
     };
     let resolving = compiler.feature::<Resolving>(scope)?;
-    let responder = match Responder::new(&url, resolving.is_possible()) {
+    // Without a resolver nothing could look it up later.
+    let looked_up_now = (!resolving.is_possible()).then_some(compiler.files);
+    let responder = match Responder::new(&url, looked_up_now) {
         Ok(responder) => responder,
         Err(error) => {
             let why = match error {

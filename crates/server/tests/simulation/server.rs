@@ -134,7 +134,7 @@ fn generation(text: &str, ended: &Arc<AtomicUsize>) -> (Arc<Generation>, Vec<Lis
     let path = Path::new("/nginx.conf");
     let files = Sealed::new(Recording {
         files: vec![(path.into(), text.as_bytes().to_vec())],
-        globs: Vec::new(),
+        ..Recording::default()
     });
     let root = Path::new("/");
     let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);

@@ -24,7 +24,7 @@ pub(crate) fn compiled<F: Feature>(
 ) -> Result<(Arc<F>, Vec<String>), String> {
     let recording = Recording {
         files: vec![("/nginx.conf".into(), text.as_bytes().to_vec())],
-        globs: Vec::new(),
+        ..Recording::default()
     };
     let files = Sealed::new(recording);
     let registry = Registry::new(TABLES);

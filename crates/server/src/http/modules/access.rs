@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use conf::{Contexts, Declared, Fault, Files, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
 
 use crate::compile::{Compiler, Feature};
@@ -191,14 +191,14 @@ impl Peers {
     }
 
     /// Looks names up, which takes place now.
-    pub fn compile(words: &[Word], directive: &str) -> Result<Peers, Fault> {
+    pub fn compile(words: &[Word], directive: &str, files: &dyn Files) -> Result<Peers, Fault> {
         let (mut networks, mut unix) = (Vec::new(), false);
         for word in words {
             match Cidr::parse(&word.bytes) {
                 _ if &*word.bytes == b"unix:" => unix = true,
                 Some((cidr, _)) => networks.push(cidr),
                 None => {
-                    let found = resolve(word);
+                    let found = resolve(word, files);
                     if found.is_empty() {
                         let text = format!("host not found in {directive} \"{}\"", word.text());
                         return Err(Fault::at(word, text));
@@ -231,13 +231,13 @@ impl Peers {
 }
 
 /// All addresses of a name, each as a network of its own.
-fn resolve(word: &Word) -> Vec<Cidr> {
+fn resolve(word: &Word, files: &dyn Files) -> Vec<Cidr> {
     let written = Written {
         name: &word.bytes,
         port: None,
         unix: false,
     };
-    let found = written.resolve(1).unwrap_or_default();
+    let found = written.resolve(files, 1).unwrap_or_default();
     let cidr = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => Cidr::V4 {
             address: ip.into(),
@@ -484,11 +484,12 @@ mod tests {
             };
             list.iter().map(word).collect()
         };
-        let peers = Peers::compile(&words(&["10.0.0.0/8", "::1", "unix:"]), "x").unwrap();
+        let peers =
+            Peers::compile(&words(&["10.0.0.0/8", "::1", "unix:"]), "x", &conf::Disk).unwrap();
         assert!(peers.contains(&inet("10.1.2.3")) && peers.contains(&inet("::ffff:10.1.2.3")));
         assert!(peers.contains(&inet("::1")) && !peers.contains(&inet("11.1.2.3")));
         assert!(peers.contains(&Address::Unix("/a".into())));
-        let fault = Peers::compile(&words(&["10.0.0.0/33"]), "x").unwrap_err();
+        let fault = Peers::compile(&words(&["10.0.0.0/33"]), "x", &conf::Disk).unwrap_err();
         assert_eq!(fault.message, "host not found in x \"10.0.0.0/33\"");
     }
 }

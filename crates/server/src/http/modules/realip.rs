@@ -77,10 +77,10 @@ impl Feature for RealIp {
     const DIRECTIVES: &'static [&'static dyn Declared] =
         &[&SET_REAL_IP_FROM, &REAL_IP_HEADER, &REAL_IP_RECURSIVE];
 
-    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<RealIp, Fault> {
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<RealIp, Fault> {
         let words = scope.written(&SET_REAL_IP_FROM)?.unwrap_or_default();
         Ok(RealIp {
-            trusted: Peers::compile(&words, "set_real_ip_from")?,
+            trusted: Peers::compile(&words, "set_real_ip_from", compiler.files)?,
             header: scope.get(&REAL_IP_HEADER)?,
             recursive: scope.get(&REAL_IP_RECURSIVE)?,
         })

@@ -69,7 +69,7 @@ pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -
     let path = Path::new("/nginx.conf");
     let files = Sealed::new(Recording {
         files: vec![(path.into(), text.as_bytes().to_vec())],
-        globs: Vec::new(),
+        ..Recording::default()
     });
     let root = Path::new("/");
     let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);

@@ -8,6 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use conf::Files;
 use engine::net::Address;
 use proto::base64;
 use proto::h1::response::{self, ResponseBody, ResponseHead};
@@ -43,11 +44,11 @@ pub enum BadUrl {
 }
 
 impl Responder {
-    /// The responder of a URL. Its host is looked up by the system unless `resolves_later`.
+    /// The responder of a URL. Its host is looked up in `files`; without them, only when it is asked.
     ///
     /// # Errors
     /// Where it does not begin with `http://`, or names no host.
-    pub fn new(url: &str, resolves_later: bool) -> Result<Responder, BadUrl> {
+    pub fn new(url: &str, files: Option<&dyn Files>) -> Result<Responder, BadUrl> {
         let prefix = url.get(..7).unwrap_or_default();
         if !prefix.eq_ignore_ascii_case("http://") {
             return Err(BadUrl::Prefix);
@@ -59,10 +60,12 @@ impl Responder {
         };
         let written = address::parse(host.as_bytes()).map_err(BadUrl::Host)?;
         let literal = written.literal(80).map(|address| vec![address]);
-        let addresses = match literal {
-            Some(literal) => literal,
-            None if resolves_later => Vec::new(),
-            None => written.resolve(80).ok_or(BadUrl::Host("host not found"))?,
+        let addresses = match (literal, files) {
+            (Some(literal), _) => literal,
+            (None, None) => Vec::new(),
+            (None, Some(files)) => written
+                .resolve(files, 80)
+                .ok_or(BadUrl::Host("host not found"))?,
         };
         Ok(Responder {
             host: host.to_owned(),
@@ -235,14 +238,14 @@ mod tests {
 
     #[test]
     fn urls() {
-        let responder = Responder::new("http://127.0.0.1:8080/ocsp/", false).unwrap();
+        let responder = Responder::new("http://127.0.0.1:8080/ocsp/", None).unwrap();
         assert_eq!(responder.host(), "127.0.0.1:8080");
         let message = String::from_utf8(responder.message(&[0xff; 4])).unwrap();
         assert_eq!(
             message,
             "GET /ocsp/%2F%2F%2F%2F%2Fw%3D%3D HTTP/1.0\r\nHost: 127.0.0.1:8080\r\n\r\n"
         );
-        let bad = |url| Responder::new(url, true).err();
+        let bad = |url| Responder::new(url, None).err();
         assert_eq!(bad("https://example.org/"), Some(BadUrl::Prefix));
         assert_eq!(bad("http:///path"), Some(BadUrl::Host("no host")));
         assert_eq!(bad("http://host:99999"), Some(BadUrl::Host("invalid port")));

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conf::{Contexts, ScopeRef};
 
+use crate::compile::Compiler;
 use crate::counters::Count;
 use crate::http::request::Request;
-use crate::listen::LISTEN;
+use crate::listen;
 
 /// Scopes that a thread has meters for, over all generations; what comes later is counted
 /// together, under [`ScopeName::others`].
@@ -39,7 +40,7 @@ pub struct ScopeName {
 
 impl ScopeName {
     /// The name of a scope: that of the location or server that it is or lies in.
-    fn of(scope: ScopeRef<'_>, privileged: bool) -> ScopeName {
+    fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> ScopeName {
         let around = || std::iter::successors(Some(scope), |scope| scope.parent());
         let find = |context| around().find(|scope| scope.context() == context);
         let location = find(Contexts::LOCATION).and_then(|scope| scope.line());
@@ -53,8 +54,8 @@ impl ScopeName {
             let line = lines.find(|line| line.is("server_name"))?;
             Some(line.argument(0).text().into_owned())
         });
-        let listens = server.and_then(|server| server.own(&LISTEN).ok().flatten());
-        let listens = listens.unwrap_or_else(|| vec![crate::listen::default_listen(privileged)]);
+        let listens = server.and_then(|server| listen::of_server(compiler, server).ok());
+        let listens = listens.unwrap_or_default();
         let listen = listens.first().map(|listen| &listen.options.address);
         ScopeName {
             server: name.unwrap_or_default(),
@@ -89,9 +90,9 @@ impl Scopes {
     }
 
     /// Adds the scope of the plan whose number is next.
-    pub fn add(&mut self, scope: ScopeRef<'_>, privileged: bool) {
+    pub fn add(&mut self, compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
         if self.counted {
-            self.names.push(ScopeName::of(scope, privileged));
+            self.names.push(ScopeName::of(compiler, scope));
         }
     }
 }

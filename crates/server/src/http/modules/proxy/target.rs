@@ -98,7 +98,7 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
     }
     match url.literal() {
         Some(group) => Ok(url.target(Upstream::Group(group))),
-        None => match groups.host(&url.server, url.scheme.default_port()) {
+        None => match groups.host(&url.server, compiler.files, url.scheme.default_port()) {
             Some(group) => Ok(url.target(Upstream::Group(group))),
             None => Err(fault(format!("host not found in upstream \"{name}\""))),
         },

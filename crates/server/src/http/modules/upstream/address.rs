@@ -1,9 +1,11 @@
 //! Addresses of upstreams as a configuration or a URL writes them, and what they resolve to.
 //!
-//! Names are resolved by the system, once, when the configuration is compiled.
+//! Names are resolved when the configuration is compiled, as its [`Files`] have them: by the system in the master, from
+//! what the master learned in a worker.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use conf::Files;
 use engine::net::Address;
 
 /// An address as written: `host`, `host:port`, `[ipv6]:port`, `unix:path`.
@@ -86,18 +88,14 @@ impl Written<'_> {
     }
 
     /// Every address of the name, each once; `None` where there is none.
-    pub fn resolve(&self, default_port: u16) -> Option<Vec<Address>> {
+    pub fn resolve(&self, files: &dyn Files, default_port: u16) -> Option<Vec<Address>> {
         if let Some(address) = self.literal(default_port) {
             return Some(vec![address]);
         }
         let name = std::str::from_utf8(self.name).ok()?;
         let port = self.port.unwrap_or(default_port);
-        let mut addresses: Vec<Address> = Vec::new();
-        for address in (name, port).to_socket_addrs().ok()?.map(Address::Inet) {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
+        let found = files.addresses(name)?.into_iter();
+        let addresses: Vec<Address> = found.map(|ip| Address::Inet((ip, port).into())).collect();
         (!addresses.is_empty()).then_some(addresses)
     }
 }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use conf::{
+    Arity, Contexts, Declared, Fault, Files, Inherit, ScopeRef, Setter, Setting, Word, parse,
+};
 use engine::net::Address;
 
 use crate::compile::Compiler;
@@ -155,14 +157,14 @@ impl Server {
     }
 
     /// A peer for each address.
-    fn peers(&self) -> Result<Vec<Peer>, Fault> {
+    fn peers(&self, files: &dyn Files) -> Result<Vec<Peer>, Fault> {
         let fault = |text: &str| {
             let text = format!("{text} in upstream \"{}\"", self.address.text());
             Fault::at(&self.address, text)
         };
         let written = address::parse(&self.address.bytes).map_err(fault)?;
         let addresses = written
-            .resolve(DEFAULT_PORT)
+            .resolve(files, DEFAULT_PORT)
             .ok_or_else(|| fault("host not found"))?;
         let peer = |address: Address| Peer {
             weight: self.weight,
@@ -303,13 +305,18 @@ impl Groups {
     pub fn host(
         &mut self,
         written: &address::Written<'_>,
+        files: &dyn Files,
         default_port: u16,
     ) -> Option<Arc<Group>> {
         let port = written.port.unwrap_or(default_port);
         if let Some(known) = self.find(written.name, Some(port)) {
             return Some(Arc::clone(known));
         }
-        let peers = written.resolve(port)?.into_iter().map(Peer::new).collect();
+        let peers = written
+            .resolve(files, port)?
+            .into_iter()
+            .map(Peer::new)
+            .collect();
         let name = Bytes::copy_from_slice(written.name);
         Some(self.add(name, Some(port), peers, Box::default()))
     }
@@ -373,7 +380,7 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         } else {
             &mut peers
         };
-        side.extend(server.peers()?);
+        side.extend(server.peers(compiler.files)?);
     }
     if peers.is_empty() {
         let text = format!("no servers in upstream \"{}\"", name.text());
@@ -431,15 +438,18 @@ mod tests {
     #[test]
     fn a_name_stands_for_all_its_addresses() {
         let server = parsed("[::1]:81 weight=2 down").unwrap();
-        let peers = server.peers().unwrap();
+        let peers = server.peers(&conf::Disk).unwrap();
         assert_eq!(peers.len(), 1);
         assert_eq!(peers[0].name, "[::1]:81");
         assert!(peers[0].down && peers[0].weight == 2);
         assert_eq!(
-            parsed("10.0.0.1").unwrap().peers().unwrap()[0].name,
+            parsed("10.0.0.1").unwrap().peers(&conf::Disk).unwrap()[0].name,
             "10.0.0.1:80"
         );
-        let fault = parsed("10.0.0.1:0").unwrap().peers().unwrap_err();
+        let fault = parsed("10.0.0.1:0")
+            .unwrap()
+            .peers(&conf::Disk)
+            .unwrap_err();
         assert_eq!(fault.message, "invalid port in upstream \"10.0.0.1:0\"");
     }
 

@@ -1,0 +1,85 @@
+//! Logs over time: where the master's own lines go, and USR1, which opens every log again.
+//!
+//! Generations that were replaced serve on until their last request has ended, in the worker process that serves or in
+//! an older one, and may write files that the configuration in force does not name. The master remembers what those
+//! files are and opens them too, since workers may not.
+
+use crate::application::{Need, NeedKind};
+use crate::control::Command;
+use crate::descriptors::Descriptors;
+use crate::log::{Level, Log};
+
+use super::Master;
+use super::reload::Generation;
+
+/// A generation that was replaced and may still have requests.
+pub(super) struct Replaced {
+    number: u64,
+    /// The worker that serves them.
+    child: u64,
+    /// Its logs.
+    logs: Vec<Need>,
+}
+
+impl Replaced {
+    /// What is to be remembered of a generation that `child` has served by until now.
+    pub(super) fn new(number: u64, child: u64, needs: Vec<Need>) -> Replaced {
+        let is_log = |need: &Need| matches!(need.kind, NeedKind::Log { .. });
+        Replaced {
+            number,
+            child,
+            logs: needs.into_iter().filter(is_log).collect(),
+        }
+    }
+}
+
+impl Master {
+    /// The last request of a generation has ended.
+    pub(super) fn forget_generation(&mut self, child: u64, number: u64) {
+        self.replaced
+            .retain(|one| (one.child, one.number) != (child, number));
+    }
+
+    /// A worker has ended, with every generation that it served by.
+    pub(super) fn forget_generations_of(&mut self, child: u64) {
+        self.replaced.retain(|one| one.child != child);
+    }
+
+    /// USR1: new files under the old names, for the master, every worker and every generation.
+    pub(super) fn reopen_logs(&mut self) {
+        self.log.notice("reopening logs");
+        let generation = &mut self.generation;
+        let owner = generation.needs.master.identity.as_ref();
+        let owner = owner.map(|identity| identity.user);
+        let needs = &generation.needs.descriptors;
+        generation.descriptors.reopen(needs, owner, &self.log);
+        let older = self.replaced.iter().flat_map(|one| &one.logs);
+        let mut logs = generation.descriptors.logs();
+        logs.open_missing(older, owner, &self.log);
+        self.follow_logs();
+        self.send_logs(&logs);
+    }
+
+    fn send_logs(&mut self, logs: &Descriptors) {
+        match logs.sealed_keys() {
+            Ok(keys) => {
+                for child in &mut self.children {
+                    let (keys, descriptors) = (keys.clone(), logs.shared());
+                    child.send(Command::Reopen { keys, descriptors });
+                }
+            }
+            Err(error) => self
+                .log
+                .write(Level::Alert, format_args!("memfd failed: {error}")),
+        }
+    }
+
+    /// Lets the master's own lines go where the generation in force says.
+    pub(super) fn follow_logs(&mut self) {
+        let Generation {
+            descriptors, needs, ..
+        } = &self.generation;
+        self.log = Log::new(descriptors.log_targets(&needs.master.error_logs), None);
+        self.log.redirect_stderr();
+    }
+}

@@ -1,0 +1,246 @@
+//! A process that a pid file names: what it is, and how to signal it and nothing else.
+//!
+//! A number says nothing of what it belongs to: another server may have written the file, or its process may have ended
+//! and the number been given away. So a process is held (pidfd_open(2)) before it is looked at, and signalled through
+//! what is held: while that lives its number means nobody else, and once it has ended the signal goes nowhere.
+//!
+//! A master of Tidegate is known by what makes it one: it is this program, by its file or by the name that it gives
+//! itself, and it has every signal blocked that it reads. That holds when the file was replaced by a newer version or
+//! has another name, and is true neither of a worker process nor of another command of this program.
+
+use std::fmt::{self, Display};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::signals::{self, Signals};
+use crate::{PROGRAM, worker};
+
+/// How much of a command line is shown, in characters.
+const SHOWN_MAX: usize = 60;
+
+/// A master of Tidegate that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pid: Pid,
+    /// What holds the process; none where the kernel or a filter of system calls has no such thing.
+    handle: Option<OwnedFd>,
+}
+
+/// Why a process is not signalled.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// There is none of that number, or it cannot be held.
+    NoProcess(io::Error),
+    /// It cannot be told what it is.
+    Unknown(io::Error),
+    /// Another program; the name that it has in `/proc`.
+    Foreign(String),
+    /// A worker process, with its master.
+    Worker(Option<Pid>),
+    /// This program, with a command line that is not a server's.
+    Command(String),
+}
+
+impl Display for Refusal {
+    /// What the process is, to follow its number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoProcess(error) => write!(f, "cannot be held: {error}"),
+            Refusal::Unknown(error) => write!(f, "cannot be recognised: {error}"),
+            Refusal::Foreign(name) => write!(f, "is \"{name}\" and not Tidegate"),
+            Refusal::Worker(Some(master)) => {
+                write!(
+                    f,
+                    "is a worker process of Tidegate, whose master is {master}"
+                )
+            }
+            Refusal::Worker(None) => f.write_str("is a worker process of Tidegate"),
+            Refusal::Command(line) => write!(f, "is \"{line}\", which is not a server"),
+        }
+    }
+}
+
+impl Running {
+    /// Holds the process of a number, if it is a master of Tidegate.
+    pub(crate) fn find(pid: Pid) -> Result<Running, Refusal> {
+        let handle = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => Some(handle),
+            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => None,
+            Err(error) => return Err(Refusal::NoProcess(error.into())),
+        };
+        match recognise(pid) {
+            Ok(()) => Ok(Running { pid, handle }),
+            // It has ended while it was looked at.
+            Err(Refusal::Unknown(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Err(match rustix::process::test_kill_process(pid) {
+                    Err(Errno::SRCH) => Refusal::NoProcess(Errno::SRCH.into()),
+                    _ => Refusal::Unknown(error),
+                })
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Sends it a signal with a value.
+    pub(crate) fn signal(&self, number: i32, value: i32) -> io::Result<()> {
+        match &self.handle {
+            Some(handle) => signals::send_to(handle, number, value),
+            None => signals::send(self.pid, number, value),
+        }
+    }
+}
+
+/// Whether a process is a master of Tidegate, as far as `/proc` tells.
+fn recognise(pid: Pid) -> Result<(), Refusal> {
+    let own = fs::read_link("/proc/self").map_err(Refusal::Unknown)?;
+    if own != Path::new(&std::process::id().to_string()) {
+        let text = "/proc is that of another pid namespace";
+        return Err(Refusal::Unknown(io::Error::other(text)));
+    }
+    let status = Status::read(pid).map_err(Refusal::Unknown)?;
+    if status.has_ended {
+        return Err(Refusal::NoProcess(Errno::SRCH.into()));
+    }
+    if status.name != PROGRAM && !has_our_file(pid) {
+        return Err(Refusal::Foreign(printable(&status.name)));
+    }
+    let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(Refusal::Unknown)?;
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let words = words.strip_suffix(&[&b""[..]]).unwrap_or(&words);
+    if words.iter().eq(worker::ARGUMENTS.map(str::as_bytes).iter()) {
+        return Err(Refusal::Worker(status.parent));
+    }
+    if !Signals::are_blocked(signals::MASTER, status.blocked) {
+        let line = String::from_utf8_lossy(&words.join(&b' ')).into_owned();
+        return Err(Refusal::Command(printable(&line)));
+    }
+    Ok(())
+}
+
+/// Whether a process runs the very file that this one does. Only its user and root may see that.
+fn has_our_file(pid: Pid) -> bool {
+    let identity = |path: &str| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let ours = identity("/proc/self/exe");
+    ours.is_some() && identity(&format!("/proc/{pid}/exe")) == ours
+}
+
+/// What proc_pid_status(5) says of a process.
+struct Status {
+    name: String,
+    has_ended: bool,
+    parent: Option<Pid>,
+    /// The signals that its main thread has blocked, as a bit each.
+    blocked: u64,
+}
+
+impl Status {
+    fn read(pid: Pid) -> io::Result<Status> {
+        let text = fs::read(format!("/proc/{pid}/status"))?;
+        let text = String::from_utf8_lossy(&text);
+        // The kernel escapes line feeds in the name.
+        let field = |name: &str| {
+            let of_name = |line: &'_ str| -> Option<String> {
+                let value = line.strip_prefix(name)?.strip_prefix(":\t")?;
+                Some(value.to_owned())
+            };
+            text.lines().find_map(of_name).unwrap_or_default()
+        };
+        Ok(Status {
+            name: field("Name"),
+            has_ended: field("State").starts_with(['Z', 'X']),
+            parent: field("PPid").parse().ok().and_then(Pid::from_raw),
+            blocked: u64::from_str_radix(&field("SigBlk"), 16).unwrap_or(0),
+        })
+    }
+}
+
+/// A text of somebody else's, for one line of a log.
+fn printable(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN_MAX)
+        .map(|one| {
+            if one.is_control() || one == '"' {
+                '?'
+            } else {
+                one
+            }
+        })
+        .collect();
+    if text.chars().nth(SHOWN_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    fn pid(child: &Child) -> Pid {
+        Pid::from_child(child)
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn another_program_is_named() {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        // Until the child has become another program it still is this one.
+        let refusal = loop {
+            match Running::find(pid(&child)).unwrap_err() {
+                Refusal::Command(_) => std::thread::yield_now(),
+                refusal => break refusal,
+            }
+        };
+        assert_eq!(refusal.to_string(), "is \"sleep\" and not Tidegate");
+        end(child);
+    }
+
+    #[test]
+    fn this_program_is_no_server_unless_its_signals_are_blocked() {
+        let me = rustix::process::getpid();
+        let refusal = Running::find(me).unwrap_err();
+        let Refusal::Command(line) = &refusal else {
+            panic!("{refusal:?}");
+        };
+        assert!(!line.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_none() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let ended = pid(&child);
+        // Not waited for, it is there still, and yet no process any more.
+        let refusal = loop {
+            match Running::find(ended).unwrap_err() {
+                Refusal::NoProcess(error) => break error,
+                _ => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(refusal.raw_os_error(), Some(libc::ESRCH));
+        child.wait().unwrap();
+        let refusal = Running::find(ended).unwrap_err();
+        assert!(matches!(&refusal, Refusal::NoProcess(error)
+            if error.raw_os_error() == Some(libc::ESRCH)));
+    }
+
+    #[test]
+    fn names_cannot_break_a_line() {
+        assert_eq!(printable("a\nb\"c"), "a?b?c");
+        assert_eq!(printable(&"x".repeat(80)).chars().count(), SHOWN_MAX + 1);
+    }
+}
