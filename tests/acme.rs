@@ -17,8 +17,6 @@ use support::Server;
 /// How long a certificate may take: several validations and looks at an order, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
-
 /// A port that nobody listens on, and that the system gives to no connection meanwhile: its own begin
 /// at 32768.
 fn free_port() -> u16 {
@@ -309,7 +307,7 @@ fn names(certificate: &str) -> String {
 
 #[test]
 fn http_01_issues_and_a_restart_goes_on_with_what_there_is() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let Some(pebble) = Pebble::start(7_776_000, &[]) else {
             return;
         };
@@ -361,7 +359,7 @@ fn http_01_issues_and_a_restart_goes_on_with_what_there_is() {
 
 #[test]
 fn dns_01_issues_by_a_program() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let Some(pebble) = Pebble::start(7_776_000, &[]) else {
             return;
         };
@@ -475,7 +473,7 @@ fn secured(pebble: &Pebble, engine: &str, folder: &Path, issuer: &str) -> Server
 
 #[test]
 fn tls_alpn_01_issues_and_handshakes_take_what_comes() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let Some(pebble) = Pebble::start(7_776_000, &[("PEBBLE_AUTHZREUSE", "0")]) else {
             return;
         };
@@ -789,7 +787,7 @@ fn a_broken_issuer_stops_neither_the_server_nor_a_reload() {
             )
         })
         .collect();
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let lines = |generation: u32| {
             format!("add_header X-Generation {generation} always;\n[http]\n{issuers}")
         };

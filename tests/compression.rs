@@ -225,7 +225,7 @@ fn a_long_compression_holds_up_nobody() {
     if support::is_nginx() {
         return; // it has no brotli, and does not share out its time either
     }
-    for engine in ["use epoll;", "use io_uring;"] {
+    for engine in support::engines::lines() {
         let server = Server::start(
             engine,
             "access_log logs/order.log;\n\

@@ -18,12 +18,11 @@ const LARGE: usize = 100_000;
 
 /// Runs `test` on each engine; nginx has only one.
 fn on_every_engine(test: impl Fn(&str)) {
-    let engines: &[&str] = if is_nginx() {
-        &["use epoll;"]
-    } else {
-        &["use epoll;", "use io_uring;"]
+    let engines = match is_nginx() {
+        true => vec!["use epoll;"],
+        false => support::engines::lines(),
     };
-    engines.iter().for_each(|engine| test(engine));
+    engines.into_iter().for_each(test);
 }
 
 /// Bytes that tell their place.

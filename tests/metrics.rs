@@ -63,7 +63,7 @@ fn on_every_engine(test: impl Fn(&str)) {
     if is_nginx() {
         return; // it has no such thing
     }
-    ["use epoll;", "use io_uring;"].into_iter().for_each(test);
+    support::engines::lines().into_iter().for_each(test);
 }
 
 #[test]

@@ -55,8 +55,10 @@ macro_rules! on_both_engines {
         mod on_io_uring {
             $(#[test]
             fn $test() {
-                super::ENGINE.set("use io_uring;");
-                super::$test();
+                if support::engines::with_io_uring() {
+                    super::ENGINE.set("use io_uring;");
+                    super::$test();
+                }
             })*
         }
     };

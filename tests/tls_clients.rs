@@ -10,10 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use support::engines::EPOLL;
 use support::port::free_port;
 use support::{PATIENCE, Server};
-
-const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
 
 /// Threads: a session that one has begun goes on with any other.
 const WORKERS: u32 = 4;
@@ -83,7 +82,7 @@ fn curl(port: u16, more: &[&str]) -> Result<String, String> {
 
 #[test]
 fn curl_speaks_both_versions() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (server, port) = start(engine, &format!("{SHOW} location /up {{ return 200; }}"));
         for version in ["1.2", "1.3"] {
             let least = format!("--tlsv{version}");
@@ -128,7 +127,7 @@ fn curl_gets_the_server_that_it_names() {
         "[http]\nserver {{ listen 127.0.0.1:{port} ssl; server_name localhost; {ecdsa} {SHOW} }}\n\
          server {{ listen 127.0.0.1:{port} ssl; server_name second.test; {rsa} {SHOW} }}\n"
     );
-    let _server = Server::start_workers(WORKERS, ENGINES[0], &blocks);
+    let _server = Server::start_workers(WORKERS, EPOLL, &blocks);
     let to = format!("::127.0.0.1:{port}");
     for (name, kind) in [
         ("localhost", "id-ecPublicKey"),
@@ -162,7 +161,7 @@ fn curl_shows_certificates_of_clients() {
             None => curl(port, &[]).unwrap(),
         }
     };
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         for (mode, known, unknown, none) in [
             (
                 "on",
@@ -223,7 +222,7 @@ fn s_client(port: u16, more: &[&str]) -> String {
 
 #[test]
 fn s_client_resumes() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         for lines in [
             "",
             "ssl_session_tickets off; ssl_session_cache shared:clients:1m;",
@@ -249,7 +248,7 @@ fn s_client_resumes() {
 
 #[test]
 fn s_client_sends_early_data() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         for (lines, accepted, shown) in [
             ("ssl_early_data on;", true, " r [1] "),
             ("ssl_early_data off;", false, " r [] "),
@@ -333,7 +332,7 @@ fn pythons_sessions_outlive_a_reload_and_go_on_with_every_thread() {
     const TIMES: usize = 20;
     let cache = "ssl_session_cache shared:kept:1m;";
     let no_tickets = "ssl_session_tickets off; ssl_session_cache shared:kept:1m;";
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         for (lines, version, tickets) in [
             ("", "TLSv1.2", "on"),
             ("", "TLSv1.3", "on"),
@@ -375,7 +374,7 @@ fn python_shows_a_certificate_and_names_protocols() {
         "ssl_client_certificate {}; ssl_verify_client on; {SHOW}",
         file("ca.crt")
     );
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (_server, port) = start(engine, &lines);
         let identity = format!("identity={}", file("client"));
         for version in ["TLSv1.2", "TLSv1.3"] {
@@ -432,7 +431,7 @@ fn chromium(server: &Server, url: &str) -> Option<String> {
 
 #[test]
 fn chromium_shows_a_page_and_resumes() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let log = "access_log logs/chromium.log seen;";
         let page = "root www; keepalive_timeout 0; location = /seen { return 200 \"$ssl_protocol $ssl_curve $ssl_alpn_protocol\"; }";
         let port = free_port();

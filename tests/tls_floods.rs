@@ -11,8 +11,6 @@ use support::port::free_port;
 use support::tls::Client;
 use support::{PATIENCE, Server};
 
-const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
-
 /// Clients of each kind.
 const CLIENTS: usize = 100;
 
@@ -85,7 +83,7 @@ fn memory(server: &Server) -> u64 {
 
 #[test]
 fn slow_handshakes_end_with_client_header_timeout() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (server, port) = start(engine, "client_header_timeout 2s;");
         let hello = hello();
         let mut slow: Vec<TcpStream> = (0..CLIENTS).map(|_| open(port)).collect();
@@ -158,7 +156,7 @@ fn harmful() -> Vec<(&'static str, Vec<u8>, bool)> {
 
 #[test]
 fn broken_records_end_their_own_connection() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (server, port) = start(engine, "client_header_timeout 1h;");
         is_served(port);
         for (what, bytes, ends) in harmful() {
@@ -190,7 +188,7 @@ fn broken_records_end_their_own_connection() {
 #[test]
 fn what_cannot_follow_a_hello_is_refused_without_an_answer() {
     let hello = hello();
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (server, port) = start(engine, "");
         // RFC 8446 section 6: unexpected_message, record_overflow.
         let cases = [
@@ -217,7 +215,7 @@ fn what_cannot_follow_a_hello_is_refused_without_an_answer() {
 
 #[test]
 fn renegotiation_is_refused() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (_server, port) = start(engine, "");
         let address = format!("127.0.0.1:{port}");
         let clients: Vec<_> = (0..10)
@@ -246,7 +244,7 @@ fn renegotiation_is_refused() {
 
 #[test]
 fn a_client_that_reads_nothing_is_not_sent_much() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (server, port) = start(engine, "root www; location = /big {}");
         let big = std::fs::File::create(server.prefix.join("www/big")).unwrap();
         big.set_len(200 << 20).unwrap();

@@ -2,10 +2,9 @@
 //! can or not; that it does, and how, is shown by tests/ktls in a machine of its own.
 
 use support::Server;
+use support::engines::EPOLL;
 use support::port::free_port;
 use support::tls::Client;
-
-const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
 
 /// Somewhat more than a file must have for it, in which no two places look alike.
 fn content() -> Vec<u8> {
@@ -36,7 +35,7 @@ fn said(server: &Server) -> String {
 
 #[test]
 fn files_are_the_same_whoever_encrypts() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         for lines in ["sendfile on; sendfile_max_chunk 100k;", "sendfile off;"] {
             let lines = format!("ssl_conf_command Options KTLS; {lines}");
             let (_server, port) = start(engine, &lines);
@@ -58,11 +57,11 @@ fn files_are_the_same_whoever_encrypts() {
 #[test]
 fn a_kernel_that_cannot_is_told_of() {
     let warning = "\"ssl_conf_command Options KTLS\" has no effect: the kernel";
-    let (server, _) = start(ENGINES[0], "ssl_conf_command Options KTLS;");
+    let (server, _) = start(EPOLL, "ssl_conf_command Options KTLS;");
     let cannot = engine::kernel_tls::probe().is_err();
     assert_eq!(said(&server).contains(warning), cannot, "{}", said(&server));
 
-    let (server, _) = start(ENGINES[0], "ssl_conf_command Options -KTLS;");
+    let (server, _) = start(EPOLL, "ssl_conf_command Options -KTLS;");
     assert!(!said(&server).contains(warning));
 }
 
@@ -72,7 +71,7 @@ fn options_stand_between_commas() {
     let warning = "\"ssl_conf_command Options KTLS\" has no effect";
     let lines =
         "ssl_conf_command Options +ktls,Bugs; ssl_conf_command options -SessionTicket,-KTLS;";
-    let (server, _) = start(ENGINES[0], lines);
+    let (server, _) = start(EPOLL, lines);
     let said = said(&server);
     assert!(!said.contains(warning), "{said}");
     for option in ["Bugs", "-SessionTicket"] {

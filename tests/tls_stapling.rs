@@ -12,10 +12,9 @@ use rcgen::{
     KeyPair, SerialNumber,
 };
 use support::Server;
+use support::engines::EPOLL;
 use support::port::free_port;
 use support::tls::Client;
-
-const ENGINES: [&str; 2] = ["use epoll;", "use io_uring;"];
 
 /// The server's certificate has this number, in hexadecimal.
 const SERIAL: &str = "4D2A11";
@@ -179,7 +178,7 @@ fn is_refused(server: &Server, port: u16, words: &str) {
 
 #[test]
 fn answers_are_fetched() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let port = free_port();
         let authority = Authority::new(Some(port));
         let _responder = authority.respond(port, "V", "ca");
@@ -212,11 +211,11 @@ fn who_answers_must_be_let_to() {
         )
     };
     let _responder = authority.respond(port, "V", "responder");
-    let (_server, tls) = start(ENGINES[0], &trusting(&authority, "on"));
+    let (_server, tls) = start(EPOLL, &trusting(&authority, "on"));
     is_stapled(tls);
-    let (server, tls) = start(ENGINES[0], &trusting(&stranger, "on"));
+    let (server, tls) = start(EPOLL, &trusting(&stranger, "on"));
     is_refused(&server, tls, "OCSP_basic_verify() failed");
-    let (_server, tls) = start(ENGINES[0], &trusting(&stranger, "off"));
+    let (_server, tls) = start(EPOLL, &trusting(&stranger, "off"));
     is_stapled(tls);
 }
 
@@ -225,7 +224,7 @@ fn a_revoked_certificate_is_not_vouched_for() {
     let port = free_port();
     let authority = Authority::new(Some(port));
     let _responder = authority.respond(port, "R", "ca");
-    let (server, tls) = start(ENGINES[0], &authority.server("chain.crt", ""));
+    let (server, tls) = start(EPOLL, &authority.server("chain.crt", ""));
     is_refused(
         &server,
         tls,
@@ -237,12 +236,12 @@ fn a_revoked_certificate_is_not_vouched_for() {
 fn a_responder_that_is_silent_or_away_holds_nobody_up() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let authority = Authority::new(Some(silent.local_addr().unwrap().port()));
-    let (_server, tls) = start(ENGINES[0], &authority.server("chain.crt", ""));
+    let (_server, tls) = start(EPOLL, &authority.server("chain.crt", ""));
     for _ in 0..10 {
         assert_eq!(stapled(tls), 0);
     }
     let away = format!("ssl_stapling_responder http://127.0.0.1:{}/;", free_port());
-    let (server, tls) = start(ENGINES[0], &authority.server("chain.crt", &away));
+    let (server, tls) = start(EPOLL, &authority.server("chain.crt", &away));
     is_refused(
         &server,
         tls,
@@ -283,7 +282,7 @@ fn the_resolver_finds_who_answers() {
         "resolver 127.0.0.1:{}; ssl_stapling_responder http://ocsp.test:{port}/;",
         name_server(true)
     );
-    let (_server, tls) = start(ENGINES[0], &authority.server("chain.crt", &lines));
+    let (_server, tls) = start(EPOLL, &authority.server("chain.crt", &lines));
     is_stapled(tls);
 }
 
@@ -298,7 +297,7 @@ fn with_two_resolvers(http: &str) -> (Server, [u16; 2]) {
         )
     });
     let blocks = servers.collect::<String>();
-    let server = Server::start_workers(2, ENGINES[0], &format!("[http]\n{http}\n{blocks}"));
+    let server = Server::start_workers(2, EPOLL, &format!("[http]\n{http}\n{blocks}"));
     (server, ports)
 }
 
@@ -361,7 +360,7 @@ fn what_cannot_be_asked_about_is_said() {
             "\"ssl_stapling\" ignored, invalid port in OCSP responder \"http://127.0.0.1:0/\" in the certificate",
         ),
     ] {
-        let (server, tls) = start(ENGINES[0], &authority.server(chain, lines));
+        let (server, tls) = start(EPOLL, &authority.server(chain, lines));
         let said = fs::read_to_string(Path::new(&server.prefix).join("output")).unwrap();
         assert!(
             said.contains(words) || server.error_log().contains(words),
@@ -399,7 +398,7 @@ fn asking(
 
 #[test]
 fn certificates_of_clients_are_asked_about() {
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (port, other) = (free_port(), free_port());
         let authority = Authority::new(Some(port));
         let good = (200, "SUCCESS".to_owned());

@@ -263,7 +263,7 @@ fn secrets_are_logged() {
 /// As nginx, which shuts TLS down before it closes a connection.
 #[test]
 fn the_end_of_a_connection_is_announced() {
-    for engine in ["use epoll;", "use io_uring;"] {
+    for engine in support::engines::lines() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let upstream = std::thread::spawn(move || {

@@ -205,7 +205,7 @@ fn stalls_and_drips_end_with_the_time_limit() {
             &small,
         ),
     ] {
-        for engine in ["epoll", "io_uring"] {
+        for engine in support::engines::names() {
             let report = report(&[
                 url,
                 "-n",

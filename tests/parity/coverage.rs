@@ -1,89 +1,111 @@
-//! Check mode: are the cases worth anything?
+//! Are the cases worth anything, and is every directive shown?
 //!
-//! A directive counts as shown when two cases set it to two values and nginx itself answers differently.
-//! Where nginx does not, the cases prove nothing about Tidegate either.
+//! A directive counts as shown when two cases set it to two values and nginx itself answers differently. Where nginx
+//! does not, the cases prove nothing about Tidegate either. Which directives there are is read from the generated
+//! docs/directives/README.md. Nothing counts by being named in this file: a case must set in its configuration what it
+//! says that it covers, and a test of [`ELSEWHERE`] must set the directive too.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::case::CaseFile;
 use crate::transcript::Transcript;
 
-/// Every directive that the cases must show.
-const DIRECTIVES: &str = "
-    listen server_name location internal root alias try_files return error_page
-    recursive_error_pages satisfy allow deny limit_except rewrite rewrite_log uninitialized_variable_warn if set
-    break map hostnames volatile geo split_clients add_before_body add_after_body addition_types auth_request
-    auth_request_set auth_basic auth_basic_user_file auth_delay
-    limit_req_zone limit_req limit_req_status limit_req_log_level limit_req_dry_run limit_conn_zone limit_conn
-    limit_conn_status limit_conn_log_level limit_conn_dry_run valid_referers secure_link secure_link_md5
-    secure_link_secret modern_browser ancient_browser modern_browser_value ancient_browser_value userid userid_service
-    userid_name userid_domain userid_path userid_expires userid_flags userid_p3p userid_mark index autoindex autoindex_exact_size autoindex_localtime types default_type max_ranges etag
-    if_modified_since expires add_header add_trailer charset source_charset override_charset charset_types charset_map
-    gzip gzip_vary gzip_proxied gzip_types gzip_comp_level gzip_min_length gzip_disable gzip_http_version gzip_static
-    open_file_cache open_file_cache_valid open_file_cache_min_uses open_file_cache_errors limit_rate limit_rate_after
-    server_tokens log_not_found log_subrequest proxy_pass proxy_set_header proxy_http_version proxy_connect_timeout
-    proxy_read_timeout proxy_send_timeout proxy_pass_request_headers proxy_pass_request_body proxy_method
-    access_log log_format error_log client_body_buffer_size client_body_in_file_only client_body_timeout
-    client_header_buffer_size client_header_timeout client_max_body_size keepalive_timeout keepalive_requests
-    keepalive_disable large_client_header_buffers ignore_invalid_headers underscores_in_headers merge_slashes
-    reset_timedout_connection lingering_close lingering_timeout lingering_time absolute_redirect
-    server_name_in_redirect port_in_redirect chunked_transfer_encoding msie_padding disable_symlinks
-    send_timeout client_body_in_single_buffer empty_gif include
-    gunzip sub_filter sub_filter_once sub_filter_last_modified sub_filter_types
-    resolver resolver_timeout set_real_ip_from real_ip_header real_ip_recursive
-    ssi ssi_last_modified ssi_silent_errors ssi_types ssi_value_length subrequest_output_buffer_size
-    random_index msie_refresh early_hints client_body_early_read
-    ssl_protocols ssl_ciphers ssl_prefer_server_ciphers ssl_ecdh_curve ssl_conf_command ssl_reject_handshake
-    ssl_verify_client ssl_verify_depth ssl_client_certificate ssl_trusted_certificate ssl_crl ssl_session_cache
-    ssl_session_tickets
-";
+/// Every directive with its page; written by `make docs`.
+const TABLE: &str = "docs/directives/README.md";
 
-/// Directives of the issue whose values no client can tell apart, with the reason.
-const INVISIBLE: &str = "
-    sendfile              the same bytes either way; the cases compare them
-    sendfile_max_chunk    how many bytes leave at once
-    tcp_nopush            how bytes are packed into segments
-    tcp_nodelay           how bytes are packed into segments
-    worker_connections    how many connections at once; benches/idle_memory opens 10,000
-    multi_accept          how many connections are accepted at once
-    gzip_buffers          the memory that compression uses
-    gunzip_buffers        the memory that decompression uses
-    output_buffers        the memory that reading uses
-    worker_priority worker_rlimit_core working_directory env    the process's own matter; tests/robustness shows them
-    directio aio          where bytes are read from
-    aio_write             where bytes are written by
-    keepalive_min_timeout whom a server that ends or is full closes; tests/robustness shows it
-    variables_hash_*      the memory of a table
-    types_hash_*          the memory of a table
-    proxy_buffering       timing only, for a client that reads
-    backlog deferred fastopen rcvbuf sndbuf reuseport so_keepalive bind (of listen)    the socket's own matter
-";
+/// Tests that show directives which no case can: they are ours alone, or take another client, TLS, or several processes.
+const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "tests/acme.rs",
+        "accept_terms_of_service account_key acme_certificate acme_issuer challenge common_name_in_csr contact
+         external_account_key preferred_chain profile ssl_verify state_path uri",
+    ),
+    (
+        "tests/command_line.rs",
+        "daemon pid worker_cpu_affinity worker_processes",
+    ),
+    (
+        "tests/compression.rs",
+        "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window zstd
+         zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
+    ),
+    ("tests/conf/includes.conftest", "load_module"),
+    ("tests/conf/upstreams.conftest", "upstream"),
+    (
+        "tests/dav.rs",
+        "dav_ext_lock dav_ext_lock_zone dav_ext_methods",
+    ),
+    ("tests/generations.rs", "use"),
+    (
+        "tests/geoip2.rs",
+        "geoip2 geoip2_proxy geoip2_proxy_recursive",
+    ),
+    (
+        "tests/headers_more.rs",
+        "more_clear_headers more_clear_input_headers more_set_headers more_set_input_headers",
+    ),
+    ("tests/log_places.rs", "debug_connection"),
+    ("tests/metrics.rs", "metrics"),
+    ("tests/robustness/server.rs", "user"),
+    ("tests/robustness/limits.rs", "worker_connections"),
+    (
+        "tests/robustness/process.rs",
+        "env master_process worker_priority worker_rlimit_core worker_shutdown_timeout working_directory",
+    ),
+    (
+        "tests/robustness/proxying.rs",
+        "proxy_buffering proxy_request_buffering",
+    ),
+    ("tests/robustness/reload.rs", "keepalive_min_timeout"),
+    (
+        "tests/tls.rs",
+        "ssl_buffer_size ssl_certificate ssl_certificate_cache ssl_certificate_compression ssl_certificate_key
+         ssl_early_data ssl_key_log ssl_object_cache_inheritable ssl_password_file ssl_session_ticket_key
+         ssl_session_timeout ssl_stapling_file",
+    ),
+    (
+        "tests/tls_stapling.rs",
+        "ssl_ocsp ssl_ocsp_cache ssl_ocsp_responder ssl_stapling ssl_stapling_responder ssl_stapling_verify",
+    ),
+    ("tests/try_configuration.rs", "client_body_temp_path"),
+    (
+        "tests/upstream_tls.rs",
+        "proxy_ssl_certificate proxy_ssl_certificate_cache proxy_ssl_certificate_key proxy_ssl_ciphers
+         proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse",
+    ),
+    (
+        "tests/video.rs",
+        "mp4_limit_rate mp4_limit_rate_after",
+    ),
+];
 
-/// What is missing, one line each.
-pub(crate) fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
+/// Directives whose values no client can tell apart, with the reason.
+const INVISIBLE: &[(&str, &str)] = &[
+    ("events http", "blocks, which every configuration has"),
+    (
+        "sendfile",
+        "the same bytes either way; the cases compare them",
+    ),
+    ("sendfile_max_chunk", "how many bytes leave at once"),
+    ("tcp_nodelay", "how bytes are packed into segments"),
+    ("multi_accept", "how many connections are accepted at once"),
+    (
+        "gunzip_buffers gzip_buffers gzip_no_buffer gzip_window",
+        "the memory that (de)compression uses",
+    ),
+    ("open_log_file_cache", "how many log files stay open"),
+    (
+        "worker_rlimit_nofile",
+        "how many descriptors a process may have; a test of the limit itself sets it for the test",
+    ),
+];
+
+/// What is missing, one line each. `root` is the repository.
+pub(crate) fn findings(root: &Path, files: &[(CaseFile, Transcript)]) -> Vec<String> {
     let mut findings = Vec::new();
     let mut shown: BTreeSet<&str> = BTreeSet::new();
-    let mut values: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
-    for (file, transcript) in files {
-        for case in &file.cases {
-            let Some(text) = transcript.get(&case.name) else {
-                continue; // reported by the comparison
-            };
-            let text = match case.target().filter(|target| target.len() > 1) {
-                Some(target) => text.replace(&target, "@TARGET@"),
-                None => text.to_string(),
-            };
-            for (directive, value) in &case.covers {
-                values
-                    .entry(directive)
-                    .or_default()
-                    .entry(value)
-                    .or_default()
-                    .push(text.clone());
-            }
-        }
-    }
-    for (directive, by_value) in &values {
+    for (directive, by_value) in &values(files, &mut findings) {
         let texts: BTreeSet<&String> = by_value
             .values()
             .filter_map(|texts| texts.first())
@@ -97,17 +119,121 @@ pub(crate) fn findings(files: &[(CaseFile, Transcript)]) -> Vec<String> {
             _ => drop(shown.insert(directive)),
         }
     }
-    let wanted = DIRECTIVES
-        .split_whitespace()
-        .filter(|directive| !shown.contains(directive) && !values.contains_key(directive));
-    findings.extend(wanted.map(|directive| format!("{directive}: no case covers it")));
+    let elsewhere = elsewhere(root, &mut findings);
+    let invisible: BTreeSet<&str> = INVISIBLE
+        .iter()
+        .flat_map(|(names, _)| names.split_whitespace())
+        .collect();
+    let table = std::fs::read_to_string(root.join(TABLE)).unwrap_or_default();
+    let known = with_effect(&table);
+    if known.is_empty() {
+        findings.push(format!("{TABLE}: names no directive"));
+    }
+    for directive in &known {
+        let (here, there) = (shown.contains(directive), elsewhere.contains(directive));
+        match (here || there, invisible.contains(directive)) {
+            (false, false) => findings.push(format!(
+                "{directive}: no two cases show it, and no test in coverage.rs sets it"
+            )),
+            (true, true) => findings.push(format!(
+                "{directive}: shown, so it is not invisible (coverage.rs)"
+            )),
+            _ => {}
+        }
+        if here && there {
+            findings.push(format!(
+                "{directive}: cases show it, so coverage.rs need not name another test"
+            ));
+        }
+    }
+    let names = elsewhere.union(&invisible);
+    let unknown = names.filter(|name| !known.contains(*name));
+    findings.extend(
+        unknown.map(|name| format!("{name}: coverage.rs names no directive with an effect")),
+    );
     findings
 }
 
+/// What nginx answered, by directive and value. Cases that cover what their configuration does not set are findings.
+fn values<'a>(
+    files: &'a [(CaseFile, Transcript)],
+    findings: &mut Vec<String>,
+) -> BTreeMap<&'a str, BTreeMap<&'a str, Vec<String>>> {
+    let mut values: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
+    for (file, transcript) in files {
+        let configuration = format!("{}\n{}\n{}", file.main, file.events, file.http);
+        for case in &file.cases {
+            let Some(text) = transcript.get(&case.name) else {
+                continue; // reported by the comparison
+            };
+            let text = match case.target().filter(|target| target.len() > 1) {
+                Some(target) => text.replace(&target, "@TARGET@"),
+                None => text.to_string(),
+            };
+            for (directive, value) in &case.covers {
+                if !sets(&configuration, directive) {
+                    findings.push(format!(
+                        "{}/{}: covers {directive}, which its configuration does not set",
+                        file.area, case.name
+                    ));
+                    continue;
+                }
+                values
+                    .entry(directive)
+                    .or_default()
+                    .entry(value)
+                    .or_default()
+                    .push(text.clone());
+            }
+        }
+    }
+    values
+}
+
+/// The directives of [`ELSEWHERE`] that the tests named there set. The others are findings.
+fn elsewhere(root: &Path, findings: &mut Vec<String>) -> BTreeSet<&'static str> {
+    let mut set = BTreeSet::new();
+    for (file, names) in ELSEWHERE {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        for name in names.split_whitespace() {
+            match sets(&text, name) {
+                true => drop(set.insert(name)),
+                false => findings.push(format!("{name}: {file} does not set it")),
+            }
+        }
+    }
+    set
+}
+
+/// Whether a configuration, or the source of a test with one in it, has a line that sets the directive or parameter.
+/// Comments, and names that only stand in a longer word, do not count.
+fn sets(text: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let lines = text.lines().map(str::trim_start);
+    let lines = lines.filter(|line| !line.starts_with("//") && !line.starts_with('#'));
+    lines.into_iter().any(|line| {
+        line.match_indices(name).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + name.len()..].chars().next();
+            // In a text of Rust, `\n` may stand before it.
+            let free = !before.is_some_and(|c| is_word(c) || "$-.`/".contains(c))
+                || line[..at].ends_with("\\n");
+            free && after.is_none_or(|c| " \t;={\"\\:".contains(c))
+        })
+    })
+}
+
+/// The names in the table of directives that are more than accepted.
+fn with_effect(table: &str) -> BTreeSet<&str> {
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ["));
+    rows.filter(|row| !row.contains("no effect here"))
+        .filter_map(|row| row.split(']').next())
+        .collect()
+}
+
 /// For the report: what is deliberately not shown.
-pub(crate) fn invisible() -> impl Iterator<Item = &'static str> {
+pub(crate) fn invisible() -> impl Iterator<Item = String> {
     INVISIBLE
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
+        .iter()
+        .map(|(names, reason)| format!("{names}: {reason}"))
 }

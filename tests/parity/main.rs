@@ -8,18 +8,20 @@
 //! docs/differences.md; a mark without a difference is a failure too.
 //!
 //! On a machine that is busy with other things a timer may fire late, or two log lines may change places. So a file
-//! with a failure runs again, alone, and what fails is what fails each time. The others are named, so that a case
-//! that does so often can be mended. A panic or an alert in a log is a failure at once.
+//! with a failure runs again, alone, and what fails three times in a row is a failure. A case that passes on a retry is
+//! named `flaky, passed on retry` and counted; one that is flaky in three runs in a row fails the run (flaky.rs). A panic
+//! or an alert in a log is a failure at once.
 //!
 //! `cargo test --test parity [-- [--record | --check] [AREA | AREA/CASE]…]`
 //!   NGINX_BINARY      the nginx to compare with or to record from
 //!   TIDEGATE_BINARY   another binary in Tidegate's place (nginx 1.31 there checks this harness)
-//!   TIDEGATE_ENGINES  engines to run on, default `epoll,io_uring`; `none` writes no `use` line
+//!   TIDEGATE_ENGINES  engines to run on (see `support::engines`); `none` writes no `use` line
 
 mod backend;
 mod case;
 mod client;
 mod coverage;
+mod flaky;
 mod nameserver;
 mod observe;
 mod server;
@@ -96,7 +98,8 @@ struct Outcome {
     failures: BTreeMap<String, String>,
     /// Whether a failure cannot be one of time.
     settled: bool,
-    notes: Vec<String>,
+    /// What failed, and passed on a retry, with what was wrong.
+    flaky: BTreeMap<String, String>,
 }
 
 impl Outcome {
@@ -109,11 +112,8 @@ impl Outcome {
         let (failed, passed): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.failures)
             .into_iter()
             .partition(|(name, _)| again.settled || again.failures.contains_key(name));
-        for (name, message) in passed {
-            self.passed += 1;
-            self.notes
-                .push(format!("once in a while only: {name}\n{message}"));
-        }
+        self.passed += passed.len();
+        self.flaky.extend(passed);
         self.failures = if again.settled {
             again.failures
         } else {
@@ -165,17 +165,25 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
     let _ = std::fs::remove_dir_all(&run.folder);
     let mut failures: Vec<String> = Vec::new();
     let mut passed = 0;
+    let mut flaky = BTreeMap::new();
     for outcome in outcomes {
         passed += outcome.passed;
         failures.extend(outcome.failures.into_values());
-        outcome.notes.iter().for_each(|note| println!("{note}"));
+        flaky.extend(outcome.flaky);
+    }
+    for (name, message) in &flaky {
+        println!("test {name} ... flaky, passed on retry\n{message}");
+    }
+    if mode == Mode::Compare {
+        failures.extend(remember(&flaky, &files)?);
     }
     if mode == Mode::Check || (mode == Mode::Compare && filters.is_empty()) {
         let transcripts = files.into_iter().map(|file| {
             let path = here.join("transcripts").join(format!("{}.txt", file.area));
             (file, Transcript::load(&path))
         });
-        failures.extend(coverage::findings(&transcripts.collect::<Vec<_>>()));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        failures.extend(coverage::findings(root, &transcripts.collect::<Vec<_>>()));
     }
     if mode == Mode::Check {
         println!("not visible from outside, and so not covered:");
@@ -185,11 +193,33 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
         println!("\n{failure}");
     }
     let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
+    println!("\nparity: {} flaky, passed on retry", flaky.len());
     println!(
-        "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out\n",
+        "test result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out\n",
         failures.len()
     );
     Ok(failures.is_empty())
+}
+
+/// Counts what was flaky beside earlier runs, and returns what was so too often.
+fn remember(flaky: &BTreeMap<String, String>, files: &[CaseFile]) -> Result<Vec<String>, String> {
+    flaky::check_itself();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("parity-flaky.txt");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let ran = |name: &str| {
+        let name = name.split(" on ").next().unwrap_or(name);
+        let (area, case) = name.split_once('/').unwrap_or((name, ""));
+        let has =
+            |file: &&CaseFile| case.is_empty() || file.cases.iter().any(|known| known.name == case);
+        files
+            .iter()
+            .filter(|file| file.area == area)
+            .any(|file| has(&file))
+    };
+    let names = flaky.keys().map(String::as_str).collect();
+    let (after, findings) = flaky::count(&before, &names, ran);
+    std::fs::write(&path, after).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(findings)
 }
 
 fn load_files(folder: &Path, filters: &[String]) -> Result<Vec<CaseFile>, String> {
@@ -242,18 +272,15 @@ fn subjects() -> Result<Vec<Program>, String> {
     let path = std::env::var_os("TIDEGATE_BINARY")
         .map_or(PathBuf::from(env!("CARGO_BIN_EXE_tidegate")), PathBuf::from);
     let program = Program::new(path)?;
-    let engines = std::env::var("TIDEGATE_ENGINES").unwrap_or(
-        if program.is_nginx {
-            "none"
-        } else {
-            "epoll,io_uring"
-        }
-        .to_string(),
-    );
+    let without_use = std::env::var("TIDEGATE_ENGINES").is_ok_and(|engines| engines == "none");
+    if program.is_nginx || without_use {
+        return Ok(vec![program]);
+    }
+    let engines = support::engines::names();
     Ok(engines
-        .split(',')
+        .into_iter()
         .map(|engine| Program {
-            engine: (engine != "none").then(|| engine.to_string()),
+            engine: Some(engine.to_owned()),
             ..program.clone()
         })
         .collect())
@@ -433,17 +460,6 @@ fn compare(
     let engine = subject.engine.as_deref().unwrap_or("default");
     let seen = match seen {
         Ok(seen) => seen,
-        Err(message)
-            if engine == "io_uring"
-                && message.contains("io_uring")
-                && message.contains("not permitted") =>
-        {
-            outcome.notes.push(format!(
-                "{}: skipped on io_uring, which this system forbids",
-                file.area
-            ));
-            return;
-        }
         Err(message) => {
             outcome.settled |= message.starts_with(server::ALARMS);
             let name = format!("{} on {engine}", file.area);

@@ -5,7 +5,7 @@
 //! byte by byte is in tests/parity; here it is what lasts: no request is taken for another, none
 //! is lost, nothing hangs and the server goes on.
 //!
-//! `TIDEGATE_ENGINES` names the engines, default `epoll,io_uring`.
+//! `TIDEGATE_ENGINES` names the engines (see `support::engines`).
 
 mod client;
 mod server;

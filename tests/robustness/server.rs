@@ -15,14 +15,14 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
 
 /// Runs a test once for each engine, at the same time.
 pub(crate) fn on_each_engine(test: impl Fn(&str) + Sync) {
-    let engines = std::env::var("TIDEGATE_ENGINES").unwrap_or_else(|_| "epoll,io_uring".into());
+    let engines = support::engines::names();
     std::thread::scope(|scope| {
         let run = |engine: &str| {
             println!("on {engine}");
             test(engine);
         };
         let tests: Vec<_> = engines
-            .split(',')
+            .into_iter()
             .map(|engine| scope.spawn(move || run(engine)))
             .collect();
         tests

@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("acme", &["proto"]),
     ("server", &["acme", "store", "proto", "conf", "engine"]),
     ("load", &["proto", "engine"]),
-    ("support", &[]),
+    ("support", &["engine"]),
     ("xtask", &[]),
 ];
 

@@ -1,5 +1,7 @@
 //! What only a real kernel shows: full queues, small socket buffers, files that are cold or shrink, several threads.
 
+mod common;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -22,7 +24,7 @@ macro_rules! kernels {
         mod epoll { $(#[test] fn $name() { super::$name(engine::EngineKind::Epoll) })* }
         mod uring {
             $(#[test] fn $name() {
-                if engine::choose(Some(engine::EngineKind::Uring)).0 == engine::EngineKind::Uring {
+                if crate::common::with_io_uring() {
                     super::$name(engine::EngineKind::Uring)
                 }
             })*

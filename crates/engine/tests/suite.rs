@@ -3,6 +3,8 @@
 //! Both ends of each connection are streams of the runtime under test. What needs a foreign peer or a kernel limit is in
 //! `kernel.rs`.
 
+mod common;
+
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, Write};
@@ -66,8 +68,7 @@ suite!(
 type Test<F> = fn(EngineKind) -> F;
 
 fn run<F: Future<Output = ()>>(kind: EngineKind, test: Test<F>) {
-    if kind == EngineKind::Uring && engine::choose(Some(kind)).0 != kind {
-        eprintln!("skipped: {}", engine::choose(Some(kind)).1);
+    if kind == EngineKind::Uring && !common::with_io_uring() {
         return;
     }
     if kind != EngineKind::Sim {
