@@ -1,24 +1,28 @@
 # What one does here. Every target works from a clean clone.
 #
-#   make run                serve examples/site on http://127.0.0.1:8080
+#   make run                serve examples/site on http://127.0.0.1:8080; a build for a look, about four minutes on two cores
+#   make release            target/release/tidegate, for use and for measuring; about ten minutes on two cores
 #   make test               every test; installs the Debian packages they use, where it may
 #   make check              format, clippy, rustdoc and the tidy test; changes nothing
 #   make bench              tidegate beside nginx, requests per second of server CPU (benches/compare --help)
 #   make testssl            what testssl.sh finds of a server with TLS; five minutes, needs the package testssl.sh
 #   make ktls               encryption by the kernel, on a machine emulated for it; ten minutes, tests/ktls names what it needs
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
-#   make fmt | docs         format the sources | write docs/directives again
+#   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md and the table in README.md again
 
 CARGO ?= cargo
 BENCH ?= --quick
 
-.PHONY: run test check bench testssl ktls judge fmt docs packages
+.PHONY: run release test check bench testssl ktls judge fmt docs packages
 
 run:
-	$(CARGO) build --release --bin tidegate
+	$(CARGO) build --profile quick --bin tidegate
 	mkdir -p target/site
 	@echo "serving examples/site on http://127.0.0.1:8080 (logs in target/site)"
-	exec target/release/tidegate -p $(CURDIR)/ -c examples/site/nginx.conf -e target/site/error.log
+	exec target/quick/tidegate -p $(CURDIR)/ -c examples/site/nginx.conf -e target/site/error.log
+
+release:
+	$(CARGO) build --release --bin tidegate
 
 test: packages
 	$(CARGO) test --workspace
@@ -29,12 +33,10 @@ check:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) run --quiet --package xtask -- tidy
 
-bench:
-	$(CARGO) build --release --bin tidegate
+bench: release
 	benches/compare $(BENCH)
 
-testssl:
-	$(CARGO) build --release --bin tidegate
+testssl: release
 	tests/testssl
 
 ktls:

@@ -5,6 +5,8 @@
 //! directive table and of the list of variables; how they differ, of docs/differences.md. Nothing
 //! of the page is written by hand, and a test sees to it that it is fresh.
 
+pub(crate) mod areas;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

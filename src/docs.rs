@@ -20,6 +20,9 @@ pub(crate) struct Arguments {
     /// Write the page about compatibility with nginx into this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "all"])]
     compatibility: Option<PathBuf>,
+    /// Write the table of what works anew into this file, a copy of README.md
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "all", "compatibility"], hide = true)]
+    readme: Option<PathBuf>,
 }
 
 /// Prints the manual of one directive, or the names of all; with `--all` writes one page for
@@ -31,6 +34,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         return match written {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => crate::fail(&format!("{}: {error}", file.display())),
+        };
+    }
+    if let Some(file) = &arguments.readme {
+        return match write_readme(file, registry) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(text) => crate::fail(&format!("{}: {text}", file.display())),
         };
     }
     let done = match (&arguments.all, &arguments.name) {
@@ -67,6 +76,13 @@ fn print(text: &str) -> Result<(), String> {
     std::io::stdout()
         .write_all(text.as_bytes())
         .map_err(|error| error.to_string())
+}
+
+fn write_readme(file: &Path, registry: &Registry) -> Result<(), String> {
+    let old = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let new = crate::compatibility::areas::refreshed(&old, registry)
+        .ok_or("there is no place for the table of what works")?;
+    std::fs::write(file, new).map_err(|error| error.to_string())
 }
 
 fn write_pages(directory: &Path, registry: &Registry) -> Result<(), String> {

@@ -2,8 +2,12 @@
 //!
 //! A block marked `nginx` is put to `tidegate -t`, whole or, as `nginx http` and `nginx server`, in
 //! the blocks around it. A block marked `sh run` runs in an empty folder with the program in its
-//! PATH and must end with code 0. Links within the repository must lead somewhere. The pages of
+//! PATH and must end with code 0. A block marked `console` shows commands, each behind `$ `, with what
+//! they print: sessions.rs runs them. Links within the repository must lead somewhere. The pages of
 //! docs/directives are generated and left out.
+
+#[path = "docs/sessions.rs"]
+mod sessions;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +24,8 @@ struct Block {
     /// What follows the three backquotes.
     kind: String,
     text: String,
+    /// The comment right before it: `<!-- setup`, lines of a shell, `-->`.
+    before: String,
 }
 
 #[test]
@@ -94,6 +100,29 @@ fn commands_run() {
 }
 
 #[test]
+fn sessions_print_what_they_show() {
+    let blocks = blocks(|kind| kind.starts_with("console"));
+    assert!(blocks.len() >= 3);
+    let mut sessions: Vec<sessions::Session> = Vec::new();
+    for block in &blocks {
+        if block.kind == "console continued" {
+            let session = sessions.last_mut().expect("a session to continue");
+            session.add(&block.text);
+        } else {
+            sessions.push(sessions::Session::new(
+                &block.place,
+                &block.before,
+                &block.text,
+            ));
+        }
+    }
+    let folder = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
+    for session in &sessions {
+        session.run(folder);
+    }
+}
+
+#[test]
 fn links_lead_somewhere() {
     let mut dead = Vec::new();
     for page in pages() {
@@ -147,13 +176,25 @@ fn blocks(wanted: impl Fn(&str) -> bool) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for page in pages() {
         let mut inside = None;
+        let mut before = String::new();
+        let mut in_setup = false;
         for (index, line) in fs::read_to_string(&page).unwrap().lines().enumerate() {
             match (line.strip_prefix("```"), &mut inside) {
+                (None, None) if line == "<!-- setup" => {
+                    in_setup = true;
+                    before.clear();
+                }
+                (None, None) if line == "-->" => in_setup = false,
+                (None, None) if in_setup => {
+                    before.push_str(line);
+                    before.push('\n');
+                }
                 (Some(kind), None) => {
                     inside = Some(Block {
                         place: format!("{}:{}", page.display(), index + 1),
                         kind: kind.to_owned(),
                         text: String::new(),
+                        before: std::mem::take(&mut before),
                     });
                 }
                 (Some(_), Some(_)) => blocks.extend(inside.take()),

@@ -1,5 +1,5 @@
-//! The directive manual, docs/directives/*.md, and docs/compatibility.md: written by `tidegate docs` from the
-//! directive table.
+//! The directive manual, docs/directives/*.md, docs/compatibility.md, and the table of what works in README.md: written
+//! by `tidegate docs` from the directive table.
 //!
 //! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
 
@@ -9,6 +9,9 @@ use std::process::Command;
 
 /// What is here of nginx.
 const COMPATIBILITY: &str = "docs/compatibility.md";
+
+/// Has a table of what is here.
+const README: &str = "README.md";
 
 /// Runs the command line `docs [--check]`.
 pub fn run(arguments: &[String]) -> Result<(), String> {
@@ -39,6 +42,13 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             "{COMPATIBILITY} is stale, `make docs` writes it again"
         ));
     }
+    let readme = root.join("target/README.md");
+    std::fs::write(&readme, read(&root.join(README)))
+        .map_err(|error| format!("{}: {error}", readme.display()))?;
+    write(&root, &["docs", "--readme"], &readme)?;
+    if check && read(&readme) != read(&root.join(README)) {
+        return Err(format!("{README} is stale, `make docs` writes it again"));
+    }
     if check {
         return match stale.len() {
             0 => Ok(()),
@@ -60,7 +70,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         &["docs", "--compatibility"],
         &root.join(COMPATIBILITY),
     )?;
-    println!("{} pages in docs/directives, {COMPATIBILITY}", new.len());
+    std::fs::write(root.join(README), read(&readme))
+        .map_err(|error| format!("{README}: {error}"))?;
+    println!(
+        "{} pages in docs/directives, {COMPATIBILITY}, {README}",
+        new.len()
+    );
     Ok(())
 }
 
