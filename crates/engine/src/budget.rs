@@ -49,7 +49,10 @@ pub(crate) fn spend() {
 pub(crate) async fn take() {
     poll_fn(|context| match is_used_up(context) {
         true => Poll::Pending,
-        false => Poll::Ready(spend()),
+        false => {
+            spend();
+            Poll::Ready(())
+        }
     })
     .await;
 }

@@ -46,6 +46,7 @@ impl Request {
             internal: false,
             depth: 0,
             head_only: false,
+            doing: "",
             changes_left: URI_CHANGES_MAX + 1,
             error_page_taken: false,
             error_status: 0,
@@ -100,6 +101,7 @@ impl Request {
         self.internal = false;
         self.depth = 0;
         self.head_only = false;
+        self.doing = "";
         self.changes_left = URI_CHANGES_MAX + 1;
         self.error_page_taken = false;
         self.error_status = 0;

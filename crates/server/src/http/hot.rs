@@ -342,15 +342,25 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         304 => &entry.unmodified,
         _ => &entry.responses,
     };
-    let response = match &slots[usize::from(keep_alive)] {
-        Some(dated) if dated.second == second => dated.clone(),
-        _ => renew(entry, request, second, keep_alive),
+    let kept = match &slots[usize::from(keep_alive)] {
+        Some(dated) if dated.second == second => Some(dated.clone()),
+        _ => None,
     };
+    let logs_response = request.plan.access_log.reads_response();
+    if kept.is_some() && logs_response {
+        let body_length = match request.response.status {
+            304 => 0,
+            _ => entry.body.len() as u64,
+        };
+        describe(request, &entry.known, &entry.content_type, body_length);
+    }
+    let response = kept.unwrap_or_else(|| renew(entry, request, second, keep_alive));
     request.connection.stream.push(response.bytes.clone());
     let after = leave(request, &response, keep_alive);
     // Where every use asks the file system, the access rules or the log, it must go on to do so;
     // and what ends its connection will not be asked for again.
-    if until > engine::uptime() && request.plan.access.is_none() && !logged && keep_alive {
+    let asks_nothing = request.plan.access.is_none() && !logged && !logs_response;
+    if until > engine::uptime() && asks_nothing && keep_alive {
         request.answer = Some(Answer {
             response,
             copies: Bytes::new(),
@@ -394,20 +404,7 @@ fn write(
     second: u64,
     keep_alive: bool,
 ) -> Dated {
-    request.response.content_length = Some(body.len() as u64);
-    match known {
-        Known::File { identity, etag } => {
-            fill_head(request, content_type, etag.as_ref(), identity.mtime.0);
-            if request.response.status == 304 {
-                not_modified::forget_body(&mut request.response);
-            }
-        }
-        Known::Nothing => {
-            request.response.content_type = content_type.clone();
-            let plan = Arc::clone(&request.plan);
-            plan.charset.apply_constant(&mut request.response);
-        }
-    }
+    describe(request, known, content_type, body.len() as u64);
     let mut bytes = Vec::with_capacity(512 + body.len());
     write_head(
         request,
@@ -423,6 +420,24 @@ fn write(
         second,
         head_length,
         bytes: bytes.into(),
+    }
+}
+
+/// Fills the response's head as the long way does: for the response, and for logs that tell of it.
+fn describe(request: &mut Request, known: &Known, content_type: &Bytes, body_length: u64) {
+    request.response.content_length = Some(body_length);
+    match known {
+        Known::File { identity, etag } => {
+            fill_head(request, content_type, etag.as_ref(), identity.mtime.0);
+            if request.response.status == 304 {
+                not_modified::forget_body(&mut request.response);
+            }
+        }
+        Known::Nothing => {
+            request.response.content_type = content_type.clone();
+            let plan = Arc::clone(&request.plan);
+            plan.charset.apply_constant(&mut request.response);
+        }
     }
 }
 

@@ -40,14 +40,19 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "rewrite or internal redirection cycle while internally redirecting to \"{}\"",
-                String::from_utf8_lossy(&uri)
+                "rewrite or internal redirection cycle while internally redirecting to \"{}\"{}",
+                String::from_utf8_lossy(&uri),
+                self.doing
             );
             return Err(500);
         }
         self.uri = uri;
         self.args = args;
-        self.start_over();
+        self.uri_unchanged = false;
+        self.valid_location = true;
+        self.uri_below_alias = false;
+        self.forget_pass();
+        self.plan = Arc::clone(&self.server.plan);
         Ok(())
     }
 
@@ -68,8 +73,9 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "rewrite or internal redirection cycle while redirect to named location \"{}\"",
-                String::from_utf8_lossy(name)
+                "rewrite or internal redirection cycle while redirect to named location \"{}\"{}",
+                String::from_utf8_lossy(name),
+                self.doing
             );
             return Err(500);
         }
@@ -77,8 +83,9 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "empty URI in redirect to named location \"{}\"",
-                String::from_utf8_lossy(name)
+                "empty URI in redirect to named location \"{}\"{}",
+                String::from_utf8_lossy(name),
+                self.doing
             );
             return Err(500);
         }
@@ -86,29 +93,30 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "could not find named location \"{}\"",
-                String::from_utf8_lossy(name)
+                "could not find named location \"{}\"{}",
+                String::from_utf8_lossy(name),
+                self.doing
             );
             return Err(500);
         };
-        self.start_over();
+        self.forget_pass();
         self.plan = location::for_method(plan, self.method);
         Ok(())
     }
 
-    /// What a redirect within the server changes beside the URI. The head of a half-made
+    /// Forgets what the pass that ends with a redirect within the server has found. The head of a half-made
     /// response stays, as in nginx: a Location or WWW-Authenticate that was set is still sent.
-    fn start_over(&mut self) {
+    fn forget_pass(&mut self) {
         self.response.header_only = false;
         self.response.skip_filters = false;
         self.secure_link_expires = None;
         self.userid = None;
         self.internal = true;
-        self.uri_unchanged = false;
-        self.valid_location = true;
-        self.uri_below_alias = false;
         self.slices = None;
-        self.plan = Arc::clone(&self.server.plan);
+        self.doing = "";
+        if let Some(seen) = &mut self.upstream {
+            seen.target = None;
+        }
     }
 
     /// The answer where a location `/x/` that passes requests on is asked for as `/x`.
@@ -217,6 +225,7 @@ impl Request {
         child.method = self.method;
         child.plan = Arc::clone(&self.plan);
         child.valid_location = self.valid_location;
+        child.uri_unchanged = self.uri_unchanged;
         child.slices = self.slices.take();
         Some(child)
     }

@@ -128,6 +128,9 @@ pub struct Request {
     pub depth: u8,
     /// A subrequest whose body nobody wants (`auth_request`).
     pub head_only: bool,
+    /// What was being done when a redirect within the server was asked for, for log lines about it: empty, or as nginx
+    /// ends them (` while reading response header from upstream`).
+    pub doing: &'static str,
     /// How many URI changes are left; none can be made of the last, which marks a cycle.
     pub changes_left: u8,
     /// Whether an `error_page` has been taken and none may follow.

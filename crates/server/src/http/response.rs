@@ -50,11 +50,44 @@ pub struct Response {
     pub trailers: Vec<Field>,
     /// The response has no body whatever its head says (HEAD, 204, 304).
     pub header_only: bool,
+    /// The client's conditions (`If-None-Match` and its kin) are not judged here: an upstream has.
+    pub conditions_judged: bool,
+    /// The coding of the body as its maker tells it. It stands among the fields as well; a `Content-Encoding` that
+    /// `add_header` adds is none.
+    pub coding: Option<Bytes>,
+    /// The charset that its maker asked for is unknown: none is named.
+    pub charset_unknown: bool,
     /// Content filters must leave the response alone (a 304 or 412 made of it).
     pub skip_filters: bool,
 }
 
 impl Response {
+    /// Names the coding of the body.
+    pub fn set_coding(&mut self, coding: impl Into<Bytes>) {
+        let coding = coding.into();
+        self.add("Content-Encoding", coding.clone());
+        self.coding = Some(coding);
+    }
+
+    /// Takes the coding's name away, and leaves what `add_header` has added.
+    pub fn remove_coding(&mut self) {
+        let Some(coding) = self.coding.take() else {
+            return;
+        };
+        let is_it =
+            |f: &Field| f.name.eq_ignore_ascii_case(b"Content-Encoding") && f.value == coding;
+        if let Some(at) = self.fields.iter().position(is_it) {
+            self.fields.remove(at);
+        }
+    }
+
+    /// Whether the body is in a coding that has a name.
+    pub fn is_coded(&self) -> bool {
+        self.coding
+            .as_ref()
+            .is_some_and(|coding| !coding.is_empty())
+    }
+
     /// Appends a field.
     pub fn add(&mut self, name: impl Into<Bytes>, value: impl Into<Bytes>) {
         self.fields.push(Field {
@@ -173,6 +206,9 @@ impl Response {
             && self.charset.is_empty()
             && self.content_type_parameters.is_empty()
             && !self.header_only
+            && !self.conditions_judged
+            && !self.charset_unknown
+            && self.coding.is_none()
             && !self.skip_filters
             && !self.allow_ranges
             && !self.single_range

@@ -16,7 +16,7 @@ use conf::{
 
 use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
 use super::error::with_line;
-use super::format::{Format, Formats, LOG_FORMAT};
+use super::format::{Format, Formats, LOG_FORMAT, tells_of_request};
 use super::syslog::{self, Syslog};
 use super::{Buffering, Errno, LogFile, Printable, error, unwritten};
 use crate::compile::{Compiler, Feature};
@@ -238,6 +238,16 @@ enum Target {
 /// The access logs of a scope; none where they are off.
 pub struct AccessLogs {
     logs: Box<[AccessLog]>,
+    /// Whether any line, path or condition may tell of the response's head.
+    reads_response: bool,
+}
+
+impl AccessLogs {
+    /// Whether the response's head must be there when the request is logged: lines, paths or conditions name variables
+    /// of which it is not known that they tell of the request alone.
+    pub fn reads_response(&self) -> bool {
+        self.reads_response
+    }
 }
 
 impl Feature for AccessLogs {
@@ -250,6 +260,7 @@ impl Feature for AccessLogs {
         let formats = compiler.feature::<Formats>(scope)?;
         let cache = scope.get(&OPEN_LOG_FILE_CACHE)?.map(Arc::new);
         let mut logs = Vec::new();
+        let mut reads_response = false;
         for directive in scope.get(&ACCESS_LOG)? {
             let Directive::Log {
                 place,
@@ -261,6 +272,7 @@ impl Feature for AccessLogs {
             else {
                 return Ok(AccessLogs {
                     logs: Box::default(),
+                    reads_response: false,
                 });
             };
             let name = format
@@ -273,10 +285,13 @@ impl Feature for AccessLogs {
             let target = match place {
                 Place::Stderr => Target::File(compiler.logs.borrow_mut().stderr()),
                 Place::File(path) => Target::File(compiler.log_file(&path)),
-                Place::Path(path) => Target::Path {
-                    path: absolute(compiler, path),
-                    cache: cache.clone(),
-                },
+                Place::Path(path) => {
+                    reads_response |= names_of_response(&path);
+                    Target::Path {
+                        path: absolute(compiler, path),
+                        cache: cache.clone(),
+                    }
+                }
                 Place::Syslog(written) => Target::Syslog(Arc::new(written.open(compiler.files)?)),
             };
             if let (Target::File(file), Some(buffering)) = (&target, buffering)
@@ -288,6 +303,8 @@ impl Feature for AccessLogs {
                 );
                 return Err(Fault::at(&word, text));
             }
+            reads_response |= format.reads_response();
+            reads_response |= condition.as_ref().is_some_and(names_of_response);
             let condition = condition.map(|template| compiler.text(&template));
             logs.push(AccessLog {
                 target,
@@ -295,8 +312,19 @@ impl Feature for AccessLogs {
                 condition,
             });
         }
-        Ok(AccessLogs { logs: logs.into() })
+        Ok(AccessLogs {
+            logs: logs.into(),
+            reads_response,
+        })
     }
+}
+
+/// Whether a value names a variable that may tell of the response.
+fn names_of_response(template: &Template) -> bool {
+    template.parts.iter().any(|part| match part {
+        Part::Variable(name) => !tells_of_request(name),
+        Part::Literal(_) | Part::Capture(_) => false,
+    })
 }
 
 /// A path with variables below the prefix, unless it begins with `/`.
@@ -316,6 +344,9 @@ pub fn write_access(request: &mut Request) {
     if request.plan.access_log.logs.is_empty() {
         return;
     }
+    // In nginx a connection is made ready for its next request before this one is logged, so that
+    // `$sent_http_connection` is `close` in every line.
+    request.keepalive = false;
     let access_log = Arc::clone(&request.plan.access_log);
     with_line(|line| {
         for log in &access_log.logs {

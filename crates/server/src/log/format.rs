@@ -29,6 +29,48 @@ const PLAIN: [&str; 9] = [
     "request_length",
 ];
 
+/// Variables that have their values whether or not the response's head is known, beside `$http_*`, `$arg_*` and
+/// `$cookie_*`. Of any other, those that a configuration defines among them, that is not known.
+const OF_REQUEST: [&str; 31] = [
+    "args",
+    "body_bytes_sent",
+    "bytes_sent",
+    "connection",
+    "connection_requests",
+    "content_length",
+    "content_type",
+    "host",
+    "hostname",
+    "is_args",
+    "msec",
+    "pid",
+    "pipe",
+    "query_string",
+    "remote_addr",
+    "remote_port",
+    "remote_user",
+    "request",
+    "request_id",
+    "request_length",
+    "request_method",
+    "request_time",
+    "request_uri",
+    "scheme",
+    "server_name",
+    "server_port",
+    "server_protocol",
+    "status",
+    "time_iso8601",
+    "time_local",
+    "uri",
+];
+
+/// Whether a variable, by its name, tells of the request alone.
+pub(super) fn tells_of_request(name: &str) -> bool {
+    let family = ["http_", "arg_", "cookie_"];
+    OF_REQUEST.contains(&name) || family.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// The `log_format` directive.
 pub static LOG_FORMAT: Setting<Vec<Written>> = Setting::new(
     "log_format",
@@ -172,9 +214,15 @@ enum Part {
 pub struct Format {
     parts: Box<[Part]>,
     escape: Escape,
+    reads_response: bool,
 }
 
 impl Format {
+    /// Whether a line may tell of the response's head.
+    pub fn reads_response(&self) -> bool {
+        self.reads_response
+    }
+
     fn new(compiler: &Compiler<'_>, tokens: &[Token], escape: Escape) -> Format {
         let part = |token: &Token| match token {
             Token::Literal(bytes) => Part::Literal(bytes.as_slice().into()),
@@ -186,6 +234,10 @@ impl Format {
         Format {
             parts: tokens.iter().map(part).collect(),
             escape,
+            reads_response: tokens.iter().any(|token| match token {
+                Token::Literal(_) => false,
+                Token::Variable(name) => !tells_of_request(name),
+            }),
         }
     }
 

@@ -630,7 +630,7 @@ pub struct Framing {
 }
 
 /// Writes the head in nginx's order of fields.
-pub fn write_head(request: &Request, framing: Framing, out: &mut Vec<u8>) {
+pub fn write_head(request: &mut Request, framing: Framing, out: &mut Vec<u8>) {
     let response = &request.response;
     let core = &request.plan.core;
     match &response.status_text {
@@ -677,8 +677,13 @@ pub fn write_head(request: &Request, framing: Framing, out: &mut Vec<u8>) {
         Some(location) if location.first() == Some(&b'/') && absolute => (Some(location), None),
         other => (None, other),
     };
+    let mut sent = None;
     if let Some(path) = own {
-        write_location(request, path, out);
+        out.extend_from_slice(b"Location: ");
+        let start = out.len();
+        write_absolute(request, path, out);
+        sent = out.get(start..).map(Bytes::copy_from_slice);
+        out.extend_from_slice(b"\r\n");
     }
     if framing.chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -701,6 +706,10 @@ pub fn write_head(request: &Request, framing: Framing, out: &mut Vec<u8>) {
     }
     write_fields(response, out);
     out.extend_from_slice(b"\r\n");
+    if sent.is_some() {
+        // `$sent_http_location` tells what was sent.
+        request.response.location = sent;
+    }
 }
 
 fn write_fields(response: &Response, out: &mut Vec<u8>) {
@@ -722,13 +731,13 @@ fn write_date(out: &mut Vec<u8>, name: &[u8], time: i64) {
     write_field(out, name, &text);
 }
 
-/// Location of a path, made absolute with scheme, host and port (`absolute_redirect`).
-fn write_location(request: &Request, path: &[u8], out: &mut Vec<u8>) {
+/// A path made absolute with scheme, host and port (`absolute_redirect`).
+fn write_absolute(request: &Request, path: &[u8], out: &mut Vec<u8>) {
     let core = &request.plan.core;
     let secure = request.connection.stream.is_secure();
     let (scheme, usual_port): (&[u8], u16) = match secure {
-        true => (b"Location: https://", 443),
-        false => (b"Location: http://", 80),
+        true => (b"https://", 443),
+        false => (b"http://", 80),
     };
     out.extend_from_slice(scheme);
     let host = request.redirect_host();
@@ -743,7 +752,6 @@ fn write_location(request: &Request, path: &[u8], out: &mut Vec<u8>) {
         let _ = write!(out, ":{port}");
     }
     proto::header::append_value(path, out);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// The address that stands for a host that the client did not name.

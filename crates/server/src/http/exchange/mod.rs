@@ -289,8 +289,11 @@ fn settle_head(request: &mut Request) {
     match response.status {
         204 => {
             response.header_only = true;
-            response.content_type = Bytes::new();
-            response.content_length = None;
+            // An upstream's goes on as it came.
+            if response.status_text.is_none() {
+                response.content_type = Bytes::new();
+                response.content_length = None;
+            }
         }
         304 => response.header_only = true,
         _ => {}

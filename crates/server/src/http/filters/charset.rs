@@ -439,11 +439,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Recode> {
         name_charset(request, target);
         return None;
     }
-    if request
-        .response
-        .field(b"Content-Encoding")
-        .is_some_and(|coding| !coding.is_empty())
-    {
+    if request.response.is_coded() {
         return None;
     }
     let Some(recode) = request.plan.charset.maps.find(&source, &target) else {
@@ -467,7 +463,8 @@ pub(super) fn begin(request: &mut Request) -> Option<Recode> {
 
 /// The charset that the main response will be in, if this filter has a say for a response of this type.
 pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
-    if request.plan.charset.is_off() || content_type.is_empty() {
+    let unknown = request.response.charset_unknown;
+    if request.plan.charset.is_off() || content_type.is_empty() || unknown {
         return None;
     }
     let settings = Arc::clone(&request.plan.charset);

@@ -7,7 +7,6 @@
 
 use std::io::Write;
 
-use bytes::Bytes;
 use conf::{Fault, ScopeRef, Setting};
 use proto::accept;
 use proto::header::Known;
@@ -97,9 +96,7 @@ impl Conditions {
                 .content_length
                 .is_none_or(|length| length >= self.length_min)
             && self.types.contain(&response.content_type)
-            && response
-                .field(b"Content-Encoding")
-                .is_none_or(|coding| coding.is_empty())
+            && !response.is_coded()
     }
 }
 
@@ -142,10 +139,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Compressor> {
         Coding::Gzip => request.plan.gzip.compressor(length),
     };
     let response = &mut request.response;
-    response.add(
-        Bytes::from_static(b"Content-Encoding"),
-        Bytes::from_static(coding.name().as_bytes()),
-    );
+    response.set_coding(coding.name());
     response.clear_content_length();
     response.clear_ranges();
     response.weaken_etag();
@@ -307,6 +301,8 @@ pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use bytes::Bytes;
+
     use crate::http::request::tests::with_request;
 
     pub(crate) fn bytes(pieces: &[Piece]) -> Vec<u8> {

@@ -65,7 +65,8 @@ pub(super) fn begin(request: &mut Request) -> Option<Box<Expand>> {
     if !request.plan.gunzip.enabled
         || !request
             .response
-            .field(b"Content-Encoding")
+            .coding
+            .as_ref()
             .is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip"))
     {
         return None;
@@ -75,7 +76,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Box<Expand>> {
         return None;
     }
     let response = &mut request.response;
-    response.remove(b"Content-Encoding");
+    response.remove_coding();
     response.clear_content_length();
     response.clear_ranges();
     response.weaken_etag();

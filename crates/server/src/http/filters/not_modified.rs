@@ -16,7 +16,7 @@ use crate::http::response::Response;
 
 /// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
 pub(super) fn check(request: &mut Request) -> Result<(), u16> {
-    if request.response.status != 200 {
+    if request.response.status != 200 || request.response.conditions_judged {
         return Ok(());
     }
     let conditions = Conditions::of(request);
@@ -128,7 +128,7 @@ pub fn forget_body(response: &mut Response) {
     response.content_type_parameters = Bytes::new();
     response.clear_content_length();
     response.clear_ranges();
-    response.remove(b"Content-Encoding");
+    response.remove_coding();
     response.header_only = true;
 }
 
@@ -223,7 +223,7 @@ mod tests {
         response.content_type = "text/html".into();
         response.content_length = Some(5);
         response.allow_ranges = true;
-        response.add("Content-Encoding", "gzip");
+        response.set_coding("gzip");
         forget_body(&mut response);
         assert_eq!(response.content_length, None);
         assert!(response.content_type.is_empty() && !response.allow_ranges && response.header_only);

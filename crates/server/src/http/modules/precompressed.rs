@@ -5,7 +5,6 @@
 //! client takes is [`compress`](crate::http::filters::compress)'s to say; for gzip by the rules of
 //! `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
 
-use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting};
 use proto::method::Method;
 
@@ -175,9 +174,6 @@ async fn serve_one(request: &mut Request, coding: Coding, mode: Mode, accepted: 
         return Step::Finish(404);
     }
     let step = static_file::respond(request, &looked);
-    request.response.add(
-        Bytes::from_static(b"Content-Encoding"),
-        Bytes::from_static(coding.name().as_bytes()),
-    );
+    request.response.set_coding(coding.name());
     step
 }

@@ -132,19 +132,21 @@ pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
 }
 
 pub(super) fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(seen) = &request.upstream else {
-        return false;
-    };
-    out.extend_from_slice(&seen.host);
-    true
+    let target = request
+        .upstream
+        .as_ref()
+        .and_then(|seen| seen.target.as_ref());
+    out.extend(target.into_iter().flat_map(|target| &target.host));
+    target.is_some()
 }
 
 pub(super) fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(seen) = &request.upstream else {
-        return false;
-    };
-    out.extend_from_slice(&seen.port);
-    true
+    let target = request
+        .upstream
+        .as_ref()
+        .and_then(|seen| seen.target.as_ref());
+    out.extend(target.into_iter().flat_map(|target| &target.port));
+    target.is_some()
 }
 
 /// The client's `X-Forwarded-For` with its address behind it.

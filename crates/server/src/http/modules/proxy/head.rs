@@ -26,8 +26,11 @@ const OWN_CONNECTION: [&[u8]; 9] = [
 ];
 
 /// Whether the upstream is asked with HEAD, so that its answer has no body.
-pub(super) fn is_head(request: &Request, settings: &Settings) -> bool {
-    settings.method.is_none() && request.method == Method::Head
+pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
+    match &settings.method {
+        Some(method) => method.evaluate(request).eq_ignore_ascii_case(b"HEAD"),
+        None => request.method == Method::Head,
+    }
 }
 
 /// Writes request line and fields. Beside the head, the URI in it comes back, for log lines.
@@ -90,7 +93,7 @@ pub(super) fn write(
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the
 /// one in force with the location's prefix replaced.
 fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u8>) {
-    if target.uri.is_none() && request.uri_unchanged && request.depth == 0 {
+    if target.uri.is_none() && request.uri_unchanged {
         head.extend_from_slice(request.request_uri());
         return;
     }

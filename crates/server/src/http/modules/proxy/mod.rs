@@ -75,15 +75,22 @@ pub struct Attempt {
     pub response_length: u64,
 }
 
+/// A target as variables show it.
+#[derive(Clone, Debug, Default)]
+pub struct ShownTarget {
+    /// `$proxy_host`.
+    pub host: Bytes,
+    /// `$proxy_port`.
+    pub port: Bytes,
+}
+
 /// What a request saw of its upstream: for variables and log lines.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Tries in order.
     pub attempts: Vec<Attempt>,
-    /// `$proxy_host`.
-    pub host: Bytes,
-    /// `$proxy_port`.
-    pub port: Bytes,
+    /// Where the handler of this pass sends the request; a redirect within the server forgets it.
+    pub target: Option<ShownTarget>,
     /// What error lines show: `http://127.0.0.1:8081/path`; empty until a peer is chosen.
     pub url: Bytes,
     /// The answer's fields.
@@ -166,7 +173,12 @@ pub async fn serve(
     let settings = Arc::clone(&proxy.settings);
     let target = match proxy.target(request) {
         Ok(target) => target,
-        Err(status) => return Ok(Step::Finish(status)),
+        Err(status) => {
+            // Both variables are there, and empty.
+            let seen = request.upstream.get_or_insert_default();
+            seen.target = Some(ShownTarget::default());
+            return Ok(Step::Finish(status));
+        }
     };
     let stream = !settings.request_buffering && request.depth == 0 && settings.pass_request_body;
     let read = match stream {
@@ -219,7 +231,12 @@ pub async fn serve(
         response::Applied::Pass => {}
         response::Applied::Step(step) => return Ok(step),
     }
-    let framing = answer.head.body(head::is_head(request, &settings));
+    let is_head = head::is_head(request, &settings);
+    if is_head && request.method != Method::Head {
+        // The client waits for a body, and there is none to come.
+        request.response.content_length = Some(0);
+    }
+    let framing = answer.head.body(is_head);
     let body = UpstreamBody::new(peer, &settings, framing, answer.rest);
     Ok(Step::Respond(Body::Upstream(Box::new(body))))
 }
@@ -233,8 +250,10 @@ fn begin(request: &mut Request, target: &target::Target) {
     }
     request.upstream = Some(Box::new(Seen {
         attempts,
-        host: target.host.clone(),
-        port: target.port.clone(),
+        target: Some(ShownTarget {
+            host: target.host.clone(),
+            port: target.port.clone(),
+        }),
         ..Seen::default()
     }));
 }

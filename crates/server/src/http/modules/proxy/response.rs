@@ -34,6 +34,8 @@ pub(super) enum Applied {
 
 /// What is done then, as log lines say it.
 pub(super) const READING: &str = "while reading response header from upstream";
+/// The same behind words.
+const WHILE_READING: &str = " while reading response header from upstream";
 
 /// Informational responses (1xx) that may come before an answer.
 const INFORMATIONAL_MAX: u32 = 100;
@@ -264,6 +266,7 @@ pub(super) fn apply(
     let text = answer.head.status_line(&answer.bytes);
     response.status_text = (!text.is_empty()).then(|| Bytes::copy_from_slice(text));
     response.content_length = answer.head.content_length();
+    response.conditions_judged = true;
     for field in answer.head.fields() {
         if comes_once(field.known)
             && let Some(first) = answer.head.find(field.known).filter(|first| first != field)
@@ -288,6 +291,7 @@ fn override_charset(request: &mut Request, charset: &[u8]) {
     if request.plan.charset.knows(charset) {
         request.response.charset = Bytes::copy_from_slice(charset);
     } else {
+        request.response.charset_unknown = true;
         log::error!(
             request,
             Error,
@@ -373,6 +377,8 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
     if ignores(settings, b"x-accel-redirect") {
         return None;
     }
+    keep_over_redirect(request, answer);
+    request.doing = WHILE_READING;
     if value.first() == Some(&b'@') {
         return Some(Step::Named(Bytes::copy_from_slice(value)));
     }
@@ -380,7 +386,6 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
     match proto::uri::parse_unsafe(value, &mut path) {
         Ok(args) => {
             request.become_get();
-            keep_over_redirect(request, answer);
             Some(Step::Redirect {
                 uri: path,
                 args: args.unwrap_or_default().to_vec(),
@@ -390,7 +395,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
             log::error!(
                 request,
                 Error,
-                "unsafe URI \"{}\" was detected",
+                "unsafe URI \"{}\" was detected {READING}",
                 log::Printable(value)
             );
             Some(Step::Finish(404))
@@ -462,6 +467,10 @@ fn copy_field(
                 Some(rewritten) => request.response.add_location(rewritten),
                 None => request.response.fields.push(field(owned)),
             }
+        }
+        Known::ContentEncoding => {
+            request.response.coding = Some(owned.clone());
+            request.response.fields.push(field(owned));
         }
         _ if name.eq_ignore_ascii_case(b"Refresh") => {
             let rewritten = rewrite_refresh(request, proxy, target, value);

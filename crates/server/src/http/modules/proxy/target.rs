@@ -107,7 +107,11 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
 
 /// The target of a URL that was made for this request, or the status to answer with.
 pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u16> {
-    let url = match Url::parse(text) {
+    let parsed = match strip_scheme(text) {
+        Some((_, b"")) => Err(UrlError::Prefix),
+        _ => Url::parse(text),
+    };
+    let url = match parsed {
         Ok(url) => url,
         Err(UrlError::Address(error)) => {
             let shown = log::Printable(behind_scheme(text));
