@@ -184,6 +184,68 @@ fn broken_records_end_their_own_connection() {
     }
 }
 
+/// What can never become a ClientHello is answered with OpenSSL's alert and a line at nginx's level; none of it ends in a
+/// panic.
+#[test]
+fn what_is_no_hello_gets_an_alert_and_a_line() {
+    const LINE: &str = "SSL_do_handshake() failed";
+    let record = |kind: u8, content: &[u8]| {
+        let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+        [&[kind, 3, 1], &length[..], content].concat()
+    };
+    let half = record(22, &[1, 0, 0, 0x60, 3, 3, 0, 0, 0]);
+    let behind = |kind: u8, content: &[u8]| [&half[..], &record(kind, content)].concat();
+    let too_long = [&[1, 0xff, 0xff, 0xff][..], &[0; 16_380]].concat();
+    // RFC 8446 section 6: unexpected_message, record_overflow, illegal_parameter, decode_error.
+    let cases = [
+        ("a message that is too long", record(22, &too_long), 47),
+        ("another message", record(22, &[2, 0, 0, 1, 0]), 10),
+        ("a record that is too long", record(22, &[1; 16_385]), 22),
+        ("an alert between", behind(21, &[1, 90]), 10),
+        ("change_cipher_spec between", behind(20, &[1]), 10),
+        ("data between", behind(23, &[1, 2]), 10),
+        ("a longer one between", behind(22, &[1; 16_385]), 22),
+        (
+            "zeroes",
+            record(22, &[&[1, 0, 0, 64][..], &[0; 64]].concat()),
+            50,
+        ),
+        ("nothing", record(22, &[1, 0, 0, 0]), 50),
+        ("more than it", record(22, &[1, 0, 0, 0, 1]), 50),
+    ];
+    for engine in ENGINES {
+        let (server, port) = start(engine, "");
+        is_served(port);
+        let log = server.prefix.join("logs/tls.log");
+        let log = || std::fs::read_to_string(&log).unwrap();
+        let before = log().matches(LINE).count();
+        for (at, (what, bytes, alert)) in cases.iter().enumerate() {
+            let mut stream = open(port);
+            stream.write_all(bytes).unwrap();
+            // The connection may be reset behind the alert, where not all that was sent has been read.
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            assert!(
+                matches!(answer[..], [21, 3, _, 0, 2, 2, sent] if sent == *alert),
+                "{engine} {what}: {answer:?}"
+            );
+            support::tls::until("the line in the log", || {
+                log().matches(LINE).count() > before + at
+            });
+        }
+        let log = log();
+        assert_eq!(log.matches(LINE).count(), before + cases.len());
+        assert!(!log.contains("panicked"), "{log}");
+        for line in log.lines().filter(|line| line.contains(LINE)) {
+            assert!(line.contains("[info]"), "{line}");
+            let client =
+                format!("while SSL handshaking, client: 127.0.0.1, server: 127.0.0.1:{port}");
+            assert!(line.ends_with(&client), "{line}");
+        }
+        is_served(port);
+    }
+}
+
 /// An answer to a ClientHello costs a signature. What is broken anyway gets none.
 #[test]
 fn what_cannot_follow_a_hello_is_refused_without_an_answer() {

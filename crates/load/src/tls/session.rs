@@ -218,14 +218,16 @@ impl Session {
         }
     }
 
-    /// Pushes the alert that a failure has led to.
+    /// Pushes the alert that a failure has led to, if rustls has one.
     fn push_alert(&mut self, stream: &Stream) {
-        if let Ok(ConnectionState::EncodeTlsData(encode)) =
-            self.tls.process_tls_records(&mut []).state
-        {
-            push_message(stream, encode);
-            stream.start_send();
+        // With nothing to say it would go on with the bytes that it has failed on, and panic as they are not there.
+        while self.tls.wants_write() {
+            match self.tls.process_tls_records(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(encode)) => push_message(stream, encode),
+                _ => break,
+            }
         }
+        stream.start_send();
     }
 }
 

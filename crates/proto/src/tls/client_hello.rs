@@ -1,5 +1,7 @@
 //! The ClientHello: from records to a message, from the message to its parts.
 
+use std::fmt;
+
 use crate::Span;
 
 /// Longest ClientHello that is looked at, in bytes of its records. rustls takes none that is longer.
@@ -12,6 +14,9 @@ const RECORD_HEADER: usize = 5;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
+
+/// Longest content of a record that is not sealed, in bytes (RFC 8446 section 5.1).
+const PLAIN_MAX: usize = 1 << 14;
 
 /// Longest content of a sealed record, in bytes (RFC 5246 section 6.2.3; in TLS 1.3 it is less).
 const SEALED_MAX: usize = (1 << 14) + 2048;
@@ -43,6 +48,8 @@ pub enum Found {
         /// Bytes of its records.
         length: usize,
     },
+    /// What cannot become a ClientHello.
+    Refused(Refusal),
     /// Something else, or a ClientHello that cannot be read: the handshake will say what is
     /// wrong with it.
     Other,
@@ -60,62 +67,158 @@ pub struct ClientHello {
     extensions: Vec<(u16, Span)>,
 }
 
-/// Looks for a ClientHello at the start of what a client has sent.
-pub fn find(bytes: &[u8]) -> Found {
-    let mut message = Vec::new();
-    let mut rest = bytes;
-    loop {
-        let Some((header, content)) = rest.split_at_checked(RECORD_HEADER) else {
-            let begins_well = rest.first().is_none_or(|first| *first == HANDSHAKE);
-            return match begins_well && bytes.len() < HELLO_SIZE_MAX {
-                true => Found::Incomplete,
-                false => Found::Other,
-            };
-        };
-        let (kind, length) = match *header {
-            [kind, 3, _, high, low] => (kind, usize::from(u16::from_be_bytes([high, low]))),
-            _ => return Found::Other,
-        };
-        if kind != HANDSHAKE || length == 0 {
-            return Found::Other;
-        }
-        let Some((fragment, following)) = content.split_at_checked(length) else {
-            return match bytes.len() < HELLO_SIZE_MAX {
-                true => Found::Incomplete,
-                false => Found::Other,
-            };
-        };
-        message.extend_from_slice(fragment);
-        match whole(&message) {
-            Ok(Some(body)) => {
-                let hello = ClientHello::parse(body.to_vec());
-                return hello.map_or(Found::Other, |hello| Found::Hello {
-                    hello: Box::new(hello),
-                    length: bytes.len() - following.len(),
-                });
+/// Looks for a ClientHello at the start of what a client sends, while it comes in. What has been looked at once is not
+/// looked at again, in however many pieces it comes.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// Bytes of the whole records seen so far.
+    at: usize,
+    /// Bytes of the message in them.
+    content: usize,
+    /// The message's header, as far as it is in them.
+    header: [u8; MESSAGE_HEADER],
+    /// Records looked at; one whose end has not come is looked at again.
+    #[cfg(test)]
+    looks: usize,
+}
+
+impl Search {
+    /// Looks at what has come since the last time. `bytes` is everything from the connection's first byte on.
+    pub fn go_on(&mut self, bytes: &[u8]) -> Found {
+        loop {
+            #[cfg(test)]
+            {
+                self.looks += 1;
             }
-            Ok(None) => rest = following,
-            Err(NotHello) => return Found::Other,
+            let rest = bytes.get(self.at..).unwrap_or_default();
+            let fragment = match fragment(rest) {
+                Ok(Some(fragment)) => fragment,
+                Ok(None) if bytes.len() < HELLO_SIZE_MAX => return Found::Incomplete,
+                Ok(None) => return Found::Refused(Refusal::MessageTooLong),
+                Err(NotHello::Refused(refusal)) => return Found::Refused(refusal),
+                Err(NotHello::Unknown) => return Found::Other,
+            };
+            let header = self.header.get_mut(self.content..).unwrap_or_default();
+            for (byte, received) in header.iter_mut().zip(fragment) {
+                *byte = *received;
+            }
+            self.content += fragment.len();
+            self.at += RECORD_HEADER + fragment.len();
+            let [kind, high, middle, low] = self.header;
+            if kind != CLIENT_HELLO {
+                return Found::Refused(Refusal::MessageType(kind));
+            }
+            let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+            if self.content < MESSAGE_HEADER {
+                continue;
+            }
+            if length >= HELLO_SIZE_MAX {
+                return Found::Refused(Refusal::MessageTooLong);
+            }
+            if self.content >= MESSAGE_HEADER + length {
+                return self.read(bytes, length);
+            }
+        }
+    }
+
+    /// The ClientHello of this length, whose records are all there.
+    fn read(&self, bytes: &[u8], length: usize) -> Found {
+        let mut message = Vec::with_capacity(self.content);
+        let mut rest = bytes.get(..self.at).unwrap_or_default();
+        while let Ok(Some(fragment)) = fragment(rest) {
+            message.extend_from_slice(fragment);
+            rest = rest
+                .get(RECORD_HEADER + fragment.len()..)
+                .unwrap_or_default();
+        }
+        message.drain(..MESSAGE_HEADER.min(message.len()));
+        message.truncate(length);
+        let hello = ClientHello::parse(message);
+        hello.map_or(Found::Other, |hello| Found::Hello {
+            hello: Box::new(hello),
+            length: self.at,
+        })
+    }
+}
+
+/// Why the record at the front is not a part of a ClientHello.
+enum NotHello {
+    /// It cannot be let pass.
+    Refused(Refusal),
+    /// It is of no version that is known.
+    Unknown,
+}
+
+/// The content of the record at the front, which must be one of a handshake in the clear; `None`: its end has not come.
+fn fragment(bytes: &[u8]) -> Result<Option<&[u8]>, NotHello> {
+    let (kind, length) = match bytes.first_chunk::<RECORD_HEADER>() {
+        Some(&[kind, 3, _, high, low]) => (kind, usize::from(u16::from_be_bytes([high, low]))),
+        Some(_) => return Err(NotHello::Unknown),
+        None => return Ok(None),
+    };
+    if kind != HANDSHAKE {
+        return Err(NotHello::Refused(Refusal::RecordType(kind)));
+    }
+    if length == 0 {
+        return Err(NotHello::Refused(Refusal::RecordEmpty));
+    }
+    if length > PLAIN_MAX {
+        return Err(NotHello::Refused(Refusal::RecordTooLong));
+    }
+    Ok(bytes.get(RECORD_HEADER..RECORD_HEADER + length))
+}
+
+/// What is wrong with the first bytes of a client: with its ClientHello, or with what has come right behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A record of another type than a handshake's before the ClientHello's end.
+    RecordType(u8),
+    /// A record without content there.
+    RecordEmpty,
+    /// A record that is longer than any may be.
+    RecordTooLong,
+    /// A message of another type.
+    MessageType(u8),
+    /// A ClientHello beyond [`HELLO_SIZE_MAX`].
+    MessageTooLong,
+    /// A record behind the ClientHello, of a type that cannot come before the server's answer.
+    FollowingType(u8),
+    /// A record there that is longer than any may be.
+    FollowingTooLong,
+}
+
+impl Refusal {
+    /// The alert that tells the client (RFC 8446 section 6), OpenSSL's for the same.
+    #[must_use]
+    pub fn alert(self) -> u8 {
+        const UNEXPECTED_MESSAGE: u8 = 10;
+        const RECORD_OVERFLOW: u8 = 22;
+        const ILLEGAL_PARAMETER: u8 = 47;
+        match self {
+            Refusal::RecordType(_)
+            | Refusal::RecordEmpty
+            | Refusal::MessageType(_)
+            | Refusal::FollowingType(_) => UNEXPECTED_MESSAGE,
+            Refusal::RecordTooLong | Refusal::FollowingTooLong => RECORD_OVERFLOW,
+            Refusal::MessageTooLong => ILLEGAL_PARAMETER,
         }
     }
 }
 
-/// What is wrong with a record that has come right behind a ClientHello.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misplaced {
-    /// Its type: nothing of the kind can come before the server's answer.
-    Type(u8),
-    /// It is longer than any record may be.
-    TooLong,
-}
-
-impl Misplaced {
-    /// The alert that tells the client: `unexpected_message` or `record_overflow` (RFC 8446 section 6).
-    #[must_use]
-    pub fn alert(self) -> u8 {
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Misplaced::Type(_) => 10,
-            Misplaced::TooLong => 22,
+            Refusal::RecordType(kind) => {
+                write!(out, "record of type {kind} within the ClientHello")
+            }
+            Refusal::RecordEmpty => out.write_str("record too small"),
+            Refusal::RecordTooLong => out.write_str("packet length too long"),
+            Refusal::MessageType(_) => out.write_str("unexpected message"),
+            Refusal::MessageTooLong => out.write_str("excessive message size"),
+            Refusal::FollowingType(kind) => {
+                write!(out, "record of type {kind} behind the ClientHello")
+            }
+            Refusal::FollowingTooLong => out.write_str("record too long behind the ClientHello"),
         }
     }
 }
@@ -125,39 +228,19 @@ impl Misplaced {
 ///
 /// # Errors
 /// The first record that cannot be.
-pub fn check_following(bytes: &[u8]) -> Result<(), Misplaced> {
+pub fn check_following(bytes: &[u8]) -> Result<(), Refusal> {
     let mut rest = bytes;
     while let Some(&[kind, _, _, high, low]) = rest.first_chunk() {
         let length = usize::from(u16::from_be_bytes([high, low]));
         if kind != CHANGE_CIPHER_SPEC && kind != APPLICATION_DATA {
-            return Err(Misplaced::Type(kind));
+            return Err(Refusal::FollowingType(kind));
         }
         if length > SEALED_MAX {
-            return Err(Misplaced::TooLong);
+            return Err(Refusal::FollowingTooLong);
         }
         rest = rest.get(RECORD_HEADER + length..).unwrap_or_default();
     }
     Ok(())
-}
-
-struct NotHello;
-
-/// The content of the message that begins here, once all of it is there.
-fn whole(message: &[u8]) -> Result<Option<&[u8]>, NotHello> {
-    let Some((header, body)) = message.split_at_checked(MESSAGE_HEADER) else {
-        return match message.first() {
-            Some(&CLIENT_HELLO) | None => Ok(None),
-            Some(_) => Err(NotHello),
-        };
-    };
-    let [CLIENT_HELLO, high, middle, low] = *header else {
-        return Err(NotHello);
-    };
-    let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-    if length > HELLO_SIZE_MAX {
-        return Err(NotHello);
-    }
-    Ok(body.get(..length))
 }
 
 impl ClientHello {
@@ -350,6 +433,10 @@ mod tests {
         message
     }
 
+    fn found(bytes: &[u8]) -> Found {
+        Search::default().go_on(bytes)
+    }
+
     /// The same in records of this size.
     fn records(message: &[u8], size: usize) -> Vec<u8> {
         let record = |part: &[u8]| [&[22, 3, 1, 0, part.len() as u8], part].concat();
@@ -358,7 +445,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_hello() {
-        let Found::Hello { hello, .. } = find(&records(&hello(), 255)) else {
+        let Found::Hello { hello, .. } = found(&records(&hello(), 255)) else {
             panic!("no hello");
         };
         assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
@@ -385,7 +472,7 @@ mod tests {
             // Behind what is strewn in.
             message[43..45].copy_from_slice(&first);
             message[45..47].copy_from_slice(&second);
-            match find(&records(&message, 255)) {
+            match found(&records(&message, 255)) {
                 Found::Hello { hello, .. } => hello.prefers_chacha20(),
                 _ => panic!("no hello"),
             }
@@ -401,10 +488,10 @@ mod tests {
         for size in [1, 7, 200] {
             let bytes = records(&hello(), size);
             for end in 0..bytes.len() {
-                assert_eq!(find(&bytes[..end]), Found::Incomplete, "{size}, {end}");
+                assert_eq!(found(&bytes[..end]), Found::Incomplete, "{size}, {end}");
             }
             let length = bytes.len();
-            assert!(matches!(find(&bytes), Found::Hello { length: found, .. } if found == length));
+            assert!(matches!(found(&bytes), Found::Hello { length: found, .. } if found == length));
         }
     }
 
@@ -415,29 +502,102 @@ mod tests {
         assert_eq!(check_following(&early), Ok(()));
         assert_eq!(check_following(&early[..9]), Ok(()), "a header in pieces");
         let alert = [&early[..], &[21, 3, 3, 0, 2, 1, 90]].concat();
-        assert_eq!(check_following(&alert), Err(Misplaced::Type(21)));
-        assert_eq!(check_following(&[22, 3, 3, 0, 0]), Err(Misplaced::Type(22)));
+        assert_eq!(check_following(&alert), Err(Refusal::FollowingType(21)));
+        assert_eq!(
+            check_following(&[22, 3, 3, 0, 0]),
+            Err(Refusal::FollowingType(22))
+        );
         assert_eq!(check_following(&[23, 3, 3, 0x48, 0x00]), Ok(()));
         assert_eq!(
             check_following(&[23, 3, 3, 0x48, 0x01]),
-            Err(Misplaced::TooLong)
+            Err(Refusal::FollowingTooLong)
         );
-        assert_eq!(Misplaced::Type(21).alert(), 10);
-        assert_eq!(Misplaced::TooLong.alert(), 22);
+        assert_eq!(Refusal::FollowingType(21).alert(), 10);
+        assert_eq!(Refusal::FollowingTooLong.alert(), 22);
+    }
+
+    #[test]
+    fn what_has_been_looked_at_is_not_looked_at_again() {
+        // Every byte comes alone, in records of 40: most looks find that a record's end has not come.
+        let mut message = hello();
+        message.extend([0; 3000]);
+        let length = (message.len() - MESSAGE_HEADER) as u32;
+        message[1..4].copy_from_slice(&length.to_be_bytes()[1..]);
+        let bytes = records(&message, 40);
+        let mut search = Search::default();
+        for end in 0..bytes.len() {
+            assert_eq!(search.go_on(&bytes[..end]), Found::Incomplete, "{end}");
+        }
+        assert!(matches!(search.go_on(&bytes), Found::Hello { .. }));
+        let records = message.len().div_ceil(40);
+        assert_eq!(search.looks, bytes.len() + records);
+    }
+
+    #[test]
+    fn what_cannot_become_a_hello_is_refused() {
+        let refused = |bytes: &[u8]| match found(bytes) {
+            Found::Refused(refusal) => Some((refusal, refusal.alert())),
+            _ => None,
+        };
+        let half = [22, 3, 1, 0, 5, 1, 0, 0, 90, 3];
+        let after_half = |bytes: &[u8]| refused(&[&half[..], bytes].concat());
+        // Alerts as OpenSSL 3.0 sends them for the same bytes.
+        for (got, refusal, alert) in [
+            (refused(&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff]), None, 0),
+            (
+                refused(&[&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &[0; 16_380]].concat()),
+                Some(Refusal::MessageTooLong),
+                47,
+            ),
+            (
+                refused(&[22, 3, 1, 0, 4, 2, 0, 0, 0]),
+                Some(Refusal::MessageType(2)),
+                10,
+            ),
+            (
+                refused(&[22, 3, 1, 0x40, 1]),
+                Some(Refusal::RecordTooLong),
+                22,
+            ),
+            (refused(&[22, 3, 1, 0, 0]), Some(Refusal::RecordEmpty), 10),
+            (
+                refused(&[23, 3, 3, 0, 1, 0]),
+                Some(Refusal::RecordType(23)),
+                10,
+            ),
+            (
+                after_half(&[21, 3, 3, 0, 2, 1, 90]),
+                Some(Refusal::RecordType(21)),
+                10,
+            ),
+            (
+                after_half(&[20, 3, 3, 0, 1]),
+                Some(Refusal::RecordType(20)),
+                10,
+            ),
+            (
+                after_half(&[22, 3, 3, 0x40, 1, 0]),
+                Some(Refusal::RecordTooLong),
+                22,
+            ),
+        ] {
+            assert_eq!(got, refusal.map(|refusal| (refusal, alert)));
+        }
+        let endless = records(&[1, 0, 0xff, 0xff], 1);
+        let endless = [&endless[..], &records(&[0; 255], 255).repeat(300)].concat();
+        assert_eq!(
+            found(&endless[..HELLO_SIZE_MAX]),
+            Found::Refused(Refusal::MessageTooLong)
+        );
     }
 
     #[test]
     fn everything_else_is_left_to_the_handshake() {
-        assert_eq!(find(b"GET / HTTP/1.1\r\n\r\n"), Found::Other);
-        assert_eq!(find(&[22, 2, 0, 0, 1, 1]), Found::Other);
-        assert_eq!(find(&[23, 3, 3, 0, 1, 0]), Found::Other);
-        assert_eq!(find(&[22, 3, 1, 0, 4, 2, 0, 0, 0]), Found::Other);
-        assert_eq!(find(&[22, 3, 1, 0, 0]), Found::Other);
+        assert_eq!(found(b"GET / HTTP/1.1\r\n\r\n"), Found::Other);
+        assert_eq!(found(&[22, 2, 0, 0, 1, 1]), Found::Other);
         let mut cut = hello();
         cut[3] -= 1; // the last extension no longer fits
-        assert_eq!(find(&records(&cut, 255)), Found::Other);
-        let endless = records(&[0; 200], 200).repeat(2);
-        assert_eq!(find(&endless), Found::Other);
+        assert_eq!(found(&records(&cut, 255)), Found::Other);
     }
 
     #[test]
@@ -445,7 +605,7 @@ mod tests {
         let mut message = hello();
         message.truncate(4 + 2 + 32 + 1 + 8 + 2);
         message[3] = (message.len() - 4) as u8;
-        let Found::Hello { hello, .. } = find(&records(&message, 255)) else {
+        let Found::Hello { hello, .. } = found(&records(&message, 255)) else {
             panic!("no hello");
         };
         assert_eq!((hello.server_name(), hello.protocols().count()), (None, 0));

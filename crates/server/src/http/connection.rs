@@ -501,7 +501,7 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     if is_secure != Some(true) {
         return Some(received);
     }
-    match Box::pin(handshake::accept(connection, received)).await {
+    match handshake::accept(connection, received).await {
         Begun::Secure => Some(Buffer::default()),
         Begun::Plain(received) => {
             connection.plain_on_secure_port.set(true);

@@ -41,8 +41,8 @@ pub use file::{Buffering, LogFile, LogTable, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
 pub use tls::{
-    certificate_not_loaded, handshake_broken, handshake_failed, handshake_left,
-    handshake_misplaced, handshake_rejected, handshake_timed_out, status_unknown,
+    certificate_not_loaded, handshake_broken, handshake_failed, handshake_left, handshake_panicked,
+    handshake_refused, handshake_rejected, handshake_timed_out, status_unknown,
 };
 pub use unwritten::{append_line, flush_all, flush_thread, has_unwritten, start_thread};
 

@@ -3,12 +3,13 @@
 
 use std::io;
 
-use proto::tls::Misplaced;
+use proto::tls::Refusal;
 
 use super::client::{TIMED_OUT, failure_level};
 use super::error::write_connection;
 use super::{Errno, Level, Subject};
 use crate::http::connection::Connection;
+use crate::panics::Panicked;
 
 /// The client closed its side before the handshake had ended; `first` when it had sent nothing.
 pub fn handshake_left(connection: &Connection, first: bool) {
@@ -46,14 +47,18 @@ pub fn handshake_failed(connection: &Connection, cause: &rustls::Error) {
     write(connection, level(cause), text);
 }
 
-/// Behind its ClientHello a client has sent what cannot be there.
-pub fn handshake_misplaced(connection: &Connection, misplaced: Misplaced) {
-    let text = match misplaced {
-        Misplaced::Type(kind) => format!("record of type {kind} behind the ClientHello"),
-        Misplaced::TooLong => "record too long behind the ClientHello".to_owned(),
-    };
-    let text = format_args!("SSL_do_handshake() failed (SSL: {text}) while SSL handshaking");
+/// A client has sent what is no ClientHello, or what cannot follow one.
+pub fn handshake_refused(connection: &Connection, refusal: Refusal) {
+    let text = format_args!("SSL_do_handshake() failed (SSL: {refusal}) while SSL handshaking");
     write(connection, Level::Info, text);
+}
+
+/// A bug of ours was met in a handshake.
+pub fn handshake_panicked(connection: &Connection, panicked: &Panicked) {
+    let Panicked { place, message } = panicked;
+    let text =
+        format_args!("panicked at {place}: {message}: the client is lost while SSL handshaking");
+    write(connection, Level::Alert, text);
 }
 
 /// Nobody says whether a client's certificate has been revoked.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::Buffer;
-use proto::tls::{ClientHello, Found};
+use proto::tls::{ClientHello, Found, Search};
 use rustls::ServerConfig;
 
 use crate::http::connection::Connection;
@@ -19,6 +19,7 @@ use crate::http::modules::acme;
 use crate::http::plan::Server;
 use crate::http::request::Request;
 use crate::log;
+use crate::panics;
 use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 use crate::tls::variables::OF_HELLO;
@@ -41,6 +42,20 @@ pub enum Begun {
 
 /// Shakes hands with a client. `received` is what has been read of it already.
 pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
+    match panics::catch(Box::pin(shake_hands(connection, received))).await {
+        Ok(begun) => begun,
+        Err(panicked) => {
+            connection.worker.counts().panics.add(1);
+            log::handshake_panicked(connection, &panicked);
+            match connection.stream.is_secure() {
+                true => Begun::Ended, // the alert would have to be sealed
+                false => refuse(connection, INTERNAL_ERROR),
+            }
+        }
+    }
+}
+
+async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
     let local = connection.generation();
     let Some(default) = connection.first_server(&local) else {
         return Begun::Ended;
@@ -48,6 +63,7 @@ pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
     let deadline = Some(connection.started + default.core.client_header_timeout);
     let mut received = received;
     let mut gathered = Vec::new();
+    let mut search = Search::default();
     let hello = loop {
         if received.is_empty() {
             received = match receive(connection, deadline, gathered.is_empty()).await {
@@ -60,18 +76,20 @@ pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
         }
         gathered.extend_from_slice(&received);
         received = Buffer::empty();
-        match proto::tls::find(&gathered) {
-            Found::Incomplete => {}
+        let refusal = match search.go_on(&gathered) {
+            Found::Incomplete => continue,
+            Found::Other => break None,
+            Found::Refused(refusal) => refusal,
             Found::Hello { hello, length } => {
                 let following = gathered.get(length..).unwrap_or_default();
-                if let Err(misplaced) = proto::tls::check_following(following) {
-                    log::handshake_misplaced(connection, misplaced);
-                    return refuse(connection, misplaced.alert());
+                match proto::tls::check_following(following) {
+                    Ok(()) => break Some(hello),
+                    Err(refusal) => refusal,
                 }
-                break Some(hello);
             }
-            Found::Other => break None,
-        }
+        };
+        log::handshake_refused(connection, refusal);
+        return refuse(connection, refusal.alert());
     };
     let first = Buffer::copy_of(&gathered);
     drop(gathered);

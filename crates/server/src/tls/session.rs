@@ -38,8 +38,11 @@ use crate::tls::kernel::{self, KernelSession};
 use crate::tls::server::ServerTls;
 use crate::tls::verify::Verdict;
 
+/// Bytes before a record's content: type, version and length.
+const HEADER: usize = 5;
+
 /// What a record adds to what it carries: header, nonce, type and tag, in bytes.
-const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
+const RECORD_OVERHEAD: usize = HEADER + 8 + 1 + 16;
 
 /// Most bytes that one record carries (RFC 8446 section 5.1).
 const RECORD_MAX: usize = 16 * 1024;
@@ -473,7 +476,8 @@ impl Inner {
                 Ok(_) => blocked = true,
                 Err(error) => {
                     self.failure = Some(error);
-                    self.send_alert(stream);
+                    let rest = incoming.len().saturating_sub(taken);
+                    self.send_alert(stream, rest);
                     return incoming.len();
                 }
             }
@@ -484,15 +488,22 @@ impl Inner {
         }
     }
 
-    /// Sends the alert that a failure has led to, and what of our answer goes before it.
-    fn send_alert(&mut self, stream: &Stream) {
+    /// Sends the alert that a failure has led to, and what of our answer goes before it. `length`: of the bytes that
+    /// rustls has failed on.
+    fn send_alert(&mut self, stream: &Stream, length: usize) {
         let Side::Ours(tls) = &mut self.side else {
             return;
         };
-        loop {
+        if !tls.wants_write() {
+            // Of some failures rustls says nothing (a message that is too long, another record between its parts). An
+            // impossible record makes it. It stands in the place of those bytes, for rustls counts on their number.
+            let mut impossible = vec![0xff; length + HEADER];
+            drop(tls.process_tls_records(&mut impossible));
+        }
+        // Without anything to say it would go on with those bytes, and panic if they are not there.
+        while tls.wants_write() {
             match tls.process_tls_records(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(encode)) => drop(send_message(stream, encode)),
-                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
                 _ => return,
             }
         }

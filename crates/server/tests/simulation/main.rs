@@ -11,6 +11,7 @@ mod random;
 mod server;
 mod site;
 mod time;
+mod tls;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -130,10 +130,18 @@ impl<'a> Server<'a> {
 }
 
 /// Compiles a configuration as a worker process does, and opens its logs.
-fn generation(text: &str, ended: &Arc<AtomicUsize>) -> (Arc<Generation>, Vec<ListenerId>) {
+pub(crate) fn generation(
+    text: &str,
+    ended: &Arc<AtomicUsize>,
+) -> (Arc<Generation>, Vec<ListenerId>) {
     let path = Path::new("/nginx.conf");
+    let file = |path: &str, content: &[u8]| (path.into(), content.to_vec());
     let files = Sealed::new(Recording {
-        files: vec![(path.into(), text.as_bytes().to_vec())],
+        files: vec![
+            file("/nginx.conf", text.as_bytes()),
+            file("/server.crt", crate::tls::CERTIFICATE),
+            file("/server.key", crate::tls::KEY),
+        ],
         ..Recording::default()
     });
     let root = Path::new("/");
