@@ -246,6 +246,110 @@ fn s_client_resumes() {
     }
 }
 
+/// What `openssl s_client` prints where it names this host in the handshake. Its request is answered by the default server.
+fn s_client_naming(port: u16, name: &str, more: &[&str]) -> String {
+    let address = format!("127.0.0.1:{port}");
+    let arguments = [
+        "s_client",
+        "-connect",
+        &address,
+        "-servername",
+        name,
+        "-ign_eof",
+    ];
+    let arguments = [&arguments[..], more].concat();
+    run("openssl", "openssl", &arguments, b"GET / HTTP/1.0\r\n\r\n").1
+}
+
+/// The host in a handshake may be anything, as with nginx: what is no host gets the certificate of the default server, and
+/// where the client goes on with a session, has a certificate or must try again, both ends agree on what it said.
+#[test]
+fn any_host_may_be_asked_for() {
+    let long = "a".repeat(64) + ".second";
+    let longest = "a".repeat(255);
+    let names = [
+        ("second", "second"),
+        ("SECOND.", "second"),
+        ("second:443", "second"),
+        ("second:", "second"),
+        ("x_y.second", "second"),
+        ("-x-.second", "second"),
+        ("*.second", "second"),
+        ("a'b%41~.second", "second"),
+        (&long, "second"),
+        ("127.0.0.1", "second"),
+        ("127.0.0.1:1", "second"),
+        ("[::1]", "second"),
+        ("[::1]:443", "second"),
+        ("5.7", "second"),
+        (".second", "second"),
+        ("other", "first"),
+        ("::1", "first"),
+        ("second..", "first"),
+        ("a..second", "first"),
+        ("second:99999", "first"),
+        ("second:4x", "first"),
+        (" second", "first"),
+        ("second ", "first"),
+        ("bücher.second", "first"),
+        ("a/b.second", "first"),
+        ("a@second", "first"),
+        (".", "first"),
+        (&longest, "first"),
+    ];
+    let show = "location / { return 200 \"<$ssl_server_name> $ssl_session_reused $ssl_client_verify\\n\"; }";
+    for engine in ENGINES {
+        let port = free_port();
+        let server = |key: &str, port: u16, lines: &str| {
+            let certificate = certificate(key);
+            format!("server {{ listen 127.0.0.1:{port} ssl; {certificate} {show} {lines} }}\n")
+        };
+        let other = free_port();
+        let blocks = [
+            "[http]\nssl_ecdh_curve secp384r1;\n",
+            &server("ecdsa", port, "server_name first;"),
+            &server(
+                "rsa",
+                port,
+                "server_name second *.second 127.0.0.1 [::1] 5.7;",
+            ),
+            &server("ecdsa", other, "ssl_verify_client optional_no_ca;"),
+        ];
+        let server = Server::start_workers(WORKERS, engine, &blocks.concat());
+        let (chain, key) = (file("client.crt"), file("client.key"));
+        let session = server.prefix.join("session").display().to_string();
+        for version in ["-tls1_2", "-tls1_3"] {
+            // The engine makes no difference to what a name leads to, and each program that is started costs time.
+            let names = if engine == ENGINES[0] {
+                &names[..]
+            } else {
+                &[]
+            };
+            for &(name, expected) in names {
+                // The first group is not the server's: in TLS 1.3 the client has to try again.
+                let said = s_client_naming(port, name, &[version, "-groups", "X25519:P-384:P-256"]);
+                let key = match expected {
+                    "first" => "Server public key is 256 bit",
+                    _ => "Server public key is 2048 bit",
+                };
+                let shown = said.contains(&format!("<{name}> . NONE\n"));
+                assert!(
+                    shown && said.contains(key),
+                    "{engine} {version} {name}: {said}"
+                );
+            }
+            for name in ["second:443", " second"] {
+                let with_certificate = [version, "-cert", &chain, "-key", &key];
+                let said = s_client_naming(other, name, &with_certificate);
+                assert!(said.contains(&format!("<{name}> . FAILED")), "{said}");
+                s_client_naming(other, name, &[version, "-sess_out", &session]);
+                let said = s_client_naming(other, name, &[version, "-sess_in", &session]);
+                assert!(said.contains(&format!("<{name}> r NONE")), "{said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn s_client_sends_early_data() {
     for engine in support::engines::lines() {

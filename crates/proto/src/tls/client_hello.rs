@@ -1,5 +1,6 @@
 //! The ClientHello: from records to a message, from the message to its parts.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::Span;
@@ -31,6 +32,13 @@ const MESSAGE_HEADER: usize = 4;
 const CHACHA20_POLY1305: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
 
 const SERVER_NAME: u16 = 0;
+
+/// The number that a hidden extension with a name gets: for private use (RFC 8447 section 7).
+const HIDDEN: u16 = 0xff00;
+
+/// Longest name of a host that is taken, in bytes; so it is in OpenSSL.
+const NAME_SIZE_MAX: usize = 255;
+
 const SUPPORTED_GROUPS: u16 = 10;
 const SIGNATURE_ALGORITHMS: u16 = 13;
 const ALPN: u16 = 16;
@@ -181,6 +189,8 @@ pub enum Refusal {
     MessageType(u8),
     /// A ClientHello beyond [`HELLO_SIZE_MAX`].
     MessageTooLong,
+    /// Its host cannot be one: see [`ClientHello::check_server_name`].
+    Name,
     /// A record behind the ClientHello, of a type that cannot come before the server's answer.
     FollowingType(u8),
     /// A record there that is longer than any may be.
@@ -194,6 +204,7 @@ impl Refusal {
         const UNEXPECTED_MESSAGE: u8 = 10;
         const RECORD_OVERFLOW: u8 = 22;
         const ILLEGAL_PARAMETER: u8 = 47;
+        const UNRECOGNIZED_NAME: u8 = 112;
         match self {
             Refusal::RecordType(_)
             | Refusal::RecordEmpty
@@ -201,6 +212,7 @@ impl Refusal {
             | Refusal::FollowingType(_) => UNEXPECTED_MESSAGE,
             Refusal::RecordTooLong | Refusal::FollowingTooLong => RECORD_OVERFLOW,
             Refusal::MessageTooLong => ILLEGAL_PARAMETER,
+            Refusal::Name => UNRECOGNIZED_NAME,
         }
     }
 }
@@ -215,6 +227,7 @@ impl fmt::Display for Refusal {
             Refusal::RecordTooLong => out.write_str("packet length too long"),
             Refusal::MessageType(_) => out.write_str("unexpected message"),
             Refusal::MessageTooLong => out.write_str("excessive message size"),
+            Refusal::Name => out.write_str("bad extension: server name"),
             Refusal::FollowingType(kind) => {
                 write!(out, "record of type {kind} behind the ClientHello")
             }
@@ -281,7 +294,7 @@ impl ClientHello {
         Some(found.1.of(&self.message))
     }
 
-    /// The host that the client wants to talk to, as it writes it.
+    /// The host that the client wants to talk to, as it writes it. It may hold anything, and nothing.
     pub fn server_name(&self) -> Option<&[u8]> {
         let content = self.extension(SERVER_NAME)?;
         let mut reader = Reader {
@@ -297,6 +310,34 @@ impl ClientHello {
             }
         }
         None
+    }
+
+    /// Whether the host is none that OpenSSL lets pass: too long, or with a zero in it.
+    ///
+    /// # Errors
+    /// [`Refusal::Name`].
+    pub fn check_server_name(&self) -> Result<(), Refusal> {
+        match self.server_name() {
+            Some(name) if name.len() > NAME_SIZE_MAX || name.contains(&0) => Err(Refusal::Name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the extension with the host a number without a meaning, in the records that the message has come in, so
+    /// that whoever reads them passes over it. Returned are the bytes of the extension as they are now.
+    pub fn hide_server_name(&self, records: &mut [u8]) -> Option<Box<[u8]>> {
+        let mut extensions = self.extensions.iter();
+        let (_, content) = extensions.find(|(kind, _)| *kind == SERVER_NAME)?;
+        // Its number and length stand before the content, the message's header before it all.
+        let start = (content.start as usize + MESSAGE_HEADER).checked_sub(4)?;
+        for (at, byte) in (start..).zip(HIDDEN.to_be_bytes()) {
+            let place = place(records, at)?;
+            *records.get_mut(place)? = byte;
+        }
+        let content = content.of(&self.message);
+        let length = u16::try_from(content.len()).ok()?;
+        let hidden = [&HIDDEN.to_be_bytes()[..], &length.to_be_bytes(), content].concat();
+        Some(hidden.into())
     }
 
     /// The protocols that the client offers to speak (ALPN), in its order.
@@ -347,6 +388,29 @@ impl ClientHello {
         let content = self.extension(kind).unwrap_or_default();
         content.get(length_size..).unwrap_or_default()
     }
+}
+
+/// Where a byte of a message stands in its records.
+fn place(records: &[u8], mut at: usize) -> Option<usize> {
+    let mut rest = records;
+    while let Ok(Some(fragment)) = fragment(rest) {
+        if at < fragment.len() {
+            return Some(records.len() - rest.len() + RECORD_HEADER + at);
+        }
+        at -= fragment.len();
+        rest = rest.get(RECORD_HEADER + fragment.len()..)?;
+    }
+    None
+}
+
+/// The message with the extension that [`ClientHello::hide_server_name`] has hidden as it was, if it holds it.
+pub fn show_server_name<'a>(message: &'a [u8], hidden: &[u8]) -> Cow<'a, [u8]> {
+    let place = memchr::memmem::find(message, hidden);
+    let Some((before, rest)) = place.and_then(|place| message.split_at_checked(place)) else {
+        return Cow::Borrowed(message);
+    };
+    let behind = rest.get(2..).unwrap_or_default();
+    Cow::Owned([before, &SERVER_NAME.to_be_bytes(), behind].concat())
 }
 
 /// Numbers of two bytes each.
@@ -598,6 +662,42 @@ mod tests {
         let mut cut = hello();
         cut[3] -= 1; // the last extension no longer fits
         assert_eq!(found(&records(&cut, 255)), Found::Other);
+    }
+
+    #[test]
+    fn a_name_is_hidden_and_shown_again() {
+        for size in [1, 7, 255] {
+            let sent = records(&hello(), size);
+            let Found::Hello { hello: read, .. } = found(&sent) else {
+                panic!("no hello");
+            };
+            let mut changed = sent.clone();
+            let hidden = read.hide_server_name(&mut changed).unwrap();
+            let Found::Hello { hello: without, .. } = found(&changed) else {
+                panic!("no hello");
+            };
+            assert_eq!(without.server_name(), None);
+            let kinds: Vec<u16> = without.extension_types().collect();
+            assert_eq!(kinds, [HIDDEN, 10, 13, 16, 43]);
+            assert_eq!(*show_server_name(&without.message, &hidden), read.message);
+            assert_eq!(*show_server_name(b"else", &hidden), *b"else");
+            assert_eq!(without.hide_server_name(&mut changed), None);
+        }
+    }
+
+    #[test]
+    fn names_that_openssl_refuses() {
+        let named = |name: &[u8]| {
+            let mut message = hello();
+            let place = memchr::memmem::find(&message, b"example.org").unwrap();
+            message[place..place + name.len()].copy_from_slice(name);
+            match found(&records(&message, 255)) {
+                Found::Hello { hello, .. } => hello.check_server_name(),
+                _ => panic!("no hello"),
+            }
+        };
+        assert_eq!(named(b"ex ample:/\xff"), Ok(()));
+        assert_eq!(named(b"ex\0mple.org"), Err(Refusal::Name));
     }
 
     #[test]

@@ -11,5 +11,6 @@ mod server_hello;
 
 pub use client_hello::{
     ClientHello, Found, HELLO_SIZE_MAX, Refusal, Search, Values, check_following, is_grease,
+    show_server_name,
 };
 pub use server_hello::session_number;

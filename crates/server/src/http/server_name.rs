@@ -119,9 +119,8 @@ impl ServerNames {
             return Some((Matched::Exact, server));
         }
         if !self.suffixes.is_empty() {
-            // From the left, so that the longest suffix is met first; something must stand
-            // before the dot.
-            for dot in memchr::memchr_iter(b'.', host).filter(|&dot| dot > 0) {
+            // From the left, so that the longest suffix is met first. Before the dot there may be nothing.
+            for dot in memchr::memchr_iter(b'.', host) {
                 let suffix = host.get(dot..).unwrap_or_default();
                 if let Some((suffix, server)) = self.suffixes.get_key_value(suffix) {
                     return Some((Matched::Suffix(suffix), server));

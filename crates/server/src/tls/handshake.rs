@@ -20,6 +20,7 @@ use crate::http::plan::Server;
 use crate::http::request::Request;
 use crate::log;
 use crate::panics;
+use crate::tls::hidden_name::HiddenName;
 use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 use crate::tls::variables::OF_HELLO;
@@ -82,7 +83,8 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
             Found::Refused(refusal) => refusal,
             Found::Hello { hello, length } => {
                 let following = gathered.get(length..).unwrap_or_default();
-                match proto::tls::check_following(following) {
+                let checked = proto::tls::check_following(following);
+                match checked.and_then(|()| hello.check_server_name()) {
                     Ok(()) => break Some(hello),
                     Err(refusal) => refusal,
                 }
@@ -91,17 +93,23 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
         log::handshake_refused(connection, refusal);
         return refuse(connection, refusal.alert());
     };
-    let first = Buffer::copy_of(&gathered);
-    drop(gathered);
     if let Some(name) = hello.as_deref().and_then(ClientHello::server_name) {
         connection.stream.set_asked_name(name);
     }
+    let hidden = hello
+        .as_deref()
+        .and_then(|hello| HiddenName::hide(hello, &mut gathered));
+    let first = Buffer::copy_of(&gathered);
+    drop(gathered);
     let Some(session) = begin(connection, &default, hello).await else {
         return Begun::Ended;
     };
     let Some(session) = connection.stream.secure(Box::new(session)) else {
         return Begun::Ended; // it is an upstream's, which is not accepted from
     };
+    if let Some(hidden) = hidden {
+        session.hide_name(hidden);
+    }
     connection.forget_servers();
     session.feed(connection.stream.stream(), first);
     while session.is_handshaking() && !session.has_received() {
@@ -251,8 +259,9 @@ fn refuse(connection: &Rc<Connection>, alert: u8) -> Begun {
     Begun::Ended
 }
 
-/// A host as it is looked up: in lower case, without a dot at its end.
+/// A host as it is looked up, as nginx reads it: in lower case, without its port or a dot at its end; `None` for what is no
+/// host.
 fn host(name: &[u8]) -> Option<Bytes> {
-    let name = name.strip_suffix(b".").unwrap_or(name);
-    (!name.is_empty()).then(|| name.to_ascii_lowercase().into())
+    let host = proto::host::validate(name).ok()?;
+    Some(host.name.of(name).to_ascii_lowercase().into())
 }

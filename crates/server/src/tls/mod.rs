@@ -15,6 +15,7 @@ pub mod commands;
 mod compression;
 pub mod dynamic;
 pub mod handshake;
+mod hidden_name;
 mod ja4;
 pub mod kernel;
 pub mod key_log;

@@ -34,6 +34,7 @@ use rustls::unbuffered::{
 use crate::http::connection::Connection;
 use crate::log;
 use crate::tls::agreed::Agreed;
+use crate::tls::hidden_name::HiddenName;
 use crate::tls::kernel::{self, KernelSession};
 use crate::tls::server::ServerTls;
 use crate::tls::verify::Verdict;
@@ -115,6 +116,8 @@ struct Inner {
     keeps_number: bool,
     /// What our first message says it is.
     number: Box<[u8]>,
+    /// The client's host, where rustls must not see it, until the handshake has ended.
+    hidden: Option<HiddenName>,
 }
 
 impl Session {
@@ -147,6 +150,7 @@ impl Session {
                 closed: false,
                 keeps_number: false,
                 number: Box::default(),
+                hidden: None,
             }),
         })
     }
@@ -154,6 +158,12 @@ impl Session {
     /// Has the session's number kept, which is to be shown. This must be said before the handshake begins.
     pub fn keep_number(&self) {
         self.inner.borrow_mut().keeps_number = true;
+    }
+
+    /// Has what was hidden in the client's hello proved as the client has sent it. This must be said before the handshake
+    /// begins.
+    pub fn hide_name(&self, hidden: HiddenName) {
+        self.inner.borrow_mut().hidden = Some(hidden);
     }
 
     /// The number of the session, if it is kept and there is one: in TLS 1.2 the one that both ends have agreed on, in
@@ -431,6 +441,10 @@ impl Inner {
     fn advance(&mut self, stream: &Stream, incoming: &mut [u8]) -> usize {
         self.owes |= !incoming.is_empty();
         let mut taken = 0;
+        let _shown = self.hidden.as_ref().map(|hidden| {
+            hidden.hide_again(incoming);
+            hidden.show()
+        });
         loop {
             let Side::Ours(tls) = &mut self.side else {
                 return self.receive(stream, incoming);
@@ -483,6 +497,9 @@ impl Inner {
             }
             taken += discard;
             if blocked {
+                if !self.is_handshaking() {
+                    self.hidden = None;
+                }
                 return taken;
             }
         }

@@ -33,7 +33,7 @@ use crate::tls::server::ServerTls;
 use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
-use crate::tls::{commands, compression, kernel, pem, provider, suites};
+use crate::tls::{commands, compression, hidden_name, kernel, pem, provider, suites};
 use crate::zone::Refused;
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
@@ -493,7 +493,10 @@ fn config(
     let mut cipher_suites = ciphersuites.unwrap_or_else(suites::all_of_tls13);
     cipher_suites.extend(scope.get(&CIPHERS)?);
     let provider = CryptoProvider {
-        cipher_suites,
+        cipher_suites: cipher_suites
+            .into_iter()
+            .map(hidden_name::restoring)
+            .collect(),
         kx_groups: scope.get(&ECDH_CURVE)?,
         ..CryptoProvider::clone(provider())
     };

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use x509_cert::der;
 
 use crate::tls::chain::{self, Purpose, Reason, Trust};
+use crate::tls::hidden_name;
 
 /// What `ssl_verify_client` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +133,7 @@ impl ClientCertVerifier for TakeAny {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        chain::verify_tls12(message, certificate, signed)
+        chain::verify_tls12(&hidden_name::as_sent(message), certificate, signed)
     }
 
     fn verify_tls13_signature(

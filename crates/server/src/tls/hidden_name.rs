@@ -1,0 +1,172 @@
+//! Hosts in a ClientHello that rustls does not take, and nginx does.
+//!
+//! Clients name what they have been given: `example.org:443`, a name with a space or of too many letters. OpenSSL takes
+//! any bytes, and nginx serves what is no host by its default server; rustls breaks off. So the extension with such a name
+//! gets a number that means nothing before rustls reads it. Both ends of a handshake prove to each other what was said in
+//! it, by hashes and signatures, so where rustls hashes the message, or has a signature of it checked, the name is shown as
+//! the client has sent it.
+//!
+//! All suites are wrapped for that ([`restoring`]). Where nothing is hidden, which is almost always, a hash is that of the
+//! suite itself.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::{Arc, OnceLock};
+
+use proto::tls::{ClientHello, Found, Search, show_server_name};
+use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
+use rustls::crypto::hash;
+use rustls::pki_types::ServerName;
+use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite};
+
+thread_local! {
+    /// What is hidden in the handshake that rustls is at.
+    static CURRENT: RefCell<Option<Arc<[u8]>>> = const { RefCell::new(None) };
+}
+
+/// The extension with a client's host as rustls gets it.
+#[derive(Clone, Debug)]
+pub struct HiddenName(Arc<[u8]>);
+
+impl HiddenName {
+    /// Hides a host that rustls does not take, in the records of the hello.
+    pub fn hide(hello: &ClientHello, records: &mut [u8]) -> Option<HiddenName> {
+        if ServerName::try_from(hello.server_name()?).is_ok() {
+            return None;
+        }
+        let hidden = hello.hide_server_name(records)?;
+        Some(HiddenName(hidden.into()))
+    }
+
+    /// Hides it in a second hello as well, which a client sends where it has to try again (RFC 8446 section 4.1.4).
+    pub fn hide_again(&self, records: &mut [u8]) {
+        /// It may come first, and means nothing (RFC 8446 section 5).
+        const CHANGE_CIPHER_SPEC: &[u8] = &[20, 3, 3, 0, 1, 1];
+        let skipped = match records.starts_with(CHANGE_CIPHER_SPEC) {
+            true => CHANGE_CIPHER_SPEC.len(),
+            false => 0,
+        };
+        let records = records.get_mut(skipped..).unwrap_or_default();
+        if let Found::Hello { hello, .. } = Search::default().go_on(records) {
+            HiddenName::hide(&hello, records);
+        }
+    }
+
+    /// Has rustls's hashes show the name for as long as the guard lives.
+    pub fn show(&self) -> Shown {
+        CURRENT.set(Some(Arc::clone(&self.0)));
+        Shown
+    }
+}
+
+/// See [`HiddenName::show`].
+#[must_use]
+pub struct Shown;
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        CURRENT.take();
+    }
+}
+
+/// A message of a handshake as the client has sent it.
+pub(super) fn as_sent(message: &[u8]) -> Cow<'_, [u8]> {
+    CURRENT.with_borrow(|current| match current {
+        Some(hidden) => show_server_name(message, hidden),
+        None => Cow::Borrowed(message),
+    })
+}
+
+/// The suite with a hash that shows what is hidden.
+pub(super) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+    static SUITES: OnceLock<Vec<SupportedCipherSuite>> = OnceLock::new();
+    let suites = SUITES.get_or_init(|| ALL_CIPHER_SUITES.iter().map(wrap).collect());
+    let mut wrapped = suites.iter().copied();
+    wrapped
+        .find(|wrapped| wrapped.suite() == suite.suite())
+        .unwrap_or(suite)
+}
+
+/// Made once for each suite, for the life of the program.
+fn wrap(suite: &SupportedCipherSuite) -> SupportedCipherSuite {
+    let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
+        suite: common.suite,
+        hash_provider: Box::leak(Box::new(Hash(common.hash_provider))),
+        confidentiality_limit: common.confidentiality_limit,
+    };
+    match suite {
+        SupportedCipherSuite::Tls13(suite) => {
+            SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common: common(&suite.common),
+                hkdf_provider: suite.hkdf_provider,
+                aead_alg: suite.aead_alg,
+                quic: suite.quic,
+            })))
+        }
+        SupportedCipherSuite::Tls12(suite) => {
+            SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
+                common: common(&suite.common),
+                prf_provider: suite.prf_provider,
+                kx: suite.kx,
+                sign: suite.sign,
+                aead_alg: suite.aead_alg,
+            })))
+        }
+    }
+}
+
+/// A hash that begins as itself where nothing is hidden.
+struct Hash(&'static dyn hash::Hash);
+
+impl hash::Hash for Hash {
+    fn start(&self) -> Box<dyn hash::Context> {
+        let context = self.0.start();
+        match CURRENT.with_borrow(Clone::clone) {
+            Some(hidden) => Box::new(Context { context, hidden }),
+            None => context,
+        }
+    }
+
+    fn hash(&self, data: &[u8]) -> hash::Output {
+        self.0.hash(data)
+    }
+
+    fn output_len(&self) -> usize {
+        self.0.output_len()
+    }
+
+    fn algorithm(&self) -> hash::HashAlgorithm {
+        self.0.algorithm()
+    }
+
+    fn fips(&self) -> bool {
+        self.0.fips()
+    }
+}
+
+/// A hash under way, of a handshake with a hidden name. rustls gives it messages whole.
+struct Context {
+    context: Box<dyn hash::Context>,
+    hidden: Arc<[u8]>,
+}
+
+impl hash::Context for Context {
+    fn fork_finish(&self) -> hash::Output {
+        self.context.fork_finish()
+    }
+
+    fn fork(&self) -> Box<dyn hash::Context> {
+        Box::new(Context {
+            context: self.context.fork(),
+            hidden: Arc::clone(&self.hidden),
+        })
+    }
+
+    fn finish(self: Box<Self>) -> hash::Output {
+        self.context.finish()
+    }
+
+    fn update(&mut self, data: &[u8]) {
+        self.context.update(&show_server_name(data, &self.hidden));
+    }
+}
