@@ -298,7 +298,7 @@ fn any_host_may_be_asked_for() {
         (&longest, "first"),
     ];
     let show = "location / { return 200 \"<$ssl_server_name> $ssl_session_reused $ssl_client_verify\\n\"; }";
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let port = free_port();
         let server = |key: &str, port: u16, lines: &str| {
             let certificate = certificate(key);
@@ -320,11 +320,7 @@ fn any_host_may_be_asked_for() {
         let session = server.prefix.join("session").display().to_string();
         for version in ["-tls1_2", "-tls1_3"] {
             // The engine makes no difference to what a name leads to, and each program that is started costs time.
-            let names = if engine == ENGINES[0] {
-                &names[..]
-            } else {
-                &[]
-            };
+            let names = if engine == EPOLL { &names[..] } else { &[] };
             for &(name, expected) in names {
                 // The first group is not the server's: in TLS 1.3 the client has to try again.
                 let said = s_client_naming(port, name, &[version, "-groups", "X25519:P-384:P-256"]);

@@ -213,7 +213,7 @@ fn what_is_no_hello_gets_an_alert_and_a_line() {
         ("nothing", record(22, &[1, 0, 0, 0]), 50),
         ("more than it", record(22, &[1, 0, 0, 0, 1]), 50),
     ];
-    for engine in ENGINES {
+    for engine in support::engines::lines() {
         let (server, port) = start(engine, "");
         is_served(port);
         let log = server.prefix.join("logs/tls.log");

@@ -118,7 +118,7 @@ fn generation() -> &'static (Arc<Generation>, Vec<ListenerId>) {
             files: texts
                 .map(|(path, text)| (path.into(), text.to_vec()))
                 .into(),
-            globs: Vec::new(),
+            ..Recording::default()
         });
         let root = Path::new("/");
         let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
