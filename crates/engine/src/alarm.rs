@@ -9,7 +9,6 @@ use std::time::Instant;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::net::Datagram;
-use crate::sys;
 
 /// One alarm of this thread. Dropping it closes its descriptor.
 #[derive(Debug)]
@@ -46,8 +45,9 @@ impl Alarm {
                     tv_nsec: left.subsec_nanos().into(),
                 },
             };
-            let timer = sys::borrow(self.0.fd()?);
-            rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;
+            let flags = TimerfdTimerFlags::empty();
+            self.0
+                .with_descriptor(|timer| Ok(rustix::time::timerfd_settime(timer, flags, &once)?))?;
             self.0.read().await?;
         }
     }

@@ -5,11 +5,18 @@
 //! operation owns (the bytes to send, the buffer to receive into) stays with the engine until then.
 //!
 //! At most one operation of a kind is in flight for one socket, so a socket and a kind name an operation.
+//!
+//! **Who owns a descriptor.** A stream's socket belongs to the engine from [`Engine::adopt`] until the engine closes it, and
+//! nothing above knows its number: operations name the stream. An engine that gives a descriptor to its kernel to be closed
+//! forgets the number in the same step, so that whatever completes later cannot use what may be another connection's by
+//! then. Listening sockets are shared with the engine for as long as it accepts from them. Datagram sockets belong to
+//! the thread's table, which keeps them open until no operation is in flight.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,10 +26,10 @@ use crate::buffer::Buffer;
 use crate::net::{Address, Segment};
 use crate::sys;
 
-/// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring.rs` and `sim.rs`.
+/// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
 pub trait Engine {
     /// Starts `op`. `Some` is its outcome, and nothing follows; `None` means that completions with `token` follow.
-    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome>;
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome>;
 
     /// Asks the operation named by `token` to end. `Some` is its outcome, and nothing follows; `None` means that its
     /// final completion is still to come, with whatever it achieved, or that no such operation is in flight.
@@ -47,50 +54,72 @@ pub trait Engine {
         Instant::now()
     }
 
+    /// Takes over the socket of the stream `key`, which is new. Everything else about streams names the key alone.
+    fn adopt(&mut self, key: Key, socket: Socket);
+
+    /// The descriptor of the stream `key`; `None` where there is none (any more), and in a simulation.
+    fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>>;
+
     /// A new stream socket that can be connected to `to`, bound to the address `from` if there is one.
     ///
     /// # Errors
     /// Those of `socket()` and `bind()`.
-    fn socket(&mut self, to: &Address, from: Option<std::net::SocketAddr>) -> io::Result<RawFd> {
-        sys::stream_socket(to, from)
+    fn socket(&mut self, to: &Address, from: Option<std::net::SocketAddr>) -> io::Result<Socket> {
+        sys::stream_socket(to, from).map(Socket::Descriptor)
     }
 
     /// A new datagram socket that is connected to `to`.
     ///
     /// # Errors
     /// Those of `socket()` and `connect()`; `Unsupported` in a simulation.
-    fn datagram(&mut self, to: &Address) -> io::Result<RawFd> {
+    fn datagram(&mut self, to: &Address) -> io::Result<OwnedFd> {
         sys::datagram_socket(to)
     }
 
-    /// A call that changes one property of a socket at once.
+    /// A call that changes one property of a stream's socket at once.
     ///
     /// # Errors
-    /// Those of `setsockopt()` and `shutdown()`.
-    fn control(&mut self, socket: RawFd, control: Control) -> io::Result<()> {
-        sys::control(socket, control)
+    /// Those of `setsockopt()` and `shutdown()`; `NotConnected` where there is no socket any more.
+    fn control(&mut self, key: Key, control: Control) -> io::Result<()> {
+        sys::control(connected(self.descriptor(key))?, control)
     }
 
-    /// Closes a socket that no operation knows of.
-    fn discard(&mut self, socket: RawFd) {
-        sys::close(socket);
+    /// Closes a socket that was accepted and never adopted.
+    fn discard(&mut self, socket: Socket) {
+        drop(socket);
     }
+
+    /// This thread is done with a listening socket; no accept on it is in flight.
+    fn forget_listener(&mut self, _socket: &OwnedFd) {}
 
     /// The address of the other end.
     ///
     /// # Errors
-    /// Those of `getpeername()`.
-    fn peer(&self, socket: RawFd) -> io::Result<Address> {
-        sys::peer(socket)
+    /// Those of `getpeername()`; `NotConnected` where there is no socket any more.
+    fn peer(&self, key: Key) -> io::Result<Address> {
+        sys::peer(connected(self.descriptor(key))?)
     }
 
     /// The address of this end.
     ///
     /// # Errors
-    /// Those of `getsockname()`.
-    fn local(&self, socket: RawFd) -> io::Result<Address> {
-        sys::local(socket)
+    /// Those of `getsockname()`; `NotConnected` where there is no socket any more.
+    fn local(&self, key: Key) -> io::Result<Address> {
+        sys::local(connected(self.descriptor(key))?)
     }
+}
+
+fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
+    descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// A stream socket on its way from where it was made to the engine's table.
+#[derive(Debug)]
+pub enum Socket {
+    /// One of the kernel's.
+    Descriptor(OwnedFd),
+    /// One of the simulation's own, which only [`Engine::discard`] closes.
+    Simulated(i32),
 }
 
 /// Names an operation: the socket's place in the thread's tables, and what is done with it.
@@ -121,34 +150,28 @@ pub enum OpKind {
     Readable = 5,
 }
 
-/// One operation. Sockets are descriptors, or numbers of the simulation's own.
+/// One operation. Those without a socket are of the stream that the token names.
 #[derive(Debug)]
-pub enum Op {
+pub enum Op<'a> {
     /// Accept one connection, or several if `many`: then each but the last completion says that more follow.
     Accept {
-        /// The listening socket.
-        socket: RawFd,
+        /// The listening socket; the engine keeps a share of it until the last completion.
+        socket: &'a Rc<OwnedFd>,
         /// Whether to go on accepting until there is nothing, or until cancelled.
         many: bool,
     },
     /// Connect a fresh socket.
     Connect {
-        /// The socket, from [`Engine::socket`].
-        socket: RawFd,
         /// Where to.
         address: Address,
     },
     /// Receive once, into a buffer that the engine provides when bytes are there.
     Recv {
-        /// The connected socket.
-        socket: RawFd,
         /// Whether the engine may go on receiving by itself, because what comes next is awaited without hurry.
         keep: bool,
     },
     /// Send what `outgoing` holds: all of it, or as much as goes before the engine has to stop.
     Send {
-        /// The connected socket.
-        socket: RawFd,
         /// What to send; comes back with the outcome, without what was sent.
         outgoing: Box<Outgoing>,
         /// Stop after about this many bytes of files, so that others get their turn.
@@ -157,15 +180,31 @@ pub enum Op {
         ending: Ending,
     },
     /// Close the socket.
-    Close {
-        /// The socket.
-        socket: RawFd,
-    },
+    Close,
     /// Tell, by [`Outcome::Ready`], when a datagram socket can be received from or has an error to tell.
     Readable {
-        /// The socket.
-        socket: RawFd,
+        /// The socket. The caller keeps it open until the completion.
+        socket: BorrowedFd<'a>,
     },
+}
+
+impl Op<'_> {
+    /// What comes of it where the stream has no socket any more.
+    pub(crate) fn unconnected(self) -> Outcome {
+        let error = || io::ErrorKind::NotConnected.into();
+        match self {
+            Op::Accept { .. } => Outcome::Accepted(Err(error())),
+            Op::Connect { .. } => Outcome::Connected(Err(error())),
+            Op::Recv { .. } => Outcome::Received(Err(error())),
+            Op::Send { outgoing, .. } => Outcome::Sent {
+                outgoing,
+                taken: 0,
+                stop: Stop::Failed(error()),
+            },
+            Op::Close => Outcome::Closed,
+            Op::Readable { .. } => Outcome::Ready,
+        }
+    }
 }
 
 /// Whether a connection ends with a send, and how.
@@ -193,7 +232,7 @@ impl Ending {
 #[derive(Debug)]
 pub enum Outcome {
     /// A connection and, if the engine learned it at no cost, the address of its peer.
-    Accepted(io::Result<(RawFd, Option<SocketAddr>)>),
+    Accepted(io::Result<(Socket, Option<SocketAddr>)>),
     /// The connection stands, or not.
     Connected(io::Result<()>),
     /// Something can be received: submit the operation again, when it is wanted.

@@ -8,7 +8,8 @@
 //! connection is accepted per event unless `many` is asked for, and a listener that nobody waits on is unregistered.
 
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::slab::Key;
@@ -19,7 +20,7 @@ use rustix::net::RecvFlags;
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
 use crate::sys;
 
@@ -29,6 +30,9 @@ const EVENTS_MAX: usize = 512;
 /// Marks an event of a listener; the other 31 upper bits are the generation of the key.
 const LISTENER: u64 = 1 << 63;
 const NOTIFIER: u64 = u64::MAX;
+
+/// What is kept of a key's generation beside the mark of a listener.
+const GENERATION_MASK: u32 = 0x7fff_ffff;
 
 /// Marks an event of a datagram socket: the uppermost bit of an index that never grows so large.
 const DATAGRAM: u64 = 1 << 31;
@@ -77,7 +81,8 @@ impl Haste {
 #[derive(Default)]
 struct Source {
     generation: u32,
-    socket: RawFd,
+    /// Gone as soon as it is closed: no event that comes later finds it.
+    socket: Option<OwnedFd>,
     registered: bool,
     /// Nothing was received yet, and whether something is there is not known.
     fresh: bool,
@@ -103,7 +108,6 @@ struct Sending {
 #[derive(Default)]
 struct Datagram {
     generation: u32,
-    socket: RawFd,
     registered: bool,
     waiting: bool,
 }
@@ -111,8 +115,8 @@ struct Datagram {
 #[derive(Default)]
 struct Listener {
     generation: u32,
-    socket: RawFd,
-    registered: bool,
+    /// There while it is registered.
+    socket: Option<Rc<OwnedFd>>,
     accepting: bool,
     many: bool,
 }
@@ -135,52 +139,50 @@ impl Epoll {
         })
     }
 
-    fn accept(&mut self, socket: RawFd, many: bool, key: Key) -> Option<Outcome> {
+    fn accept(&mut self, socket: &Rc<OwnedFd>, many: bool, key: Key) -> Option<Outcome> {
         let index = key.index as usize;
         if index >= self.listeners.len() {
             self.listeners.resize_with(index + 1, Listener::default);
         }
         let listener = &mut self.listeners[index];
-        if listener.socket != socket || listener.generation != key.generation {
+        if listener.generation != key.generation {
             *listener = Listener {
                 generation: key.generation,
-                socket,
                 ..Listener::default()
             };
         }
         listener.accepting = true;
         listener.many = many;
-        if !listener.registered {
+        if listener.socket.is_none() {
             let data = EventData::new_u64(LISTENER | data_of(key));
             // Exclusive: of the threads that wait on one listening socket, the kernel wakes one.
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-            if let Err(error) = epoll::add(&self.epoll, sys::borrow(socket), data, flags) {
+            if let Err(error) = epoll::add(&self.epoll, socket, data, flags) {
                 listener.accepting = false;
                 return Some(Outcome::Accepted(Err(error.into())));
             }
-            listener.registered = true;
+            listener.socket = Some(Rc::clone(socket));
         }
         None
     }
 
-    fn watch_datagram(&mut self, socket: RawFd, key: Key) -> Option<Outcome> {
+    fn watch_datagram(&mut self, socket: BorrowedFd<'_>, key: Key) -> Option<Outcome> {
         let index = key.index as usize;
         if index >= self.datagrams.len() {
             self.datagrams.resize_with(index + 1, Datagram::default);
         }
         let datagram = &mut self.datagrams[index];
-        if datagram.socket != socket || datagram.generation != key.generation {
+        if datagram.generation != key.generation {
             *datagram = Datagram {
                 generation: key.generation,
-                socket,
                 ..Datagram::default()
             };
         }
         let data = EventData::new_u64(DATAGRAM | data_of(key));
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         let watched = match datagram.registered {
-            true => epoll::modify(&self.epoll, sys::borrow(socket), data, flags),
-            false => epoll::add(&self.epoll, sys::borrow(socket), data, flags),
+            true => epoll::modify(&self.epoll, socket, data, flags),
+            false => epoll::add(&self.epoll, socket, data, flags),
         };
         datagram.registered |= watched.is_ok();
         datagram.waiting = watched.is_ok();
@@ -193,7 +195,7 @@ impl Epoll {
         let Some(datagram) = self.datagrams.get_mut(index as usize) else {
             return;
         };
-        let known = datagram.generation & 0x7fff_ffff == key.generation;
+        let known = datagram.generation & GENERATION_MASK == key.generation;
         if !known || !std::mem::take(&mut datagram.waiting) {
             return;
         }
@@ -211,29 +213,32 @@ impl Epoll {
         });
     }
 
-    fn connect(
-        &mut self,
-        socket: RawFd,
-        address: &crate::net::Address,
-        key: Key,
-    ) -> Option<Outcome> {
-        match sys::connect(socket, address) {
+    fn connect(&mut self, address: &crate::net::Address, key: Key) -> Option<Outcome> {
+        let Some(source) = source_of(&mut self.sources, key) else {
+            return Some(Outcome::Connected(Err(disconnected())));
+        };
+        let started = match &source.socket {
+            Some(socket) => sys::connect(socket.as_fd(), address),
+            None => Err(disconnected()),
+        };
+        match started {
             Ok(true) => return Some(Outcome::Connected(Ok(()))),
             Ok(false) => {}
             Err(error) => return Some(Outcome::Connected(Err(error))),
         }
-        let source = source_of(&mut self.sources, key, socket);
         source.fresh = false;
         source.writable = false;
-        if let Err(error) = self.watch_room(key) {
+        if let Err(error) = watch_room(&self.epoll, source, key) {
             return Some(Outcome::Connected(Err(error)));
         }
-        source_of(&mut self.sources, key, socket).connecting = true;
+        source.connecting = true;
         None
     }
 
-    fn receive(&mut self, socket: RawFd, key: Key) -> Option<Outcome> {
-        let source = source_of(&mut self.sources, key, socket);
+    fn receive(&mut self, key: Key) -> Option<Outcome> {
+        let Some(source) = source_of(&mut self.sources, key) else {
+            return Some(Outcome::Received(Err(disconnected())));
+        };
         let at_once = std::mem::take(&mut source.fresh) && self.haste.tries();
         if source.readable || at_once {
             let result = receive_once(source);
@@ -245,20 +250,24 @@ impl Epoll {
                 None => source.readable = false,
             }
         }
-        source.receiving = true;
         if !source.registered
-            && let Err(error) = self.register(key)
+            && let Err(error) = register(&self.epoll, source, key)
         {
             return Some(Outcome::Received(Err(error)));
         }
+        source.receiving = true;
         None
     }
 
-    fn send(&mut self, socket: RawFd, mut sending: Sending, key: Key) -> Option<Outcome> {
-        let source = source_of(&mut self.sources, key, socket);
-        if source.writable {
+    fn send(&mut self, mut sending: Sending, key: Key) -> Option<Outcome> {
+        let Some(source) = source_of(&mut self.sources, key) else {
+            return Some(self.sent(key, sending, 0, Stop::Failed(disconnected())));
+        };
+        if source.writable
+            && let Some(socket) = &source.socket
+        {
             let (taken, stop) = sys::transmit(
-                socket,
+                socket.as_fd(),
                 &mut sending.outgoing,
                 sending.chunk,
                 sending.ending.closes(),
@@ -268,36 +277,29 @@ impl Epoll {
             }
             source.writable = false;
         }
-        source.sending = Some(Box::new(sending));
-        if !source_of(&mut self.sources, key, socket).watches_room
-            && let Err(error) = self.watch_room(key)
-            && let Some(sending) = source_of(&mut self.sources, key, socket).sending.take()
+        if !source.watches_room
+            && let Err(error) = watch_room(&self.epoll, source, key)
         {
-            return Some(self.sent(key, *sending, 0, Stop::Failed(error)));
+            return Some(self.sent(key, sending, 0, Stop::Failed(error)));
         }
+        source.sending = Some(Box::new(sending));
         None
     }
 
     /// The outcome of a send; remembers a full socket and closes one that was to be closed.
     fn sent(&mut self, key: Key, sending: Sending, taken: u64, stop: Stop) -> Outcome {
-        let Some(source) = self.sources.get_mut(key.index as usize) else {
-            return Outcome::Sent {
-                outgoing: sending.outgoing,
-                taken,
-                stop,
-            };
-        };
-        let stop = match stop {
-            Stop::Blocked => {
+        let stop = match (stop, source_of(&mut self.sources, key)) {
+            (Stop::Blocked, Some(source)) => {
                 source.writable = false;
                 Stop::Blocked
             }
-            Stop::Empty if sending.ending.closes() => {
-                sys::finish(source.socket, sending.ending);
-                *source = Source::default();
+            (Stop::Empty, Some(source)) if sending.ending.closes() => {
+                if let Some(socket) = std::mem::take(source).socket {
+                    sys::finish(socket, sending.ending);
+                }
                 Stop::Closed
             }
-            other => other,
+            (stop, _) => stop,
         };
         Outcome::Sent {
             outgoing: sending.outgoing,
@@ -306,48 +308,14 @@ impl Epoll {
         }
     }
 
-    /// Registers a connection for what its peer does.
-    fn register(&mut self, key: Key) -> io::Result<()> {
-        let Some(source) = self.sources.get_mut(key.index as usize) else {
-            return Ok(());
-        };
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        let data = EventData::new_u64(data_of(key));
-        epoll::add(&self.epoll, sys::borrow(source.socket), data, flags)?;
-        source.registered = true;
-        Ok(())
-    }
-
-    /// Registers a connection for all that can happen to it. Room that is there by now is reported, too.
-    fn watch_room(&mut self, key: Key) -> io::Result<()> {
-        let Some(source) = self.sources.get_mut(key.index as usize) else {
-            return Ok(());
-        };
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let data = EventData::new_u64(data_of(key));
-        if source.registered {
-            epoll::modify(&self.epoll, sys::borrow(source.socket), data, flags)?;
-        } else {
-            epoll::add(&self.epoll, sys::borrow(source.socket), data, flags)?;
-        }
-        source.registered = true;
-        source.watches_room = true;
-        Ok(())
-    }
-
     fn listener_event(&mut self, key: Key, completions: &mut Vec<Completion>) {
         let Some(listener) = self.listeners.get_mut(key.index as usize) else {
             return;
         };
-        if data_of(key)
-            != data_of(Key {
-                generation: listener.generation,
-                ..key
-            })
-            || !listener.registered
-        {
+        let known = listener.generation & GENERATION_MASK == key.generation;
+        let Some(socket) = listener.socket.clone().filter(|_| known) else {
             return;
-        }
+        };
         let token = Token {
             key: Key {
                 generation: listener.generation,
@@ -356,17 +324,17 @@ impl Epoll {
             kind: OpKind::Accept,
         };
         if !listener.accepting {
-            // Nobody waits; level-triggered, it would be reported again and again.
-            listener.registered = false;
-            let _ = epoll::delete(&self.epoll, sys::borrow(listener.socket));
+            // No task waits; level-triggered, it would be reported again and again.
+            listener.socket = None;
+            let _ = epoll::delete(&self.epoll, &socket);
             return;
         }
         let first = completions.len();
         loop {
-            match sys::accept(listener.socket) {
-                Ok(accepted) => completions.push(Completion {
+            match sys::accept(socket.as_fd()) {
+                Ok((accepted, peer)) => completions.push(Completion {
                     token,
-                    outcome: Outcome::Accepted(Ok(accepted)),
+                    outcome: Outcome::Accepted(Ok((Socket::Descriptor(accepted), peer))),
                     more: listener.many,
                 }),
                 // A connection that ended before it was accepted is nobody's loss.
@@ -396,6 +364,10 @@ impl Epoll {
         let Some(source) = self.sources.get_mut(key.index as usize) else {
             return;
         };
+        // Its socket may have been closed, and the number be another one's, since the kernel noted the event.
+        if !source.registered || source.generation & GENERATION_MASK != key.generation {
+            return;
+        }
         let key = Key {
             generation: source.generation,
             ..key
@@ -412,7 +384,10 @@ impl Epoll {
                     key,
                     kind: OpKind::Connect,
                 },
-                outcome: Outcome::Connected(sys::pending_error(source.socket)),
+                outcome: Outcome::Connected(match &source.socket {
+                    Some(socket) => sys::pending_error(socket.as_fd()),
+                    None => Err(disconnected()),
+                }),
                 more: false,
             });
         }
@@ -429,50 +404,46 @@ impl Epoll {
         }
         if source.writable
             && let Some(sending) = source.sending.take()
+            && let Some(outcome) = self.send(*sending, key)
         {
-            let socket = source.socket;
-            if let Some(outcome) = self.send(socket, *sending, key) {
-                let token = Token {
-                    key,
-                    kind: OpKind::Send,
-                };
-                completions.push(Completion {
-                    token,
-                    outcome,
-                    more: false,
-                });
-            }
+            let token = Token {
+                key,
+                kind: OpKind::Send,
+            };
+            completions.push(Completion {
+                token,
+                outcome,
+                more: false,
+            });
         }
     }
 }
 
 impl Engine for Epoll {
-    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome> {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
+        let key = token.key;
         match op {
-            Op::Accept { socket, many } => self.accept(socket, many, token.key),
-            Op::Connect { socket, address } => self.connect(socket, &address, token.key),
-            Op::Recv { socket, keep: _ } => self.receive(socket, token.key),
+            Op::Accept { socket, many } => self.accept(socket, many, key),
+            Op::Connect { address } => self.connect(&address, key),
+            Op::Recv { keep: _ } => self.receive(key),
             Op::Send {
-                socket,
                 outgoing,
                 chunk,
                 ending,
             } => self.send(
-                socket,
                 Sending {
                     outgoing,
                     chunk,
                     ending,
                 },
-                token.key,
+                key,
             ),
-            Op::Close { socket } => {
+            Op::Close => {
                 // The last descriptor of a connection: closing it also unregisters it.
-                *source_of(&mut self.sources, token.key, socket) = Source::default();
-                sys::close(socket);
+                source_of(&mut self.sources, key).map(std::mem::take);
                 Some(Outcome::Closed)
             }
-            Op::Readable { socket } => self.watch_datagram(socket, token.key),
+            Op::Readable { socket } => self.watch_datagram(socket, key),
         }
     }
 
@@ -483,9 +454,9 @@ impl Engine for Epoll {
             if listener.generation != token.key.generation {
                 return None;
             }
-            if std::mem::take(&mut listener.registered) {
+            if let Some(socket) = listener.socket.take() {
                 // Other threads and processes share the socket, so closing it would not unregister it.
-                let _ = epoll::delete(&self.epoll, sys::borrow(listener.socket));
+                let _ = epoll::delete(&self.epoll, &socket);
             }
             let accepting = std::mem::take(&mut listener.accepting);
             return accepting.then(|| Outcome::Accepted(Err(cancelled())));
@@ -532,7 +503,13 @@ impl Engine for Epoll {
         let events = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.epoll, events, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                let error = io::Error::from(error);
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("epoll_wait() failed: {error}"),
+                ));
+            }
         }
         for index in 0..self.events.len() {
             let epoll::Event { flags, data } = self.events[index];
@@ -542,15 +519,13 @@ impl Engine for Epoll {
             }
             let key = Key {
                 index: data as u32,
-                generation: (data >> 32) as u32 & 0x7fff_ffff,
+                generation: (data >> 32) as u32 & GENERATION_MASK,
             };
             if data & LISTENER != 0 {
                 self.listener_event(key, completions);
             } else if data & DATAGRAM != 0 {
                 self.datagram_event(key, completions);
-            } else if self.sources.get(key.index as usize).is_some_and(|source| {
-                source.registered && source.generation & 0x7fff_ffff == key.generation
-            }) {
+            } else {
                 self.source_event(key, flags, completions);
             }
         }
@@ -560,43 +535,87 @@ impl Engine for Epoll {
     fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
-}
 
-/// The record of the socket; a fresh one when the place has changed hands.
-fn source_of(sources: &mut Vec<Source>, key: Key, socket: RawFd) -> &mut Source {
-    let index = key.index as usize;
-    if index >= sources.len() {
-        sources.resize_with(index + 1, Source::default);
-    }
-    let source = &mut sources[index];
-    if source.socket != socket || source.generation != key.generation {
-        *source = Source {
+    fn adopt(&mut self, key: Key, socket: Socket) {
+        let Socket::Descriptor(socket) = socket else {
+            return;
+        };
+        let index = key.index as usize;
+        if index >= self.sources.len() {
+            self.sources.resize_with(index + 1, Source::default);
+        }
+        self.sources[index] = Source {
             generation: key.generation,
-            socket,
+            socket: Some(socket),
             fresh: true,
             // A new connection has an empty send buffer.
             writable: true,
             ..Source::default()
         };
     }
-    source
+
+    fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>> {
+        let source = self.sources.get(key.index as usize)?;
+        let socket = source.socket.as_ref()?;
+        (source.generation == key.generation).then(|| socket.as_fd())
+    }
+}
+
+/// The record of the stream `key`, unless the place has changed hands.
+fn source_of(sources: &mut [Source], key: Key) -> Option<&mut Source> {
+    let source = sources.get_mut(key.index as usize)?;
+    (source.generation == key.generation).then_some(source)
+}
+
+/// Registers a connection for what its peer does.
+fn register(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
+    let Some(socket) = &source.socket else {
+        return Err(disconnected());
+    };
+    let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+    epoll::add(epoll, socket, EventData::new_u64(data_of(key)), flags)?;
+    source.registered = true;
+    Ok(())
+}
+
+/// Registers a connection for all that can happen to it. Room that is there by now is reported, too.
+fn watch_room(epoll: &OwnedFd, source: &mut Source, key: Key) -> io::Result<()> {
+    let Some(socket) = &source.socket else {
+        return Err(disconnected());
+    };
+    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    let data = EventData::new_u64(data_of(key));
+    if source.registered {
+        epoll::modify(epoll, socket, data, flags)?;
+    } else {
+        epoll::add(epoll, socket, data, flags)?;
+    }
+    source.registered = true;
+    source.watches_room = true;
+    Ok(())
 }
 
 /// Index and the lower 31 bits of the generation, as the kernel keeps them for us.
 fn data_of(key: Key) -> u64 {
-    u64::from(key.generation & 0x7fff_ffff) << 32 | u64::from(key.index)
+    u64::from(key.generation & GENERATION_MASK) << 32 | u64::from(key.index)
 }
 
 fn cancelled() -> io::Error {
     Errno::CANCELED.into()
 }
 
+fn disconnected() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
 /// One receive; `None` when nothing is there.
 fn receive_once(source: &mut Source) -> Option<io::Result<Buffer>> {
+    let Some(socket) = &source.socket else {
+        return Some(Err(disconnected()));
+    };
     loop {
         let result = Buffer::receive(|memory| {
-            rustix::net::recv(sys::borrow(source.socket), memory, RecvFlags::DONTWAIT)
-                .map(|((written, _), _)| written)
+            rustix::net::recv(socket, memory, RecvFlags::DONTWAIT).map(|((written, _), _)| written)
         });
         match result {
             Ok(buffer) => {

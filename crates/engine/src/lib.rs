@@ -1,6 +1,6 @@
 //! The event loop of a worker: one thread, one [`Runtime`], one kernel engine (epoll, io_uring or a simulation).
 //!
-//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring.rs` and `sim.rs` implement;
+//! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring` and `sim` implement;
 //! `worker.rs` holds what a thread owns (streams, listeners, timers) and turns completions into wake-ups; `runtime.rs`
 //! turns the loop and `task.rs` polls the tasks; [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the
 //! rooms above use.

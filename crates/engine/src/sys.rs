@@ -1,13 +1,13 @@
 //! System calls that more than one file needs, behind safe functions.
 //!
-//! `rustix` makes almost all of them safe. What is left here: borrowing a descriptor by its number, closing one, socket
-//! options that `rustix` does not know, and the processor time of another process.
+//! `rustix` makes almost all of them safe. What is left here: socket options that `rustix` does not know, and the processor
+//! time of another process. Descriptors come as borrowed or owned ones, never as numbers.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,27 +29,13 @@ pub(crate) const PARTS_MAX: usize = 64;
 /// more does not count among so many.
 const LARGE_FILE: u64 = 128 * 1024;
 
-/// The descriptor with this number, for the time of one system call.
-pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the number comes from a stream, a listener or a file that keeps it open while the engine knows it; the
-    // callers in this crate make one system call with it and keep nothing. A wrong number would be the error EBADF,
-    // except -1, which `BorrowedFd` forbids and which no table holds.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-/// Closes a descriptor that belongs to the caller.
-pub(crate) fn close(fd: RawFd) {
-    // SAFETY: sockets are owned by the tables of this crate as numbers; each is closed once, when its entry is removed.
-    drop(unsafe { OwnedFd::from_raw_fd(fd) });
-}
-
 /// Ends and closes a connection to which everything was sent. The end goes out together with what the kernel still
 /// holds back; where more may come from the peer, before the close finds it unread and resets the connection.
-pub(crate) fn finish(socket: RawFd, ending: Ending) {
+pub(crate) fn finish(socket: OwnedFd, ending: Ending) {
     if ending != Ending::Quick {
-        let _ = rustix::net::shutdown(borrow(socket), rustix::net::Shutdown::Write);
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
     }
-    close(socket);
+    drop(socket);
 }
 
 /// Sets a socket option of type `int`.
@@ -72,14 +58,14 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
 }
 
 /// What the kernel knows of a TCP connection; `None` for other sockets.
-pub(crate) fn tcp_info(socket: RawFd) -> Option<TcpInfo> {
+pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     // SAFETY: `tcp_info` consists of integers, for which zeros are values.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes, which is the size of `info`.
     let result = unsafe {
         libc::getsockopt(
-            socket,
+            socket.as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
             (&raw mut info).cast(),
@@ -123,7 +109,7 @@ pub fn process_time(pid: u32) -> io::Result<Duration> {
 }
 
 /// A stream socket that does not block and is not inherited.
-pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Result<RawFd> {
+pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Result<OwnedFd> {
     let family = match to {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
@@ -143,11 +129,11 @@ pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Resul
         }
         rustix::net::bind(&socket, &from)?;
     }
-    Ok(socket.into_raw_fd())
+    Ok(socket)
 }
 
 /// A datagram socket that does not block, is not inherited and is connected to `to`.
-pub(crate) fn datagram_socket(to: &Address) -> io::Result<RawFd> {
+pub(crate) fn datagram_socket(to: &Address) -> io::Result<OwnedFd> {
     let family = match to {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
@@ -159,29 +145,28 @@ pub(crate) fn datagram_socket(to: &Address) -> io::Result<RawFd> {
         Address::Inet(address) => rustix::net::connect(&socket, address)?,
         Address::Unix(path) => rustix::net::connect(&socket, &unix_address(path)?)?,
     }
-    Ok(socket.into_raw_fd())
+    Ok(socket)
 }
 
 /// Sends one datagram, whole or not at all.
-pub(crate) fn send_datagram(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn send_datagram(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::io::retry_on_intr(|| rustix::net::send(borrow(socket), bytes, flags))?;
+    rustix::io::retry_on_intr(|| rustix::net::send(socket, bytes, flags))?;
     Ok(())
 }
 
 /// Receives one datagram if there is one; what does not fit into `buffer` is lost.
-pub(crate) fn receive_datagram(socket: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let flags = rustix::net::RecvFlags::DONTWAIT;
-    let (count, _) =
-        rustix::io::retry_on_intr(|| rustix::net::recv(borrow(socket), &mut *buffer, flags))?;
+    let (count, _) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buffer, flags))?;
     Ok(count)
 }
 
 /// Starts connecting. `Ok(false)` means that it goes on in the background.
-pub(crate) fn connect(socket: RawFd, address: &Address) -> io::Result<bool> {
+pub(crate) fn connect(socket: BorrowedFd<'_>, address: &Address) -> io::Result<bool> {
     let result = match address {
-        Address::Inet(address) => rustix::net::connect(borrow(socket), address),
-        Address::Unix(path) => rustix::net::connect(borrow(socket), &unix_address(path)?),
+        Address::Inet(address) => rustix::net::connect(socket, address),
+        Address::Unix(path) => rustix::net::connect(socket, &unix_address(path)?),
     };
     match result {
         Ok(()) => Ok(true),
@@ -199,15 +184,14 @@ pub(crate) fn unix_address(path: &std::path::Path) -> io::Result<SocketAddrUnix>
 }
 
 /// The error that a connection attempt ended with, if any.
-pub(crate) fn pending_error(socket: RawFd) -> io::Result<()> {
-    match sockopt::socket_error(borrow(socket))? {
+pub(crate) fn pending_error(socket: BorrowedFd<'_>) -> io::Result<()> {
+    match sockopt::socket_error(socket)? {
         Ok(()) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-pub(crate) fn control(socket: RawFd, control: Control) -> io::Result<()> {
-    let socket = borrow(socket);
+pub(crate) fn control(socket: BorrowedFd<'_>, control: Control) -> io::Result<()> {
     match control {
         Control::NoDelay(on) => sockopt::set_tcp_nodelay(socket, on)?,
         Control::Cork(on) => sockopt::set_tcp_cork(socket, on)?,
@@ -220,15 +204,15 @@ pub(crate) fn control(socket: RawFd, control: Control) -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn peer(socket: RawFd) -> io::Result<Address> {
-    match rustix::net::getpeername(borrow(socket))? {
+pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
+    match rustix::net::getpeername(socket)? {
         Some(address) => Ok(address_of(address)),
         None => Ok(Address::Unix(PathBuf::new())),
     }
 }
 
-pub(crate) fn local(socket: RawFd) -> io::Result<Address> {
-    Ok(address_of(rustix::net::getsockname(borrow(socket))?))
+pub(crate) fn local(socket: BorrowedFd<'_>) -> io::Result<Address> {
+    Ok(address_of(rustix::net::getsockname(socket)?))
 }
 
 /// Ours for the kernel's; an address of another family reads as a Unix socket without a name.
@@ -250,11 +234,11 @@ fn address_of(address: SocketAddrAny) -> Address {
 }
 
 /// Accepts one connection, not blocking and not inherited.
-pub(crate) fn accept(socket: RawFd) -> Result<(RawFd, Option<SocketAddr>), Errno> {
+pub(crate) fn accept(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (fd, peer) = rustix::net::acceptfrom_with(borrow(socket), flags)?;
+    let (fd, peer) = rustix::net::acceptfrom_with(socket, flags)?;
     let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());
-    Ok((fd.into_raw_fd(), peer))
+    Ok((fd, peer))
 }
 
 /// Sends as much of `outgoing` as the kernel takes now, with as few calls as possible. Never waits.
@@ -262,12 +246,11 @@ pub(crate) fn accept(socket: RawFd) -> Result<(RawFd, Option<SocketAddr>), Errno
 /// Returns how many bytes were taken and why it stopped; of files at most about `chunk` bytes are sent. `last` says that
 /// the connection's end follows at once: the kernel keeps the last packet back for it ([`finish`]), which spares one.
 pub(crate) fn transmit(
-    socket: RawFd,
+    socket: BorrowedFd<'_>,
     outgoing: &mut Outgoing,
     chunk: u64,
     last: bool,
 ) -> (u64, Stop) {
-    let socket = borrow(socket);
     let mut taken = 0;
     let mut of_files = 0;
     loop {

@@ -49,6 +49,8 @@ pub(crate) struct Worker {
     pub(crate) blocks_inline: bool,
     /// Streams that have sent a whole chunk of a file and go on in the next turn.
     pub(crate) next_turn: Vec<Key>,
+    /// Listeners for which the engine accepts and whose task was woken, or gave up, since the last wait.
+    pub(crate) unwatched_listeners: Vec<Key>,
     pub(crate) after: After,
     /// Empty queues for streams that begin to send.
     #[expect(
@@ -149,6 +151,7 @@ impl Worker {
             pulse: Pulse::default(),
             blocks_inline: false,
             next_turn: Vec::new(),
+            unwatched_listeners: Vec::new(),
             after: After::default(),
             spare_queues: Vec::new(),
             due: Vec::new(),
@@ -172,8 +175,10 @@ impl Worker {
         self.pulse.begin_work();
         waited?;
         self.clock.read(self.engine.now());
-        for key in std::mem::take(&mut self.next_turn) {
-            self.next_chunk(key);
+        if !self.next_turn.is_empty() {
+            for key in std::mem::take(&mut self.next_turn) {
+                self.next_chunk(key);
+            }
         }
         for completion in completions.drain(..) {
             self.complete(completion);

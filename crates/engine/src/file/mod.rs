@@ -7,7 +7,7 @@
 pub(crate) mod residency;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -267,12 +267,6 @@ impl File {
 
     fn answers(&self) -> &residency::Answers {
         &self.0.answers
-    }
-
-    /// The descriptor.
-    #[must_use]
-    pub fn fd(&self) -> RawFd {
-        self.0.fd.as_raw_fd()
     }
 }
 

@@ -254,6 +254,7 @@ fn answer_of(file: &File) -> u8 {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::fd::{AsFd, AsRawFd};
 
     fn temporary(bytes: &[u8]) -> File {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
@@ -292,7 +293,7 @@ mod tests {
         let file = temporary(&[1; 200_000]);
         assert_eq!(warm_prefix(&file, 0, 200_000), 200_000);
         // The descriptor could not be read from again: the same file, opened for writing alone.
-        let path = format!("/proc/self/fd/{}", file.fd());
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         let again: File = std::fs::File::options()
             .write(true)
             .open(path)

@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::table::StreamState;
 use super::{Address, Stream};
 use crate::worker::enter;
 
@@ -28,7 +27,7 @@ pub async fn connect(
             Address::Inet(address) => Some(*address),
             Address::Unix(_) => None,
         };
-        let key = worker.streams.insert(StreamState::new(socket, peer, false));
+        let key = worker.insert_stream(socket, peer, false);
         worker.connect(key, address.clone());
         io::Result::Ok(Stream::new(key))
     })?;

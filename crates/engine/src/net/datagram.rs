@@ -8,7 +8,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Poll, Waker};
 
 use base::slab::Key;
@@ -43,10 +43,10 @@ impl Datagram {
 
     /// Watches another descriptor that is read whole or not at all, and owns it from now on.
     pub(crate) fn watch(descriptor: OwnedFd) -> Datagram {
-        enter(|worker| Datagram::over(worker, descriptor.into_raw_fd()))
+        enter(|worker| Datagram::over(worker, descriptor))
     }
 
-    fn over(worker: &mut Worker, socket: RawFd) -> Datagram {
+    fn over(worker: &mut Worker, socket: OwnedFd) -> Datagram {
         let state = DatagramState {
             socket,
             waiting: false,
@@ -66,7 +66,7 @@ impl Datagram {
     /// (`ECONNREFUSED`).
     pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
         enter(|worker| match worker.datagrams.get(self.key) {
-            Some(state) => sys::send_datagram(state.socket, bytes),
+            Some(state) => sys::send_datagram(state.socket.as_fd(), bytes),
             None => Err(io::ErrorKind::NotConnected.into()),
         })
     }
@@ -77,7 +77,7 @@ impl Datagram {
     /// Those of `recv()`, among them what the network said of datagrams that were sent (`ECONNREFUSED`).
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| {
-            let mut receive = |socket| sys::receive_datagram(socket, buffer);
+            let mut receive = |socket: BorrowedFd<'_>| sys::receive_datagram(socket, buffer);
             enter(|worker| worker.poll_datagram(self.key, &mut receive, context.waker()))
         })
         .await
@@ -85,16 +85,22 @@ impl Datagram {
 
     /// Reads the eight bytes of a descriptor that [`watch`](Self::watch) was given. Cancel-safe.
     pub(crate) async fn read(&self) -> io::Result<usize> {
-        let mut read = |descriptor| Ok(rustix::io::read(sys::borrow(descriptor), &mut [0; 8])?);
+        let mut read = |descriptor: BorrowedFd<'_>| Ok(rustix::io::read(descriptor, &mut [0; 8])?);
         poll_fn(|context| {
             enter(|worker| worker.poll_datagram(self.key, &mut read, context.waker()))
         })
         .await
     }
 
-    pub(crate) fn fd(&self) -> io::Result<RawFd> {
-        let socket = enter(|worker| Some(worker.datagrams.get(self.key)?.socket));
-        socket.ok_or(io::ErrorKind::NotConnected.into())
+    /// Makes a call on the descriptor.
+    pub(crate) fn with_descriptor<R>(
+        &self,
+        call: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        enter(|worker| match worker.datagrams.get(self.key) {
+            Some(state) => call(state.socket.as_fd()),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        })
     }
 }
 
@@ -106,7 +112,7 @@ impl Drop for Datagram {
 
 /// What is known of one such socket. The entry stays until no operation is in flight.
 pub(crate) struct DatagramState {
-    socket: RawFd,
+    socket: OwnedFd,
     /// The engine watches it.
     waiting: bool,
     /// The handle is gone.
@@ -118,14 +124,14 @@ impl Worker {
     fn poll_datagram(
         &mut self,
         key: Key,
-        receive: &mut dyn FnMut(RawFd) -> io::Result<usize>,
+        receive: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<usize>,
         waker: &Waker,
     ) -> Poll<io::Result<usize>> {
         loop {
             let Some(state) = self.datagrams.get_mut(key) else {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             };
-            match receive(state.socket) {
+            match receive(state.socket.as_fd()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return Poll::Ready(result),
             }
@@ -135,7 +141,7 @@ impl Worker {
             }
             state.waiting = true;
             let op = Op::Readable {
-                socket: state.socket,
+                socket: state.socket.as_fd(),
             };
             if self.engine.submit(op, token(key)).is_none() {
                 return Poll::Pending;
@@ -177,9 +183,7 @@ impl Worker {
     }
 
     fn close_datagram(&mut self, key: Key) {
-        if let Some(state) = self.datagrams.remove(key) {
-            sys::close(state.socket);
-        }
+        self.datagrams.remove(key);
     }
 }
 

@@ -5,8 +5,9 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use base::slab::Key;
@@ -14,9 +15,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::Stream;
-use super::table::StreamState;
-use crate::engine::{Op, OpKind, Outcome, Token};
-use crate::sys;
+use crate::engine::{Op, OpKind, Outcome, Socket, Token};
 use crate::worker::{Worker, enter, try_enter};
 
 /// A listening socket as one thread sees it. Several threads may each have one over the same socket: then each
@@ -28,15 +27,20 @@ pub struct Listener {
 }
 
 pub(crate) struct ListenerState {
-    socket: RawFd,
+    /// Shared with the engine while it accepts.
+    socket: Rc<OwnedFd>,
     /// Connections inherit `TCP_NODELAY`; known once here, it need not be set on each.
     nodelay: bool,
     accepting: bool,
     /// The accept operation was told to end, and its completion is still to come.
     pausing: bool,
     stopped: bool,
+    /// The handle is gone: the entry stays until the accept operation has come back.
+    dropped: bool,
+    /// It stands in the list of those that [`Worker::pause_listeners`] looks at.
+    unwatched: bool,
     waiting: Option<Waker>,
-    accepted: VecDeque<(RawFd, Option<SocketAddr>)>,
+    accepted: VecDeque<(Socket, Option<SocketAddr>)>,
     error: Option<io::Error>,
 }
 
@@ -52,11 +56,13 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let nodelay = rustix::net::sockopt::tcp_nodelay(&socket).unwrap_or(false);
         let state = ListenerState {
-            socket: socket.into_raw_fd(),
+            socket: Rc::new(socket),
             nodelay,
             accepting: false,
             pausing: false,
             stopped: false,
+            dropped: false,
+            unwatched: false,
             waiting: None,
             accepted: VecDeque::new(),
             error: None,
@@ -84,9 +90,8 @@ impl Listener {
 
     /// Looks at the socket; `None` where the runtime has ended.
     pub(crate) fn with_socket<R>(&self, look: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
-        let socket = enter(|worker| worker.listeners.get(self.key).map(|state| state.socket))?;
-        // The descriptor is closed when the listener is dropped, which cannot happen while `self` is borrowed.
-        Some(look(sys::borrow(socket)))
+        let share = |worker: &mut Worker| Some(Rc::clone(&worker.listeners.get(self.key)?.socket));
+        enter(share).map(|socket| look(socket.as_fd()))
     }
 
     /// Stops waiting for connections; those that were accepted already and those in the kernel's queue are still handed
@@ -127,6 +132,7 @@ impl Drop for Accept<'_> {
             try_enter(|worker| {
                 if let Some(state) = worker.listeners.get_mut(self.listener.key) {
                     state.waiting = None;
+                    worker.unwatched(self.listener.key);
                 }
             });
         }
@@ -140,8 +146,8 @@ impl Worker {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             };
             if let Some((socket, peer)) = state.accepted.pop_front() {
-                let stream = StreamState::new(socket, peer, state.nodelay);
-                return Poll::Ready(Ok(self.streams.insert(stream)));
+                let nodelay = state.nodelay;
+                return Poll::Ready(Ok(self.insert_stream(socket, peer, nodelay)));
             }
             if let Some(error) = state.error.take() {
                 return Poll::Ready(Err(error));
@@ -153,17 +159,16 @@ impl Worker {
             if state.stopped {
                 // The kernel wakes one of all that wait for a connection. If that was us, nobody else knows of it.
                 let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-                match rustix::net::accept_with(sys::borrow(state.socket), flags) {
-                    Ok(socket) => state.accepted.push_back((socket.into_raw_fd(), None)),
+                match rustix::net::accept_with(&state.socket, flags) {
+                    Ok(socket) => state.accepted.push_back((Socket::Descriptor(socket), None)),
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
                     Err(_) => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
                 }
                 continue;
             }
             state.accepting = true;
-            let socket = state.socket;
             let op = Op::Accept {
-                socket,
+                socket: &state.socket,
                 many: self.settings.multi_accept,
             };
             let token = Token {
@@ -180,13 +185,16 @@ impl Worker {
     pub(crate) fn accepted(
         &mut self,
         key: Key,
-        result: io::Result<(RawFd, Option<SocketAddr>)>,
+        result: io::Result<(Socket, Option<SocketAddr>)>,
         more: bool,
     ) {
-        let Some(state) = self.listeners.get_mut(key) else {
-            // The listener is gone: nobody is there to serve this connection.
+        let Some(state) = self.listeners.get_mut(key).filter(|state| !state.dropped) else {
+            // The listener is gone, and so is the task that would have served this connection.
             if let Ok((socket, _)) = result {
                 self.engine.discard(socket);
+            }
+            if !more {
+                self.release_listener(key);
             }
             return;
         };
@@ -198,6 +206,9 @@ impl Worker {
             Err(error) => state.error = Some(error),
         }
         self.after.wakes.extend(state.waiting.take());
+        if more {
+            self.unwatched(key);
+        }
     }
 
     fn stop_accepting(&mut self, key: Key) {
@@ -216,18 +227,29 @@ impl Worker {
         }
     }
 
-    /// Before each wait: a listener on which no task waits accepts nothing, or it would take connections from others.
+    /// No task waits on a listener any more for which the engine accepts: unless one does again before the next wait,
+    /// accepting pauses.
+    fn unwatched(&mut self, key: Key) {
+        if let Some(state) = self.listeners.get_mut(key)
+            && state.accepting
+            && !std::mem::replace(&mut state.unwatched, true)
+        {
+            self.unwatched_listeners.push(key);
+        }
+    }
+
+    /// Before each wait: a listener on which no task waits accepts nothing, or it would take connections from others. Only
+    /// those are looked at whose task was woken, or gave up, since the last wait.
     pub(crate) fn pause_listeners(&mut self) {
-        let idle =
-            |state: &ListenerState| state.accepting && state.waiting.is_none() && !state.pausing;
-        loop {
-            let found = self.listeners.iter().find(|(_, state)| idle(state));
-            let Some(key) = found.map(|(key, _)| key) else {
-                return;
+        while let Some(key) = self.unwatched_listeners.pop() {
+            let Some(state) = self.listeners.get_mut(key) else {
+                continue;
             };
-            if let Some(state) = self.listeners.get_mut(key) {
-                state.pausing = true;
+            state.unwatched = false;
+            if !state.accepting || state.waiting.is_some() || state.pausing {
+                continue;
             }
+            state.pausing = true;
             let token = Token {
                 key,
                 kind: OpKind::Accept,
@@ -239,21 +261,76 @@ impl Worker {
     }
 
     fn remove_listener(&mut self, key: Key) {
+        let Some(state) = self.listeners.get_mut(key) else {
+            return;
+        };
+        state.dropped = true;
         let token = Token {
             key,
             kind: OpKind::Accept,
         };
-        let cancelled = self.engine.cancel(token);
-        let Some(state) = self.listeners.remove(key) else {
-            return;
-        };
-        let rest = match cancelled {
-            Some(Outcome::Accepted(Ok(connection))) => Some(connection),
-            _ => None,
-        };
-        self.engine.discard(state.socket);
-        for (socket, _) in state.accepted.into_iter().chain(rest) {
+        for (socket, _) in std::mem::take(&mut state.accepted) {
             self.engine.discard(socket);
         }
+        // The engine may still have to hand it to the kernel, by its number.
+        if !state.accepting {
+            self.release_listener(key);
+        } else if let Some(Outcome::Accepted(result)) = self.engine.cancel(token) {
+            self.accepted(key, result, false);
+        }
+    }
+
+    /// No accept operation is in flight, and the handle is gone.
+    fn release_listener(&mut self, key: Key) {
+        if let Some(state) = self.listeners.remove(key) {
+            self.engine.forget_listener(&state.socket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::{Address, ListenOptions, connect, listen};
+    use crate::{EngineKind, Runtime, Settings, on_turn_end, sleep, spawn};
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    /// Before each wait, how many listeners are looked at does not depend on how many there are.
+    #[test]
+    fn only_listeners_that_changed_are_looked_at() {
+        const LISTENERS: usize = 500;
+        const CONNECTIONS: usize = 20;
+        let looked_at = Rc::new(Cell::new(0));
+        // The engine goes on accepting by itself, so that it has to be told to pause.
+        let settings = Settings {
+            multi_accept: true,
+            ..Settings::default()
+        };
+        let mut runtime = Runtime::new(EngineKind::Epoll, settings).unwrap();
+        let counted = Rc::clone(&looked_at);
+        on_turn_end(move || {
+            counted.set(counted.get() + enter(|worker| worker.unwatched_listeners.len()));
+        });
+        let address = |number| {
+            let name = format!("@tidegate-listener-{}-{number}", std::process::id());
+            Address::Unix(name.into())
+        };
+        runtime.block_on(async {
+            for number in 0..LISTENERS {
+                let socket = listen(&ListenOptions::new(address(number))).unwrap();
+                let listener = Listener::new(socket).unwrap();
+                spawn(async move { while listener.accept().await.is_ok() {} });
+            }
+            for number in 0..CONNECTIONS {
+                connect(&address(number * 7), None, None).await.unwrap();
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(
+            (1..=CONNECTIONS).contains(&looked_at.get()),
+            "{}",
+            looked_at.get()
+        );
     }
 }

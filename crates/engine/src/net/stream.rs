@@ -4,7 +4,6 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -160,12 +159,9 @@ impl Stream {
                 return Address::Inet(peer);
             }
             let addresses: &mut Addresses = state.addresses.get_or_insert_default();
-            let known = addresses.peer.get_or_insert_with(|| {
-                worker
-                    .engine
-                    .peer(state.socket)
-                    .unwrap_or_else(|_| unknown())
-            });
+            let known = addresses
+                .peer
+                .get_or_insert_with(|| worker.engine.peer(self.key).unwrap_or_else(|_| unknown()));
             known.clone()
         })
     }
@@ -179,12 +175,9 @@ impl Stream {
                 return unknown();
             };
             let addresses: &mut Addresses = state.addresses.get_or_insert_default();
-            let known = addresses.local.get_or_insert_with(|| {
-                worker
-                    .engine
-                    .local(state.socket)
-                    .unwrap_or_else(|_| unknown())
-            });
+            let known = addresses
+                .local
+                .get_or_insert_with(|| worker.engine.local(self.key).unwrap_or_else(|_| unknown()));
             known.clone()
         })
     }
@@ -212,20 +205,16 @@ impl Stream {
 
     fn control(&self, control: Control) {
         enter(|worker| {
-            if let Some(state) = worker.streams.get(self.key) {
-                // It fails only when the connection is gone, which the next receive tells.
-                let _ = worker.engine.control(state.socket, control);
-            }
+            // It fails only when the connection is gone, which the next receive tells.
+            let _ = worker.engine.control(self.key, control);
         });
     }
 
     /// Closes at once with a reset; what was not yet sent or not yet read by the peer is lost.
     pub fn reset(self) {
         enter(|worker| {
-            if let Some(state) = worker.streams.get(self.key) {
-                // If it fails, the connection has been reset by the peer already.
-                let _ = worker.engine.control(state.socket, Control::ResetOnClose);
-            }
+            // If it fails, the connection has been reset by the peer already.
+            let _ = worker.engine.control(self.key, Control::ResetOnClose);
         });
     }
 
@@ -234,10 +223,7 @@ impl Stream {
     /// # Errors
     /// Where the kernel cannot, or the connection has ended on one side, or it is no TCP.
     pub fn prepare_kernel_tls(&self) -> io::Result<()> {
-        enter(|worker| match worker.streams.get(self.key) {
-            Some(state) => worker.engine.control(state.socket, Control::KernelTls),
-            None => Err(io::ErrorKind::NotConnected.into()),
-        })
+        enter(|worker| worker.engine.control(self.key, Control::KernelTls))
     }
 
     /// `TCP_NODELAY`. Costs nothing when it is that way already.
@@ -248,27 +234,19 @@ impl Stream {
     /// `TCP_CORK`: while it is on, only full packets leave.
     pub fn set_cork(&self, on: bool) {
         enter(|worker| {
-            if let Some(state) = worker.streams.get(self.key) {
-                // It fails for Unix sockets, which have no packets.
-                let _ = worker.engine.control(state.socket, Control::Cork(on));
-            }
+            // It fails for Unix sockets, which have no packets.
+            let _ = worker.engine.control(self.key, Control::Cork(on));
         });
     }
 
     /// What the kernel knows of the connection (`TCP_INFO`); `None` where it is no TCP.
     #[must_use]
     pub fn tcp_info(&self) -> Option<TcpInfo> {
-        crate::sys::tcp_info(self.fd())
-    }
-
-    /// The descriptor, for options that are not offered here. It is closed with the stream.
-    #[must_use]
-    pub fn fd(&self) -> RawFd {
         enter(|worker| {
             worker
-                .streams
-                .get(self.key)
-                .map_or(-1, |state| state.socket)
+                .engine
+                .descriptor(self.key)
+                .and_then(crate::sys::tcp_info)
         })
     }
 }

@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ use base::wheel::Entry;
 use super::{Address, Segment};
 use crate::blocking::{self, Weight};
 use crate::buffer::Buffer;
-use crate::engine::{Control, Ending, Op, OpKind, Outcome, Outgoing, Stop, Token};
+use crate::engine::{Control, Ending, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token};
 use crate::file::residency;
 use crate::worker::{Timer, Worker, enter};
 
@@ -33,8 +32,6 @@ const NEVER: u64 = u64::MAX;
 
 /// One stream. Its size counts ten thousand times; a test below bounds it.
 pub(crate) struct StreamState {
-    pub(crate) socket: RawFd,
-
     // Operations in flight.
     receiving: bool,
     sending: bool,
@@ -125,9 +122,8 @@ impl Failure {
 }
 
 impl StreamState {
-    pub(crate) fn new(socket: RawFd, peer: Option<SocketAddr>, nodelay: bool) -> StreamState {
+    pub(crate) fn new(peer: Option<SocketAddr>, nodelay: bool) -> StreamState {
         StreamState {
-            socket,
             receiving: false,
             sending: false,
             sending_last: false,
@@ -240,10 +236,7 @@ impl Worker {
             if !state.receiving {
                 state.receiving = true;
                 let keep = idle && state.received_once;
-                let op = Op::Recv {
-                    socket: state.socket,
-                    keep,
-                };
+                let op = Op::Recv { keep };
                 match self.engine.submit(
                     op,
                     Token {
@@ -377,7 +370,6 @@ impl Worker {
             state.sending = true;
             state.sending_last = state.finishing;
             let op = Op::Send {
-                socket: state.socket,
                 outgoing,
                 chunk: u64::from(state.chunk),
                 ending: match (state.finishing, state.peer_is_done) {
@@ -468,9 +460,8 @@ impl Worker {
         if state.finishing {
             self.close(key);
         } else if state.shutdown {
-            let socket = state.socket;
             // It fails only when the connection is gone, which the next receive tells.
-            let _ = self.engine.control(socket, Control::ShutdownWrite);
+            let _ = self.engine.control(key, Control::ShutdownWrite);
         }
     }
 
@@ -604,7 +595,7 @@ impl Worker {
         };
         if state.nodelay != on {
             // It fails for Unix sockets, which have no delay.
-            let _ = self.engine.control(state.socket, Control::NoDelay(on));
+            let _ = self.engine.control(key, Control::NoDelay(on));
             state.nodelay = on;
         }
     }
@@ -612,15 +603,24 @@ impl Worker {
 
 // The life of an entry.
 impl Worker {
+    /// A new entry, whose socket belongs to the engine from now on.
+    pub(crate) fn insert_stream(
+        &mut self,
+        socket: Socket,
+        peer: Option<SocketAddr>,
+        nodelay: bool,
+    ) -> Key {
+        let key = self.streams.insert(StreamState::new(peer, nodelay));
+        self.engine.adopt(key, socket);
+        key
+    }
+
     pub(crate) fn connect(&mut self, key: Key, address: Address) {
         let Some(state) = self.streams.get_mut(key) else {
             return;
         };
         state.connecting = true;
-        let op = Op::Connect {
-            socket: state.socket,
-            address,
-        };
+        let op = Op::Connect { address };
         if let Some(Outcome::Connected(result)) = self.engine.submit(
             op,
             Token {
@@ -739,13 +739,10 @@ impl Worker {
         if !state.closed && !not_before_the_send {
             state.closed = true;
             state.closing = true;
-            let op = Op::Close {
-                socket: state.socket,
-            };
             if self
                 .engine
                 .submit(
-                    op,
+                    Op::Close,
                     Token {
                         key,
                         kind: OpKind::Close,

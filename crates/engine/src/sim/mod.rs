@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -22,14 +22,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Control, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+    Completion, Control, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop,
+    Token,
 };
 use crate::net::{Address, Segment};
 use crate::runtime::{Runtime, Settings};
-use crate::sys;
 
 pub use network::Faults;
-use network::{Listening, Network, Place};
+use network::{End, Listening, Network, Place};
 
 thread_local! {
     /// The network of this thread's simulated runtime.
@@ -118,7 +118,7 @@ pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Client {
     network: Rc<RefCell<Network>>,
-    socket: RawFd,
+    socket: i32,
 }
 
 impl Client {
@@ -203,8 +203,10 @@ pub(crate) struct Sim {
     network: Rc<RefCell<Network>>,
     start: Instant,
     notifier: Notifier,
-    pending: BTreeMap<RawFd, Pending>,
-    accepting: BTreeMap<RawFd, Key>,
+    /// The numbers of the streams' sockets, by index and generation of their keys.
+    sockets: BTreeMap<Key, i32>,
+    pending: BTreeMap<i32, Pending>,
+    accepting: BTreeMap<i32, Key>,
 }
 
 /// Operations in flight on one socket.
@@ -224,12 +226,13 @@ impl Sim {
             network,
             start: Instant::now(),
             notifier: Notifier::new()?,
+            sockets: BTreeMap::new(),
             pending: BTreeMap::new(),
             accepting: BTreeMap::new(),
         })
     }
 
-    fn pending(&mut self, socket: RawFd, key: Key) -> &mut Pending {
+    fn pending(&mut self, socket: i32, key: Key) -> &mut Pending {
         self.pending.entry(socket).or_insert(Pending {
             key,
             receiving: false,
@@ -238,7 +241,7 @@ impl Sim {
         })
     }
 
-    fn receive(&mut self, socket: RawFd) -> Option<Outcome> {
+    fn receive(&mut self, socket: i32) -> Option<Outcome> {
         let mut memory = vec![0; buffer::size()];
         let result = self.network.borrow_mut().receive(socket, &mut memory);
         Some(Outcome::Received(match result.transpose()? {
@@ -251,7 +254,7 @@ impl Sim {
     /// Sends what goes now; `None` when that is nothing.
     fn send(
         &mut self,
-        socket: RawFd,
+        socket: i32,
         mut outgoing: Box<Outgoing>,
         chunk: u64,
         ending: Ending,
@@ -264,7 +267,7 @@ impl Sim {
         }
         let stop = match stop {
             Stop::Empty if ending.closes() => {
-                self.discard(socket);
+                self.close(key);
                 Stop::Closed
             }
             stop => stop,
@@ -276,7 +279,7 @@ impl Sim {
         })
     }
 
-    fn transmit(&mut self, socket: RawFd, outgoing: &mut Outgoing, chunk: u64) -> (u64, Stop) {
+    fn transmit(&mut self, socket: i32, outgoing: &mut Outgoing, chunk: u64) -> (u64, Stop) {
         let mut network = self.network.borrow_mut();
         let mut taken = 0;
         let mut of_files = 0;
@@ -340,8 +343,7 @@ impl Sim {
                     && let Some(accepted) = self.network.borrow_mut().accept(number)
                 {
                     self.accepting.remove(&number);
-                    let accepted = accepted.map(|(socket, peer)| (socket, Some(peer)));
-                    complete(key, OpKind::Accept, Outcome::Accepted(accepted));
+                    complete(key, OpKind::Accept, accepted_outcome(accepted));
                 }
             }
             Place::End(socket) => {
@@ -369,6 +371,27 @@ impl Sim {
         }
     }
 
+    /// The number of the stream's socket.
+    fn number(&self, key: Key) -> io::Result<i32> {
+        let number = self.sockets.get(&key).copied();
+        number.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn end(&self, key: Key, address: impl Fn(&End) -> SocketAddr) -> io::Result<Address> {
+        let number = self.number(key)?;
+        let network = self.network.borrow();
+        let end = network.ends.get(&number).map(address);
+        end.map(Address::Inet)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn close(&mut self, key: Key) {
+        if let Some(number) = self.sockets.remove(&key) {
+            self.pending.remove(&number);
+            self.network.borrow_mut().close(number);
+        }
+    }
+
     /// Nothing can happen any more, except that another thread posts something, in real time.
     fn stand_still(&self) -> io::Result<()> {
         let fd = self.notifier.fd();
@@ -383,21 +406,31 @@ impl Sim {
     }
 }
 
+fn accepted_outcome(accepted: io::Result<(i32, SocketAddr)>) -> Outcome {
+    Outcome::Accepted(accepted.map(|(end, peer)| (Socket::Simulated(end), Some(peer))))
+}
+
 impl Engine for Sim {
-    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome> {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
         let key = token.key;
+        let socket = match op {
+            Op::Accept { .. } | Op::Readable { .. } => 0,
+            _ => match self.sockets.get(&key) {
+                Some(socket) => *socket,
+                None => return Some(op.unconnected()),
+            },
+        };
         match op {
             Op::Accept { socket, many: _ } => {
-                let accepted = self.network.borrow_mut().accept(socket);
+                let number = socket.as_raw_fd();
+                let accepted = self.network.borrow_mut().accept(number);
                 if let Some(accepted) = accepted {
-                    return Some(Outcome::Accepted(
-                        accepted.map(|(end, peer)| (end, Some(peer))),
-                    ));
+                    return Some(accepted_outcome(accepted));
                 }
-                self.accepting.insert(socket, key);
+                self.accepting.insert(number, key);
                 None
             }
-            Op::Connect { socket, address } => {
+            Op::Connect { address } => {
                 let connecting = self.network.borrow_mut().connect(socket, &address);
                 match connecting {
                     Ok(at) => {
@@ -407,7 +440,7 @@ impl Engine for Sim {
                     Err(error) => Some(Outcome::Connected(Err(error))),
                 }
             }
-            Op::Recv { socket, keep: _ } => {
+            Op::Recv { keep: _ } => {
                 if let Some(outcome) = self.receive(socket) {
                     return Some(outcome);
                 }
@@ -415,13 +448,12 @@ impl Engine for Sim {
                 None
             }
             Op::Send {
-                socket,
                 outgoing,
                 chunk,
                 ending,
             } => self.send(socket, outgoing, chunk, ending, key),
-            Op::Close { socket } => {
-                self.discard(socket);
+            Op::Close => {
+                self.close(key);
                 Some(Outcome::Closed)
             }
             // There are no datagram sockets here.
@@ -494,11 +526,21 @@ impl Engine for Sim {
         self.start + self.network.borrow().now
     }
 
-    fn datagram(&mut self, _to: &Address) -> io::Result<RawFd> {
+    fn datagram(&mut self, _to: &Address) -> io::Result<OwnedFd> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn socket(&mut self, _to: &Address, from: Option<SocketAddr>) -> io::Result<RawFd> {
+    fn adopt(&mut self, key: Key, socket: Socket) {
+        if let Socket::Simulated(number) = socket {
+            self.sockets.insert(key, number);
+        }
+    }
+
+    fn descriptor(&self, _key: Key) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn socket(&mut self, _to: &Address, from: Option<SocketAddr>) -> io::Result<Socket> {
         let mut network = self.network.borrow_mut();
         let socket = network.new_end();
         if let (Some(from), Some(end)) = (from, network.ends.get_mut(&socket)) {
@@ -507,10 +549,11 @@ impl Engine for Sim {
                 end.local.set_port(from.port());
             }
         }
-        Ok(socket)
+        Ok(Socket::Simulated(socket))
     }
 
-    fn control(&mut self, socket: RawFd, control: Control) -> io::Result<()> {
+    fn control(&mut self, key: Key, control: Control) -> io::Result<()> {
+        let socket = self.number(key)?;
         let mut network = self.network.borrow_mut();
         match control {
             Control::NoDelay(_) | Control::Cork(_) => {}
@@ -530,35 +573,26 @@ impl Engine for Sim {
         Ok(())
     }
 
-    fn discard(&mut self, socket: RawFd) {
-        self.pending.remove(&socket);
+    fn discard(&mut self, socket: Socket) {
+        if let Socket::Simulated(number) = socket {
+            self.network.borrow_mut().close(number);
+        }
+    }
+
+    fn forget_listener(&mut self, socket: &OwnedFd) {
         let mut network = self.network.borrow_mut();
-        let Some(listener) = network.listeners.remove(&socket) else {
-            network.close(socket);
-            return;
-        };
-        for (_, server) in listener.waiting {
+        let listener = network.listeners.remove(&socket.as_raw_fd());
+        for (_, server) in listener.into_iter().flat_map(|listener| listener.waiting) {
             network.close(server);
         }
-        sys::close(socket);
     }
 
-    fn peer(&self, socket: RawFd) -> io::Result<Address> {
-        let network = self.network.borrow();
-        let end = network
-            .ends
-            .get(&socket)
-            .ok_or(io::ErrorKind::NotConnected)?;
-        Ok(Address::Inet(end.peer))
+    fn peer(&self, key: Key) -> io::Result<Address> {
+        self.end(key, |end| end.peer)
     }
 
-    fn local(&self, socket: RawFd) -> io::Result<Address> {
-        let network = self.network.borrow();
-        let end = network
-            .ends
-            .get(&socket)
-            .ok_or(io::ErrorKind::NotConnected)?;
-        Ok(Address::Inet(end.local))
+    fn local(&self, key: Key) -> io::Result<Address> {
+        self.end(key, |end| end.local)
     }
 }
 

@@ -7,13 +7,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::net::Address;
 
 /// Numbers of simulated sockets begin here, far above those of descriptors.
-const FIRST_SOCKET: RawFd = 1 << 24;
+const FIRST_SOCKET: i32 = 1 << 24;
 
 /// How the simulated network behaves. Chances are in a thousand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,11 +53,11 @@ pub(super) struct Network {
     pub(super) now: Duration,
     pub(super) random: u64,
     pub(super) faults: Faults,
-    pub(super) ends: BTreeMap<RawFd, End>,
-    pub(super) next_socket: RawFd,
+    pub(super) ends: BTreeMap<i32, End>,
+    pub(super) next_socket: i32,
     pub(super) next_port: u16,
     /// By the number of the descriptor that stands for it.
-    pub(super) listeners: BTreeMap<RawFd, Listening>,
+    pub(super) listeners: BTreeMap<i32, Listening>,
     /// When something may have changed, and where; in order of time, then of arrival.
     pub(super) events: BinaryHeap<Reverse<(Duration, u64, Place)>>,
     pub(super) next_event: u64,
@@ -66,15 +65,15 @@ pub(super) struct Network {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
-    End(RawFd),
-    Listener(RawFd),
+    End(i32),
+    Listener(i32),
 }
 
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) address: SocketAddr,
     /// Server ends, and when each arrives.
-    pub(super) waiting: VecDeque<(Duration, RawFd)>,
+    pub(super) waiting: VecDeque<(Duration, i32)>,
     pub(super) errors: VecDeque<i32>,
 }
 
@@ -82,7 +81,7 @@ pub(super) struct Listening {
 #[derive(Debug)]
 pub(super) struct End {
     /// The other end; gone when that has been closed.
-    pub(super) other: Option<RawFd>,
+    pub(super) other: Option<i32>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
     /// Bytes on their way to this end or unread, with the time at which they are there.
@@ -149,7 +148,7 @@ impl Network {
         self.next_port
     }
 
-    pub(super) fn listener_at(&self, address: &Address) -> Option<RawFd> {
+    pub(super) fn listener_at(&self, address: &Address) -> Option<i32> {
         let Address::Inet(wanted) = address else {
             return None;
         };
@@ -163,7 +162,7 @@ impl Network {
             .map(|(number, _)| *number)
     }
 
-    pub(super) fn new_end(&mut self) -> RawFd {
+    pub(super) fn new_end(&mut self) -> i32 {
         let socket = self.next_socket;
         self.next_socket += 1;
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.free_port());
@@ -186,7 +185,7 @@ impl Network {
     /// Connects an end. The time at which it stands; `None` when nobody will answer.
     pub(super) fn connect(
         &mut self,
-        client: RawFd,
+        client: i32,
         address: &Address,
     ) -> io::Result<Option<Duration>> {
         let number = self
@@ -222,7 +221,7 @@ impl Network {
         Ok(Some(stands))
     }
 
-    pub(super) fn accept(&mut self, number: RawFd) -> Option<io::Result<(RawFd, SocketAddr)>> {
+    pub(super) fn accept(&mut self, number: i32) -> Option<io::Result<(i32, SocketAddr)>> {
         let listener = self.listeners.get_mut(&number)?;
         if let Some(errno) = listener.errors.pop_front() {
             return Some(Err(io::Error::from_raw_os_error(errno)));
@@ -237,7 +236,7 @@ impl Network {
     }
 
     /// Sends from an end. `None` when the window is full.
-    pub(super) fn send(&mut self, from: RawFd, bytes: &[u8]) -> io::Result<Option<usize>> {
+    pub(super) fn send(&mut self, from: i32, bytes: &[u8]) -> io::Result<Option<usize>> {
         let end = self.ends.get(&from).ok_or(io::ErrorKind::NotConnected)?;
         if end.reset_at.is_some_and(|at| at <= self.now) {
             return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
@@ -279,7 +278,7 @@ impl Network {
     }
 
     /// Receives at an end: `None` when nothing has arrived, 0 at the end of input.
-    pub(super) fn receive(&mut self, at: RawFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(super) fn receive(&mut self, at: i32, into: &mut [u8]) -> io::Result<Option<usize>> {
         let end = self.ends.get(&at).ok_or(io::ErrorKind::NotConnected)?;
         if end.reset_at.is_some_and(|at| at <= self.now) {
             return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
@@ -321,7 +320,7 @@ impl Network {
     }
 
     /// Has an end find its connection reset, after the usual delay.
-    pub(super) fn reset(&mut self, at: RawFd) {
+    pub(super) fn reset(&mut self, at: i32) {
         let arrival = self.arrival();
         if let Some(end) = self.ends.get_mut(&at) {
             end.reset_at.get_or_insert(arrival);
@@ -329,7 +328,7 @@ impl Network {
         self.happens_at(arrival, Place::End(at));
     }
 
-    pub(super) fn shutdown_write(&mut self, from: RawFd) {
+    pub(super) fn shutdown_write(&mut self, from: i32) {
         let Some(end) = self.ends.get_mut(&from) else {
             return;
         };
@@ -345,7 +344,7 @@ impl Network {
         }
     }
 
-    pub(super) fn shutdown_read(&mut self, at: RawFd) {
+    pub(super) fn shutdown_read(&mut self, at: i32) {
         let now = self.now;
         if let Some(end) = self.ends.get_mut(&at) {
             end.ends_at = Some(now);
@@ -354,7 +353,7 @@ impl Network {
     }
 
     /// Closes an end: an orderly end for the other one, or a reset if bytes are left unread, as in TCP.
-    pub(super) fn close(&mut self, socket: RawFd) {
+    pub(super) fn close(&mut self, socket: i32) {
         let Some(end) = self.ends.get(&socket) else {
             return;
         };

@@ -9,45 +9,46 @@
 //! its own, and a poll waits for the socket to drain. Addresses of peers are not asked for when accepting, since a multishot
 //! accept cannot tell them.
 //!
+//! A descriptor that is given to the kernel to be closed is taken out of the stream's record in the same step. Completions that
+//! were under way by then find none: the number may be another connection's. Nor is one closed by a call of its own while
+//! a submission that names it may still lie in the queue.
+//!
+//! Read `ring.rs` for what happens where the kernel takes nothing, `buffers.rs` for the memory that is received into.
+//!
 //! Needs Linux 6.1: deferred task work, multishot accept and receive, provided buffer rings; [`probe`] tells.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+mod buffers;
+mod ring;
+mod sending;
+
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::slab::Key;
-use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode, squeue};
+use io_uring::types::Fd;
+use io_uring::{cqueue, opcode, squeue};
 use rustix::net::SocketAddrAny;
 
-use crate::buffer::{self, Buffer};
+use crate::buffer::Buffer;
 use crate::engine::{
-    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
+    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
-use crate::net::{Address, Segment};
+use crate::net::Address;
 use crate::sys;
+use buffers::{BUFFER_GROUP, BufferRing};
+use ring::Ring;
+use sending::{LINKED_SEND_MAX, Sending};
 
-/// Operations that are handed over by one call at most; more take another call.
-const SUBMISSIONS: u32 = 1024;
-
-/// The one group of provided buffers.
-const BUFFER_GROUP: u16 = 0;
-
-/// Most bytes that are sent linked to the close. A link wants the send to be whole, so progress of a larger one could not
-/// be seen, and a slow peer would be taken for a dead one.
-const LINKED_SEND_MAX: usize = 256 * 1024;
-
-/// How often the engine waits for operations to come back when it ends, 10 ms each.
+/// How often the engine waits for operations to come back when it ends, and for how long each time.
 const DRAIN_ROUNDS_MAX: usize = 100;
+const DRAIN_ROUND: Duration = Duration::from_millis(10);
 
 pub(crate) struct Uring {
-    ring: IoUring,
+    ring: Ring,
     notifier: Notifier,
     buffers: BufferRing,
     /// By the index of the stream's key.
@@ -56,7 +57,7 @@ pub(crate) struct Uring {
     listeners: Vec<Listener>,
     /// Datagram sockets that are watched, by the index of their key.
     datagrams: Vec<Key>,
-    /// Completions taken from the kernel and not yet looked at.
+    /// Empty, except while completions are looked at.
     arrived: Vec<cqueue::Entry>,
     /// Receives that found no buffer.
     starved: VecDeque<Key>,
@@ -66,15 +67,14 @@ pub(crate) struct Uring {
         reason = "they move between here and the streams as boxes"
     )]
     spare: Vec<Box<Sending>>,
-    /// Operations that the kernel has, or will have, and that have not come back.
-    outstanding: usize,
 }
 
 /// What is known of one connected socket.
 #[derive(Default)]
 struct Source {
     generation: u32,
-    socket: RawFd,
+    /// Gone as soon as the kernel is told to close it.
+    socket: Option<OwnedFd>,
     receiving: bool,
     keep: bool,
     /// The receive was told to end: it must not be armed again.
@@ -84,24 +84,11 @@ struct Source {
     address: Option<Box<SocketAddrAny>>,
 }
 
-/// A send in flight, and everything that the kernel reads for it.
-struct Sending {
-    outgoing: Box<Outgoing>,
-    chunk: u64,
-    /// Whether the connection ends with it.
-    last: Ending,
-    /// It was told to end.
-    ending: bool,
-    /// What a send that is linked to a close has returned, while the close is awaited.
-    linked: Option<i32>,
-    header: libc::msghdr,
-    parts: Vec<libc::iovec>,
-}
-
 #[derive(Default)]
 struct Listener {
     generation: u32,
-    socket: RawFd,
+    /// There while an accept is in flight.
+    socket: Option<Rc<OwnedFd>>,
     accepting: bool,
     ending: bool,
 }
@@ -117,7 +104,7 @@ const READABLE: u64 = OpKind::Readable as u64;
 const WRITABLE: u64 = 6;
 /// The close that a send is linked to.
 const LINKED_CLOSE: u64 = 7;
-/// The notifier's poll, and cancellations, whose own completion says nothing.
+/// The notifier's poll; cancellations, and closes that no stream waits for, whose own completion says nothing.
 const OTHER: u64 = 8;
 
 /// Bits of a submission's data that tell its kind, and those that tell the key's generation.
@@ -134,7 +121,7 @@ fn user_data(kind: u64, key: Key) -> u64 {
 
 /// Whether this engine can work here; if not, why, in words for the log.
 pub(crate) fn probe() -> Result<(), String> {
-    let ring = build(SUBMISSIONS).map_err(|error| match error.raw_os_error() {
+    let ring = ring::build().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has no io_uring".to_owned(),
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is forbidden (kernel.io_uring_disabled or a seccomp filter)".to_owned()
@@ -167,27 +154,17 @@ pub(crate) fn probe() -> Result<(), String> {
     if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
         return Err("io_uring of this kernel is older than Linux 6.1".to_owned());
     }
-    BufferRing::new(&ring, 1)
+    BufferRing::new(&ring.submitter(), 1)
         .map(drop)
         .map_err(|error| format!("io_uring has no rings of provided buffers: {error}"))
 }
 
-fn build(submissions: u32) -> io::Result<IoUring> {
-    IoUring::builder()
-        // All completion work is done on this thread when it waits: no interrupts, no locks in the kernel.
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_submit_all()
-        .setup_cqsize(submissions * 4)
-        .build(submissions)
-}
-
 impl Uring {
     pub(crate) fn new(connections: usize) -> io::Result<Uring> {
-        let ring = build(SUBMISSIONS)?;
+        let ring = Ring::new()?;
         // A burst may use it up; then receives wait for the next turn. Each entry costs a buffer.
         let entries = (connections / 8).next_power_of_two().clamp(32, 256) as u16;
-        let buffers = BufferRing::new(&ring, entries)?;
+        let buffers = BufferRing::new(&ring.submitter(), entries)?;
         let mut uring = Uring {
             ring,
             notifier: Notifier::new()?,
@@ -198,47 +175,9 @@ impl Uring {
             arrived: Vec::new(),
             starved: VecDeque::new(),
             spare: Vec::new(),
-            outstanding: 0,
         };
         uring.watch_notifier();
         Ok(uring)
-    }
-
-    /// Queues a submission.
-    ///
-    /// # Safety
-    /// What `entry` points to must stay where it is until its last completion has come.
-    unsafe fn push(&mut self, entry: &squeue::Entry) {
-        self.outstanding += 1;
-        loop {
-            // SAFETY: the caller's promise.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return;
-            }
-            self.hand_over();
-        }
-    }
-
-    /// Makes room for `count` submissions that must be handed over by the same call.
-    fn reserve(&mut self, count: usize) {
-        let queue = self.ring.submission();
-        let room = queue.capacity() - queue.len();
-        drop(queue);
-        if room < count {
-            self.hand_over();
-        }
-    }
-
-    /// Gives the queue to the kernel without waiting.
-    fn hand_over(&mut self) {
-        if self.ring.submit().is_err() {
-            // Busy: the kernel wants its completions to be taken first. Anything else comes again in `wait`.
-            self.collect();
-        }
-    }
-
-    fn collect(&mut self) {
-        self.arrived.extend(self.ring.completion());
     }
 
     fn watch_notifier(&mut self) {
@@ -247,91 +186,97 @@ impl Uring {
             .multi(true)
             .build()
             .user_data(NOTIFIER);
-        // SAFETY: a poll points to nothing.
-        unsafe { self.push(&entry) };
+        // SAFETY: a poll points to nothing; the notifier lives as long as the engine.
+        unsafe { self.ring.push(entry) };
     }
 
-    /// The record of the socket; a fresh one when the place has changed hands.
-    fn source(&mut self, key: Key, socket: RawFd) -> &mut Source {
-        let index = key.index as usize;
-        if index >= self.sources.len() {
-            self.sources.resize_with(index + 1, Source::default);
-        }
-        let source = &mut self.sources[index];
-        if source.socket != socket || source.generation != key.generation {
-            *source = Source {
-                generation: key.generation,
-                socket,
-                ..Source::default()
-            };
-        }
-        source
+    /// The record of the stream `key`, unless the place has changed hands.
+    fn source(&mut self, key: Key) -> Option<&mut Source> {
+        let source = self.sources.get_mut(key.index as usize)?;
+        (source.generation == key.generation).then_some(source)
     }
 
-    fn accept(&mut self, socket: RawFd, key: Key) {
+    fn accept(&mut self, socket: &Rc<OwnedFd>, key: Key) {
         let index = key.index as usize;
         if index >= self.listeners.len() {
             self.listeners.resize_with(index + 1, Listener::default);
         }
         self.listeners[index] = Listener {
             generation: key.generation,
-            socket,
+            socket: Some(Rc::clone(socket)),
             accepting: true,
             ending: false,
         };
-        let entry = opcode::AcceptMulti::new(Fd(socket))
+        let entry = opcode::AcceptMulti::new(Fd(socket.as_raw_fd()))
             .flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
             .build()
             .user_data(user_data(ACCEPT, key));
-        // SAFETY: it points to nothing: no address is asked for.
-        unsafe { self.push(&entry) };
+        // SAFETY: it points to nothing: no address is asked for. The listener's record keeps the descriptor open, and its
+        // place, until the last completion.
+        unsafe { self.ring.push(entry) };
     }
 
-    fn connect(&mut self, socket: RawFd, address: &Address, key: Key) -> io::Result<()> {
+    fn connect(&mut self, address: &Address, key: Key) -> io::Result<()> {
         let address = match address {
             Address::Inet(address) => SocketAddrAny::from(*address),
             Address::Unix(path) => SocketAddrAny::from(sys::unix_address(path)?),
         };
         let length = address.addr_len();
-        let address = self.source(key, socket).address.insert(Box::new(address));
-        let entry = opcode::Connect::new(Fd(socket), address.as_ptr().cast(), length)
+        let source = self.source(key).ok_or(io::ErrorKind::NotConnected)?;
+        let socket = source.fd().ok_or(io::ErrorKind::NotConnected)?;
+        let address = source.address.insert(Box::new(address));
+        let entry = opcode::Connect::new(socket, address.as_ptr().cast(), length)
             .build()
             .user_data(user_data(CONNECT, key));
-        // SAFETY: the address lies in a box that the source keeps until the connect has completed.
-        unsafe { self.push(&entry) };
+        // SAFETY: the address lies in a box that the source keeps until the connect has completed. The source's
+        // descriptor is closed by a close that is queued later.
+        unsafe { self.ring.push(entry) };
         Ok(())
     }
 
-    fn receive(&mut self, key: Key) {
-        let Some(source) = self.sources.get_mut(key.index as usize) else {
-            return;
+    /// Queues a receive; false where the socket is closed.
+    fn receive(&mut self, key: Key) -> bool {
+        let size = self.buffers.size;
+        let Some(source) = self.source(key) else {
+            return false;
+        };
+        let Some(socket) = source.fd() else {
+            return false;
         };
         source.receiving = true;
         source.ending = false;
-        let socket = Fd(source.socket);
         let entry = if source.keep {
             opcode::RecvMulti::new(socket, BUFFER_GROUP).build()
         } else {
-            opcode::Recv::new(socket, std::ptr::null_mut(), self.buffers.size)
+            opcode::Recv::new(socket, std::ptr::null_mut(), size)
                 .buf_group(BUFFER_GROUP)
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT)
         };
-        // SAFETY: it points to nothing: the kernel takes a buffer from the ring, which outlives all operations.
-        unsafe { self.push(&entry.user_data(user_data(RECV, key))) };
+        // SAFETY: it points to nothing: the kernel takes a buffer from the ring, which outlives all operations. The
+        // source's descriptor is closed by a close that is queued later.
+        unsafe { self.ring.push(entry.user_data(user_data(RECV, key))) };
+        true
     }
 
     fn send(
         &mut self,
-        socket: RawFd,
         mut outgoing: Box<Outgoing>,
         chunk: u64,
         ending: Ending,
         key: Key,
     ) -> Option<Outcome> {
         let takes_calls = outgoing.takes_calls();
+        let open = self.source(key).and_then(|source| source.socket.as_ref());
+        let Some(socket) = open else {
+            return Some(Outcome::Sent {
+                outgoing,
+                taken: 0,
+                stop: Stop::Failed(io::ErrorKind::NotConnected.into()),
+            });
+        };
         if takes_calls {
-            let (taken, stop) = sys::transmit(socket, &mut outgoing, chunk, false);
+            let (taken, stop) = sys::transmit(socket.as_fd(), &mut outgoing, chunk, false);
             if taken > 0 || !matches!(stop, Stop::Blocked) {
                 return Some(self.sent_directly(key, outgoing, taken, stop, ending));
             }
@@ -348,57 +293,66 @@ impl Uring {
         sending.ending = false;
         sending.linked = None;
         if takes_calls {
-            self.await_writable(socket, key);
+            self.await_writable(key);
         } else {
-            self.send_bytes(socket, &mut sending, key);
+            self.send_bytes(&mut sending, key);
         }
-        self.source(key, socket).sending = Some(sending);
+        if let Some(source) = self.source(key) {
+            source.sending = Some(sending);
+        }
         None
     }
 
-    fn watch_datagram(&mut self, socket: RawFd, key: Key) {
+    fn watch_datagram(&mut self, socket: BorrowedFd<'_>, key: Key) {
         let index = key.index as usize;
         if index >= self.datagrams.len() {
             self.datagrams.resize(index + 1, key);
         }
         self.datagrams[index] = key;
-        let entry = opcode::PollAdd::new(Fd(socket), libc::POLLIN as u32)
+        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32)
             .build()
             .user_data(user_data(READABLE, key));
-        // SAFETY: a poll points to nothing.
-        unsafe { self.push(&entry) };
+        // SAFETY: a poll points to nothing; the thread's table keeps the descriptor open until the completion.
+        unsafe { self.ring.push(entry) };
     }
 
     /// Has [`Self::writable`] go on with the send in flight when the socket has room.
-    fn await_writable(&mut self, socket: RawFd, key: Key) {
-        let entry = opcode::PollAdd::new(Fd(socket), libc::POLLOUT as u32)
+    fn await_writable(&mut self, key: Key) {
+        let Some(socket) = self.source(key).and_then(|source| source.fd()) else {
+            return;
+        };
+        let entry = opcode::PollAdd::new(socket, libc::POLLOUT as u32)
             .build()
             .user_data(user_data(WRITABLE, key));
-        // SAFETY: a poll points to nothing.
-        unsafe { self.push(&entry) };
+        // SAFETY: a poll points to nothing. The source's descriptor is closed by a close that is queued later.
+        unsafe { self.ring.push(entry) };
     }
 
     /// Queues a send of byte strings, linked to a close if that is wanted and can be.
-    fn send_bytes(&mut self, socket: RawFd, sending: &mut Sending, key: Key) {
+    fn send_bytes(&mut self, sending: &mut Sending, key: Key) {
+        let Some(source) = self.sources.get_mut(key.index as usize) else {
+            return;
+        };
+        let Some(socket) = source.fd() else {
+            return;
+        };
         let (entry, total) = sending.entry(socket);
         let whole = sending.parts.len() == sending.outgoing.segments().count();
         let entry = entry.user_data(user_data(SEND, key));
         if !sending.last.closes() || !whole || total > LINKED_SEND_MAX {
             sending.last = Ending::Never;
             // SAFETY: the strings, their list and the header lie in `sending`, a box that the source keeps until the
-            // completion has come; byte strings do not move when what holds them does.
-            unsafe { self.push(&entry) };
+            // completion has come; byte strings do not move when what holds them does. The source's descriptor is
+            // closed by a close that is queued later.
+            unsafe { self.ring.push(entry) };
             return;
         }
-        self.reserve(2);
-        let close = opcode::Close::new(Fd(socket))
+        sending.closing = source.socket.take().map_or(-1, OwnedFd::into_raw_fd);
+        let close = opcode::Close::new(Fd(sending.closing))
             .build()
             .user_data(user_data(LINKED_CLOSE, key));
-        // SAFETY: as above; the close points to nothing.
-        unsafe {
-            self.push(&entry.flags(squeue::Flags::IO_LINK));
-            self.push(&close);
-        }
+        // SAFETY: as above; the close points to nothing, and the number is its own from now on.
+        unsafe { self.ring.push_linked(entry, close) };
     }
 
     /// The outcome of a send that was made without the ring.
@@ -412,9 +366,7 @@ impl Uring {
     ) -> Outcome {
         let stop = match stop {
             Stop::Empty if ending.closes() => {
-                if let Some(source) = self.sources.get_mut(key.index as usize) {
-                    sys::close(source.socket);
-                }
+                self.close_in_order(key);
                 Stop::Closed
             }
             stop => stop,
@@ -426,21 +378,47 @@ impl Uring {
         }
     }
 
+    /// Closes a stream's socket at once, or behind a receive that names it and may still lie in the queue.
+    fn close_in_order(&mut self, key: Key) {
+        let Some(source) = self.source(key) else {
+            return;
+        };
+        let receiving = source.receiving;
+        let Some(socket) = source.socket.take().filter(|_| receiving) else {
+            return;
+        };
+        let entry = opcode::Close::new(Fd(socket.into_raw_fd()))
+            .build()
+            .user_data(OTHER);
+        // SAFETY: a close points to nothing, and the number is its own from now on.
+        unsafe { self.ring.push(entry) };
+    }
+
+    /// Queues the close of a stream's socket; false where it has none any more.
+    fn close(&mut self, key: Key) -> bool {
+        let Some(socket) = self.source(key).and_then(|source| source.socket.take()) else {
+            return false;
+        };
+        let entry = opcode::Close::new(Fd(socket.into_raw_fd()))
+            .build()
+            .user_data(user_data(CLOSE, key));
+        // SAFETY: a close points to nothing, and the number is its own from now on.
+        unsafe { self.ring.push(entry) };
+        true
+    }
+
     /// Asks the kernel to end one operation. Its completion comes all the same.
     fn end(&mut self, kind: u64, key: Key) {
         let entry = opcode::AsyncCancel::new(user_data(kind, key))
             .build()
             .user_data(OTHER);
-        // SAFETY: a cancellation points to nothing.
-        unsafe { self.push(&entry) };
+        // SAFETY: a cancellation points to nothing and names no descriptor.
+        unsafe { self.ring.push(entry) };
     }
 
     /// Turns one completion of the kernel into one of ours, or none.
     fn process(&mut self, entry: &cqueue::Entry, completions: &mut Vec<Completion>) {
         let more = cqueue::more(entry.flags());
-        if !more {
-            self.outstanding -= 1;
-        }
         let data = entry.user_data();
         if data == NOTIFIER {
             self.notifier.clear();
@@ -472,7 +450,12 @@ impl Uring {
             return;
         }
         // A stream keeps its place until its last completion has come, so this is its own record.
-        let Some(source) = self.sources.get(index as usize) else {
+        let known = self.sources.get_mut(index as usize);
+        let Some(source) = known.filter(|source| source.generation & GENERATION_MASK == generation)
+        else {
+            if let Some(id) = cqueue::buffer_select(entry.flags()) {
+                drop(self.buffers.exchange(id, 0));
+            }
             return;
         };
         let key = Key {
@@ -485,7 +468,7 @@ impl Uring {
             WRITABLE => self.writable(key, entry.result()),
             LINKED_CLOSE => self.closed_after_send(key, entry.result()),
             CONNECT => {
-                self.sources[index as usize].address = None;
+                source.address = None;
                 let result = check(entry.result()).map(drop);
                 Some((OpKind::Connect, Outcome::Connected(result)))
             }
@@ -504,28 +487,26 @@ impl Uring {
 
     fn accepted(&mut self, key: Key, result: i32, more: bool, completions: &mut Vec<Completion>) {
         let mut ours = key;
-        let mut again = false;
         if let Some(listener) = self.listeners.get_mut(key.index as usize)
             && listener.generation & GENERATION_MASK == key.generation
         {
             ours.generation = listener.generation;
             listener.accepting = more;
+            let socket = if more { None } else { listener.socket.take() };
             // A connection that ended before it was accepted ends the operation, and is nobody's loss.
-            again = !more
-                && !listener.ending
+            let again = !listener.ending
                 && matches!(-result, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN);
-        }
-        if again {
-            let socket = self.listeners[key.index as usize].socket;
-            self.accept(socket, ours);
-            return;
+            if let Some(socket) = socket.filter(|_| again) {
+                self.accept(&socket, ours);
+                return;
+            }
         }
         completions.push(Completion {
             token: Token {
                 key: ours,
                 kind: OpKind::Accept,
             },
-            outcome: Outcome::Accepted(check(result).map(|socket| (socket, None))),
+            outcome: Outcome::Accepted(accepted_socket(result).map(|socket| (socket, None))),
             more,
         });
     }
@@ -536,8 +517,9 @@ impl Uring {
         entry: &cqueue::Entry,
         more: bool,
     ) -> Option<(OpKind, Outcome)> {
-        let source = self.sources.get_mut(key.index as usize)?;
+        let source = self.source(key)?;
         source.receiving = more;
+        let may_go_on = !source.ending && source.socket.is_some();
         let chosen = cqueue::buffer_select(entry.flags());
         let result = match check(entry.result()) {
             Ok(count) => match chosen {
@@ -547,7 +529,7 @@ impl Uring {
                 }
                 None => Ok(Buffer::empty()),
             },
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) && !source.ending => {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) && may_go_on => {
                 self.starved.push_back(key);
                 return None;
             }
@@ -560,7 +542,7 @@ impl Uring {
     }
 
     fn sent(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
-        let source = self.sources.get_mut(key.index as usize)?;
+        let source = self.source(key)?;
         let mut sending = source.sending.take()?;
         if sending.last.closes() {
             // The completion of the close, which always follows, tells the rest.
@@ -568,20 +550,25 @@ impl Uring {
             source.sending = Some(sending);
             return None;
         }
-        if -result == libc::EAGAIN && !sending.ending {
+        if -result == libc::EAGAIN && !sending.ending && source.socket.is_some() {
             // The kernel waits for room itself, but not under all circumstances.
-            let socket = source.socket;
             source.sending = Some(sending);
-            self.await_writable(socket, key);
+            self.await_writable(key);
             return None;
         }
         Some(self.sent_outcome(sending, result, false))
     }
 
     fn closed_after_send(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
-        let sending = self.sources.get_mut(key.index as usize)?.sending.take()?;
+        let source = self.source(key)?;
+        let sending = source.sending.take()?;
         let sent = sending.linked.unwrap_or(-libc::ECANCELED);
-        Some(self.sent_outcome(sending, sent, result != -libc::ECANCELED))
+        let closed = result != -libc::ECANCELED;
+        if !closed && sending.closing >= 0 {
+            // SAFETY: the number was given to this close alone, and the kernel says that it has not carried it out.
+            source.socket = Some(unsafe { OwnedFd::from_raw_fd(sending.closing) });
+        }
+        Some(self.sent_outcome(sending, sent, closed))
     }
 
     fn sent_outcome(
@@ -626,15 +613,18 @@ impl Uring {
         )
     }
 
-    /// A socket can be written to again: goes on with a file.
+    /// A socket can be written to again: goes on with a file, unless the stream is ending. This may have come true before
+    /// it was told to, and the close may have been carried out since.
     fn writable(&mut self, key: Key, result: i32) -> Option<(OpKind, Outcome)> {
-        let source = self.sources.get_mut(key.index as usize)?;
-        let socket = source.socket;
-        let mut sending = source.sending.take()?;
+        let mut sending = self.source(key)?.sending.take()?;
         let outgoing = std::mem::take(&mut sending.outgoing);
-        let (chunk, ending) = (sending.chunk, sending.last);
+        let (chunk, last, ending) = (sending.chunk, sending.last, sending.ending);
         self.give_sending(sending);
-        if let Err(error) = check(result) {
+        let failed = match check(result) {
+            Err(error) => Some(error),
+            Ok(_) => ending.then(|| io::Error::from_raw_os_error(libc::ECANCELED)),
+        };
+        if let Some(error) = failed {
             let stop = Stop::Failed(error);
             return Some((
                 OpKind::Send,
@@ -645,7 +635,7 @@ impl Uring {
                 },
             ));
         }
-        let outcome = self.send(socket, outgoing, chunk, ending, key)?;
+        let outcome = self.send(outgoing, chunk, last, key)?;
         Some((OpKind::Send, outcome))
     }
 
@@ -658,7 +648,28 @@ impl Uring {
 }
 
 impl Engine for Uring {
-    fn submit(&mut self, op: Op, token: Token) -> Option<Outcome> {
+    fn adopt(&mut self, key: Key, socket: Socket) {
+        let Socket::Descriptor(socket) = socket else {
+            return;
+        };
+        let index = key.index as usize;
+        if index >= self.sources.len() {
+            self.sources.resize_with(index + 1, Source::default);
+        }
+        self.sources[index] = Source {
+            generation: key.generation,
+            socket: Some(socket),
+            ..Source::default()
+        };
+    }
+
+    fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>> {
+        let source = self.sources.get(key.index as usize)?;
+        let socket = source.socket.as_ref()?;
+        (source.generation == key.generation).then(|| socket.as_fd())
+    }
+
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
         let key = token.key;
         match op {
             // Always several: the kernel accepts as they come, which costs no call at all.
@@ -666,33 +677,28 @@ impl Engine for Uring {
                 self.accept(socket, key);
                 None
             }
-            Op::Connect { socket, address } => match self.connect(socket, &address, key) {
+            Op::Connect { address } => match self.connect(&address, key) {
                 Ok(()) => None,
                 Err(error) => Some(Outcome::Connected(Err(error))),
             },
-            Op::Recv { socket, keep } => {
-                self.source(key, socket).keep = keep;
-                self.receive(key);
-                None
+            Op::Recv { keep } => {
+                if let Some(source) = self.source(key) {
+                    source.keep = keep;
+                }
+                match self.receive(key) {
+                    true => None,
+                    false => Some(op.unconnected()),
+                }
             }
             Op::Send {
-                socket,
                 outgoing,
                 chunk,
                 ending,
-            } => {
-                self.source(key, socket);
-                self.send(socket, outgoing, chunk, ending, key)
-            }
-            Op::Close { socket } => {
-                self.source(key, socket);
-                let entry = opcode::Close::new(Fd(socket))
-                    .build()
-                    .user_data(user_data(CLOSE, key));
-                // SAFETY: a close points to nothing.
-                unsafe { self.push(&entry) };
-                None
-            }
+            } => self.send(outgoing, chunk, ending, key),
+            Op::Close => match self.close(key) {
+                true => None,
+                false => Some(Outcome::Closed),
+            },
             Op::Readable { socket } => {
                 self.watch_datagram(socket, key);
                 None
@@ -714,10 +720,7 @@ impl Engine for Uring {
             self.end(READABLE, token.key);
             return None;
         }
-        let source = self.sources.get_mut(index)?;
-        if source.generation != token.key.generation {
-            return None;
-        }
+        let source = self.source(token.key)?;
         match token.kind {
             OpKind::Recv if source.receiving => {
                 source.ending = true;
@@ -742,35 +745,13 @@ impl Engine for Uring {
         timeout: Option<Duration>,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        let timeout = if self.arrived.is_empty() {
-            timeout
-        } else {
-            Some(Duration::ZERO)
-        };
-        let result = match timeout {
-            None => self.ring.submit_and_wait(1),
-            Some(timeout) => {
-                let timeout = Timespec::from(timeout);
-                self.ring
-                    .submitter()
-                    .submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
-            }
-        };
-        match result {
-            Ok(_) => {}
-            Err(error) => match error.raw_os_error() {
-                // Time is over; a signal came; the kernel wants its completions to be taken first, or is short of memory.
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
-                _ => return Err(error),
-            },
-        }
-        self.collect();
+        self.ring.wait(timeout)?;
         let mut arrived = std::mem::take(&mut self.arrived);
+        // Looking at them may bring more, if the queue of submissions runs full; those wait for the next turn.
+        self.ring.take_arrived(&mut arrived);
         for entry in arrived.drain(..) {
             self.process(&entry, completions);
         }
-        // Processing may have taken more in, if the queue of submissions ran full; they wait for the next turn.
-        arrived.append(&mut self.arrived);
         self.arrived = arrived;
         self.buffers.publish();
         while let Some(key) = self.starved.pop_front() {
@@ -792,27 +773,25 @@ impl Drop for Uring {
             .build()
             .user_data(OTHER);
         for _ in 0..DRAIN_ROUNDS_MAX {
-            // SAFETY: a cancellation points to nothing.
-            unsafe { self.push(&entry) };
-            let timeout = Timespec::new().nsec(10_000_000);
-            let _ = self
-                .ring
-                .submitter()
-                .submit_with_args(1, &SubmitArgs::new().timespec(&timeout));
-            self.collect();
-            for entry in std::mem::take(&mut self.arrived) {
-                if !cqueue::more(entry.flags()) {
-                    self.outstanding -= 1;
-                }
-                if entry.user_data() & KIND_MASK == ACCEPT && entry.result() >= 0 {
-                    sys::close(entry.result());
+            // SAFETY: a cancellation points to nothing and names no descriptor.
+            unsafe { self.ring.push(entry.clone()) };
+            let waited = self.ring.wait(Some(DRAIN_ROUND));
+            let mut arrived = std::mem::take(&mut self.arrived);
+            self.ring.take_arrived(&mut arrived);
+            for entry in arrived.drain(..) {
+                if entry.user_data() & KIND_MASK == ACCEPT {
+                    drop(accepted_socket(entry.result()));
                 }
                 if let Some(id) = cqueue::buffer_select(entry.flags()) {
                     drop(self.buffers.exchange(id, 0));
                 }
             }
-            if self.outstanding == 0 {
+            self.arrived = arrived;
+            if self.ring.outstanding() == 0 {
                 return;
+            }
+            if waited.is_err() {
+                break;
             }
         }
         // Something does not come back: better lose the memory than let the kernel write where others live.
@@ -830,163 +809,17 @@ fn check(result: i32) -> io::Result<i32> {
     }
 }
 
-impl Sending {
-    fn new(outgoing: Box<Outgoing>) -> Sending {
-        Sending {
-            outgoing,
-            chunk: 0,
-            last: Ending::Never,
-            ending: false,
-            linked: None,
-            // SAFETY: `msghdr` is plain numbers and pointers, for which zero is a valid value.
-            header: unsafe { std::mem::zeroed() },
-            parts: Vec::new(),
-        }
-    }
-
-    /// The submission that sends the byte strings at the front, and how many bytes that is.
-    fn entry(&mut self, socket: RawFd) -> (squeue::Entry, usize) {
-        self.parts.clear();
-        let mut segments = self.outgoing.segments();
-        let mut total = 0;
-        while self.parts.len() < sys::PARTS_MAX
-            && let Some(Segment::Bytes(bytes)) = segments.next()
-        {
-            total += bytes.len();
-            self.parts.push(libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            });
-        }
-        let mut flags = libc::MSG_NOSIGNAL;
-        let end_follows = self.last == Ending::Quick && total <= LINKED_SEND_MAX;
-        if end_follows || segments.next().is_some() {
-            flags |= libc::MSG_MORE;
-        }
-        if self.last.closes() {
-            // A short send would not break the link without this, and the close would cut the rest off.
-            flags |= libc::MSG_WAITALL;
-        }
-        if let [part] = &self.parts[..]
-            && let Ok(length) = u32::try_from(part.iov_len)
-        {
-            let entry = opcode::Send::new(Fd(socket), part.iov_base.cast(), length);
-            return (entry.flags(flags).build(), total);
-        }
-        self.header.msg_iov = self.parts.as_mut_ptr();
-        self.header.msg_iovlen = self.parts.len() as _;
-        let entry = opcode::SendMsg::new(Fd(socket), &raw const self.header);
-        (entry.flags(flags as u32).build(), total)
-    }
+/// The connection that an accept has brought.
+fn accepted_socket(result: i32) -> io::Result<Socket> {
+    let number = check(result)?;
+    // SAFETY: the kernel has opened it for this completion, which is looked at once.
+    Ok(Socket::Descriptor(unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
-/// The ring from which the kernel takes buffers to receive into.
-struct BufferRing {
-    /// `count` entries that the kernel shares; the tail lies inside the first one.
-    entries: NonNull<BufRingEntry>,
-    count: u16,
-    /// Entries given to the kernel so far, modulo 2^16.
-    tail: u16,
-    /// Bytes of each buffer.
-    size: u32,
-    /// By buffer number: memory that the kernel may write to. Raw, because ours it is only after it came back.
-    memory: Vec<*mut MaybeUninit<u8>>,
-}
-
-impl BufferRing {
-    fn new(ring: &IoUring, count: u16) -> io::Result<BufferRing> {
-        let layout = BufferRing::layout(count);
-        // SAFETY: the layout is not empty.
-        let Some(entries) = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<BufRingEntry>())
-        else {
-            handle_alloc_error(layout)
-        };
-        let size = buffer::size();
-        let mut buffers = BufferRing {
-            entries,
-            count,
-            tail: 0,
-            size: u32::try_from(size).unwrap_or(u32::MAX),
-            memory: vec![std::ptr::null_mut(); usize::from(count)],
-        };
-        // SAFETY: the memory is page-aligned, holds `count` entries, and is freed only after the ring has been drained
-        // (see the destructor of `Uring`), or leaked.
-        unsafe {
-            ring.submitter().register_buf_ring_with_flags(
-                entries.as_ptr().addr() as u64,
-                count,
-                BUFFER_GROUP,
-                0,
-            )?;
-        }
-        for id in 0..count {
-            buffers.provide(id);
-        }
-        buffers.publish();
-        Ok(buffers)
-    }
-
-    fn layout(count: u16) -> Layout {
-        let bytes = usize::from(count) * size_of::<BufRingEntry>();
-        // A power of two and a size below 1 MiB: the layout is valid.
-        Layout::from_size_align(bytes, 4096).unwrap_or(Layout::new::<[u8; 4096]>())
-    }
-
-    /// Puts fresh memory into the ring as number `id`; the kernel sees it after [`publish`](Self::publish).
-    fn provide(&mut self, id: u16) {
-        let memory = Box::into_raw(buffer::take()).cast::<MaybeUninit<u8>>();
-        self.memory[usize::from(id)] = memory;
-        let index = usize::from(self.tail & (self.count - 1));
-        // SAFETY: the index is below `count`, and the kernel does not read the entry before the tail moves past it.
-        let entry = unsafe { &mut *self.entries.as_ptr().add(index) };
-        entry.set_addr(memory.addr() as u64);
-        entry.set_len(self.size);
-        entry.set_bid(id);
-        self.tail = self.tail.wrapping_add(1);
-    }
-
-    /// Shows the kernel all entries that were provided.
-    fn publish(&self) {
-        // SAFETY: the tail lies in the first entry, where nothing else of ours is, and is aligned for its type.
-        let tail =
-            unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entries.as_ptr()).cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
-    }
-
-    /// Takes buffer `id`, which the kernel has filled with `length` bytes, and puts a fresh one in its place.
-    fn exchange(&mut self, id: u16, length: usize) -> Buffer {
-        let Some(&memory) = self.memory.get(usize::from(id)) else {
-            return Buffer::empty();
-        };
-        let whole = std::ptr::slice_from_raw_parts_mut(memory, self.size as usize);
-        // SAFETY: it came from a box of this size, and the kernel has given it back with this completion; the next line
-        // replaces it, so it is made into a box once.
-        let filled = unsafe { Box::from_raw(whole) };
-        self.provide(id);
-        // SAFETY: the kernel says that it has written that many bytes; `filled` keeps to the memory's end.
-        unsafe { Buffer::filled(filled, length) }
-    }
-
-    /// Gives all memory up, because the kernel may still write to it.
-    fn leak(&mut self) {
-        self.memory.clear();
-        self.count = 0;
-    }
-}
-
-impl Drop for BufferRing {
-    fn drop(&mut self) {
-        // Null where making the ring failed before it was filled.
-        for &memory in self.memory.iter().filter(|memory| !memory.is_null()) {
-            let whole = std::ptr::slice_from_raw_parts_mut(memory, self.size as usize);
-            // SAFETY: each came from a box of this size, and the owner has seen to it that no operation is in flight.
-            drop(unsafe { Box::from_raw(whole) });
-        }
-        if self.count > 0 {
-            // SAFETY: allocated with this layout. The registration ends with the ring; without operations in flight the
-            // kernel reads no entries.
-            unsafe { dealloc(self.entries.as_ptr().cast(), BufferRing::layout(self.count)) };
-        }
+impl Source {
+    /// The socket, for an operation that is queued before it is closed.
+    fn fd(&self) -> Option<Fd> {
+        self.socket.as_ref().map(|socket| Fd(socket.as_raw_fd()))
     }
 }
 

@@ -1,0 +1,291 @@
+//! The two queues that are shared with the kernel, and what waits where the kernel takes nothing.
+//!
+//! A submission that finds its queue full is handed over at once to make room. Where the kernel refuses (it is short of
+//! memory, or wants its completions to be taken first), it waits here, in order, and the loop goes on: completions free
+//! what the kernel lacks. A kernel that refuses for [`REFUSALS_MAX`] waits in a row, or says that the ring itself is broken,
+//! ends the engine with an error from [`Ring::wait`].
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, Submitter, cqueue, squeue};
+
+/// Operations that are handed over by one call at most; more take another call.
+pub(super) const SUBMISSIONS: u32 = 1024;
+
+/// How often in a row the kernel may refuse to take operations before the engine gives up: about ten seconds.
+const REFUSALS_MAX: u32 = 1000;
+
+/// How long the thread sleeps after such a refusal, when nothing has completed either.
+const REFUSED_PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Ring {
+    ring: IoUring,
+    /// Submissions that found no room, in order; all later ones go behind them.
+    waiting: VecDeque<Submission>,
+    /// Completions taken from the kernel and not yet looked at.
+    arrived: Vec<cqueue::Entry>,
+    /// Operations that the kernel has, or will have, and that have not come back.
+    outstanding: usize,
+    /// Refusals in a row.
+    refusals: u32,
+    /// What a call that could not report it has met.
+    broken: Option<io::Error>,
+}
+
+/// One operation, or two of which the second begins when the first has succeeded; these must be handed over together.
+struct Submission {
+    first: squeue::Entry,
+    second: Option<squeue::Entry>,
+}
+
+pub(super) fn build() -> io::Result<IoUring> {
+    IoUring::builder()
+        // All completion work is done on this thread when it waits: no interrupts, no locks in the kernel.
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_submit_all()
+        .setup_cqsize(SUBMISSIONS * 4)
+        .build(SUBMISSIONS)
+}
+
+impl Ring {
+    pub(super) fn new() -> io::Result<Ring> {
+        Ok(Ring {
+            ring: build()?,
+            waiting: VecDeque::new(),
+            arrived: Vec::new(),
+            outstanding: 0,
+            refusals: 0,
+            broken: None,
+        })
+    }
+
+    pub(super) fn submitter(&self) -> Submitter<'_> {
+        self.ring.submitter()
+    }
+
+    /// Operations that have not come back.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Queues an operation.
+    ///
+    /// # Safety
+    /// What `entry` points to must stay where it is until its last completion has come. The descriptor that it names must
+    /// stay open until then, or until a close that was queued behind it; or it is a close, and the number is its own.
+    #[inline]
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
+        // SAFETY: the caller's promise.
+        if self.waiting.is_empty() && unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            self.outstanding += 1;
+            return;
+        }
+        let submission = Submission {
+            first: entry,
+            second: None,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(submission) }
+    }
+
+    /// Queues two operations; `second` begins when `first` has succeeded, and is cancelled otherwise.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push), for both.
+    pub(super) unsafe fn push_linked(&mut self, first: squeue::Entry, second: squeue::Entry) {
+        let submission = Submission {
+            first: first.flags(squeue::Flags::IO_LINK),
+            second: Some(second),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(submission) }
+    }
+
+    /// # Safety
+    /// As for [`push`](Self::push).
+    unsafe fn submit(&mut self, submission: Submission) {
+        self.outstanding += submission.len();
+        if self.waiting.is_empty() {
+            // SAFETY: the caller's promise.
+            if unsafe { self.enqueue(&submission) } {
+                return;
+            }
+            self.hand_over();
+            // SAFETY: the caller's promise.
+            if unsafe { self.enqueue(&submission) } {
+                return;
+            }
+        }
+        self.waiting.push_back(submission);
+    }
+
+    /// Puts all of `submission` into the queue; false where it has no room for that.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    unsafe fn enqueue(&mut self, submission: &Submission) -> bool {
+        let mut queue = self.ring.submission();
+        if queue.capacity() - queue.len() < submission.len() {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        let first = unsafe { queue.push(&submission.first) };
+        let second = match &submission.second {
+            // SAFETY: the caller's promise.
+            Some(second) => unsafe { queue.push(second) },
+            None => Ok(()),
+        };
+        first.is_ok() && second.is_ok()
+    }
+
+    /// Gives the queue to the kernel without waiting.
+    fn hand_over(&mut self) {
+        match self.ring.submit() {
+            Ok(_) => self.refusals = 0,
+            Err(error) if is_transient(&error) => self.collect(),
+            Err(error) => self.broken = Some(error),
+        }
+    }
+
+    fn collect(&mut self) {
+        self.arrived.extend(self.ring.completion());
+    }
+
+    /// Moves what waits into the queue, as far as there is room.
+    fn refill(&mut self) {
+        while let Some(submission) = self.waiting.front() {
+            let submission = Submission {
+                first: submission.first.clone(),
+                second: submission.second.clone(),
+            };
+            // SAFETY: the promise of the one who called `push` holds until the operation has come back.
+            if !unsafe { self.enqueue(&submission) } {
+                return;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Hands everything over and waits until something has completed or `timeout` is over.
+    ///
+    /// # Errors
+    /// When the ring is broken, or the kernel has taken nothing for long.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if let Some(error) = self.broken.take() {
+            return Err(named(&error));
+        }
+        self.refill();
+        let at_once = !self.arrived.is_empty() || !self.waiting.is_empty();
+        let timeout = if at_once {
+            Some(Duration::ZERO)
+        } else {
+            timeout
+        };
+        let result = match timeout {
+            None => self.ring.submit_and_wait(1),
+            Some(timeout) => {
+                let timeout = Timespec::from(timeout);
+                self.ring
+                    .submitter()
+                    .submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
+            }
+        };
+        self.collect();
+        match result {
+            Ok(_) => self.refusals = 0,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {}
+            Err(error) if is_transient(&error) => {
+                self.refusals += 1;
+                if self.refusals >= REFUSALS_MAX {
+                    return Err(named(&error));
+                }
+                if self.arrived.is_empty() {
+                    std::thread::sleep(timeout.unwrap_or(REFUSED_PAUSE).min(REFUSED_PAUSE));
+                }
+            }
+            Err(error) => return Err(named(&error)),
+        }
+        Ok(())
+    }
+
+    /// Moves what has arrived to `entries`, and counts what has come back with it.
+    pub(super) fn take_arrived(&mut self, entries: &mut Vec<cqueue::Entry>) {
+        let last = |entry: &&cqueue::Entry| !cqueue::more(entry.flags());
+        self.outstanding -= self.arrived.iter().filter(last).count();
+        entries.append(&mut self.arrived);
+    }
+}
+
+impl Submission {
+    fn len(&self) -> usize {
+        1 + usize::from(self.second.is_some())
+    }
+}
+
+/// Whether the kernel may take the same operations later: it is short of memory, wants its completions to be taken first, or
+/// was interrupted by a signal.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EAGAIN | libc::EINTR)
+    )
+}
+
+fn named(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("io_uring_enter() failed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::opcode;
+    use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+
+    /// A ring, or none where this machine has no io_uring, and its test then shows nothing.
+    fn ring() -> Option<Ring> {
+        crate::uring::probe().is_ok().then(|| Ring::new().unwrap())
+    }
+
+    fn push(ring: &mut Ring, number: u64) {
+        // SAFETY: it points to nothing and names no descriptor.
+        unsafe { ring.push(opcode::Nop::new().build().user_data(number)) };
+    }
+
+    /// Makes calls on the ring's descriptor fail, or work again.
+    fn replace(ring: &Ring, by: &OwnedFd) {
+        // SAFETY: the ring owns the number, which is open, and goes on to own it.
+        let mut number = unsafe { OwnedFd::from_raw_fd(ring.ring.as_raw_fd()) };
+        rustix::io::dup2(by, &mut number).unwrap();
+        let _ = number.into_raw_fd();
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_take_waits_in_order() {
+        let Some(mut ring) = ring() else { return };
+        // SAFETY: the ring is open for as long as it is borrowed here.
+        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(ring.ring.as_raw_fd()) };
+        let working = descriptor.try_clone_to_owned().unwrap();
+        let broken: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        replace(&ring, &broken);
+        let count = u64::from(SUBMISSIONS) + 100;
+        for number in 0..count {
+            push(&mut ring, number);
+        }
+        assert_eq!((ring.waiting.len(), ring.outstanding()), (100, 1124));
+        let error = ring.wait(None).unwrap_err().to_string();
+        assert!(error.starts_with("io_uring_enter() failed: "), "{error}");
+
+        replace(&ring, &working);
+        let mut entries = Vec::new();
+        while ring.outstanding() > 0 {
+            ring.wait(None).unwrap();
+            ring.take_arrived(&mut entries);
+        }
+        assert!(entries.iter().map(cqueue::Entry::user_data).eq(0..count));
+    }
+}

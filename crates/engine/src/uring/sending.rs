@@ -1,0 +1,82 @@
+//! A send in flight over io_uring.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use io_uring::types::Fd;
+use io_uring::{opcode, squeue};
+
+use crate::engine::{Ending, Outgoing};
+use crate::net::Segment;
+use crate::sys;
+
+/// Most bytes that are sent linked to the close. A link wants the send to be whole, so progress of a larger one could not
+/// be seen, and a slow peer would be taken for a dead one.
+pub(super) const LINKED_SEND_MAX: usize = 256 * 1024;
+
+/// A send in flight, and everything that the kernel reads for it.
+pub(super) struct Sending {
+    pub(super) outgoing: Box<Outgoing>,
+    pub(super) chunk: u64,
+    /// Whether the connection ends with it.
+    pub(super) last: Ending,
+    /// It was told to end.
+    pub(super) ending: bool,
+    /// What a send that is linked to a close has returned, while the close is awaited.
+    pub(super) linked: Option<i32>,
+    /// The number that the linked close was given; it comes back if the close is cancelled.
+    pub(super) closing: RawFd,
+    header: libc::msghdr,
+    pub(super) parts: Vec<libc::iovec>,
+}
+
+impl Sending {
+    pub(super) fn new(outgoing: Box<Outgoing>) -> Sending {
+        Sending {
+            outgoing,
+            chunk: 0,
+            last: Ending::Never,
+            ending: false,
+            linked: None,
+            closing: -1,
+            // SAFETY: `msghdr` is plain numbers and pointers, for which zero is a valid value.
+            header: unsafe { std::mem::zeroed() },
+            parts: Vec::new(),
+        }
+    }
+
+    /// The submission that sends the byte strings at the front, and how many bytes that is.
+    pub(super) fn entry(&mut self, socket: Fd) -> (squeue::Entry, usize) {
+        self.parts.clear();
+        let mut segments = self.outgoing.segments();
+        let mut total = 0;
+        while self.parts.len() < sys::PARTS_MAX
+            && let Some(Segment::Bytes(bytes)) = segments.next()
+        {
+            total += bytes.len();
+            self.parts.push(libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            });
+        }
+        let mut flags = libc::MSG_NOSIGNAL;
+        let end_follows = self.last == Ending::Quick && total <= LINKED_SEND_MAX;
+        if end_follows || segments.next().is_some() {
+            flags |= libc::MSG_MORE;
+        }
+        if self.last.closes() {
+            // A short send would not break the link without this, and the close would cut the rest off.
+            flags |= libc::MSG_WAITALL;
+        }
+        if let [part] = &self.parts[..]
+            && let Ok(length) = u32::try_from(part.iov_len)
+        {
+            let entry = opcode::Send::new(socket, part.iov_base.cast(), length);
+            return (entry.flags(flags).build(), total);
+        }
+        self.header.msg_iov = self.parts.as_mut_ptr();
+        self.header.msg_iovlen = self.parts.len() as _;
+        let entry = opcode::SendMsg::new(socket, &raw const self.header);
+        (entry.flags(flags as u32).build(), total)
+    }
+}
