@@ -11,6 +11,7 @@ pub mod events;
 pub mod explain;
 pub mod generation;
 pub mod http;
+pub mod idle;
 pub mod json;
 pub mod listen;
 pub mod log;

@@ -19,6 +19,7 @@ use crate::counters::{Counters, ThreadCounters};
 use crate::generation::{Generation, Local};
 use crate::http::connection::{self, Connection};
 use crate::http::pool;
+use crate::idle::IdleQueue;
 use crate::listen::ListenerId;
 use crate::log;
 use crate::panics::{self, AbortOnPanic};
@@ -353,6 +354,8 @@ pub struct Worker {
     /// Tasks that accept, those among them that are about to stop.
     accept_tasks: Cell<usize>,
     connections: RefCell<Slab<Weak<Connection>>>,
+    /// Places of those that may be closed without loss.
+    idle: RefCell<IdleQueue>,
     connections_max: usize,
     quitting: Cell<bool>,
     ended: Event,
@@ -387,6 +390,7 @@ impl Worker {
             accepting: RefCell::default(),
             accept_tasks: Cell::new(0),
             connections: RefCell::new(Slab::new()),
+            idle: RefCell::default(),
             connections_max,
             quitting: Cell::new(false),
             ended: Event::new(),
@@ -594,18 +598,39 @@ impl Worker {
     /// Closes an eighth of the idle connections, those that have been idle for longest. False where
     /// none is idle.
     fn close_idlest(&self) -> bool {
-        let mut idle: Vec<(Instant, Rc<Connection>)> = self
-            .open_connections()
-            .into_iter()
-            .filter_map(|connection| Some((connection.idle_since.get()?, connection)))
-            .collect();
-        idle.sort_unstable_by_key(|(since, _)| *since);
-        let count = (idle.len() / 8).clamp(1, REUSED_MAX);
-        for (_, connection) in idle.iter().take(count) {
-            self.counts.dropped.add(1);
-            connection.stream.shutdown_read();
+        if self.idle.borrow().is_empty() {
+            return false;
         }
-        !idle.is_empty()
+        let count = (self.idle.borrow().len() / 8).clamp(1, REUSED_MAX);
+        for _ in 0..count {
+            let Some(place) = self.idle.borrow_mut().take_first() else {
+                break;
+            };
+            if let Some(connection) = self.connection_at(place) {
+                self.counts.dropped.add(1);
+                connection.stream.shutdown_read();
+            }
+        }
+        true
+    }
+
+    fn connection_at(&self, place: u32) -> Option<Rc<Connection>> {
+        let connections = self.connections.borrow();
+        connections.get(connections.key_at(place)?)?.upgrade()
+    }
+
+    /// Whether the connection at this place may be closed without loss, from now on.
+    pub fn set_idle(&self, place: u32, idle: bool) {
+        let mut queue = self.idle.borrow_mut();
+        match idle {
+            true => queue.enter(place),
+            false => queue.leave(place),
+        }
+    }
+
+    fn is_idle(&self, connection: &Connection) -> bool {
+        let place = connection.place.get();
+        place.is_some_and(|place| self.idle.borrow().contains(place))
     }
 
     /// A connection could not be accepted, as none could for this time. As with nginx, clients
@@ -641,7 +666,7 @@ impl Worker {
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {
-        if connection.idle_since.get().is_some() && connection.requests.get() > 0 {
+        if worker.is_idle(&connection) && connection.requests.get() > 0 {
             connection.stream.shutdown_read();
         }
     }
@@ -696,6 +721,7 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, stream: Stream) {
         .connections
         .borrow_mut()
         .insert(Rc::downgrade(&connection));
+    connection.place.set(Some(key.index));
     worker.counts.active.add(1);
     engine::spawn(lifetime(
         connection,
@@ -733,6 +759,7 @@ impl Drop for Registered {
         if std::thread::panicking() {
             self.worker.counts.panics.add(1);
         }
+        self.worker.set_idle(self.key.index, false);
         self.worker.connections.borrow_mut().remove(self.key);
         self.worker.counts.active.subtract(1);
         self.worker.end_if_idle();

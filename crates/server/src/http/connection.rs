@@ -56,8 +56,8 @@ pub struct Connection {
     pub accepted: Duration,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
-    /// Since when it waits for the next request, if it does: it may then be closed without loss.
-    pub idle_since: Cell<Option<Instant>>,
+    /// Its place among the connections of its thread.
+    pub place: Cell<Option<u32>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
     /// Whether a response has been pushed whole and has not begun to leave.
@@ -106,7 +106,7 @@ impl Connection {
             started: engine::now(),
             accepted: engine::uptime(),
             worker,
-            idle_since: Cell::new(None),
+            place: Cell::new(None),
             nodelay: Cell::new(false),
             finished: Cell::new(false),
             keepalive_ms: Cell::new((0, 0)),
@@ -155,6 +155,14 @@ impl Connection {
     pub fn keep_for(&self, timeout: Duration, min_timeout: Duration) {
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         self.keepalive_ms.set((ms(timeout), ms(min_timeout)));
+    }
+
+    /// Whether it waits for something that the client has not promised, such as the next request: it may then be closed
+    /// without loss.
+    pub fn set_idle(&self, idle: bool) {
+        if let Some(place) = self.place.get() {
+            self.worker.set_idle(place, idle);
+        }
     }
 
     /// The client's address.
@@ -554,7 +562,7 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
         false => Box::pin(wait_protected(connection, protected, wait)).await,
     };
     counts.waiting.subtract(1);
-    connection.idle_since.set(None);
+    connection.set_idle(false);
     match received {
         Ok(buffer) if !buffer.is_empty() => Some(buffer),
         Ok(_) => {
@@ -573,7 +581,7 @@ fn wait_idle(
     connection: &Connection,
     deadline: Instant,
 ) -> impl Future<Output = io::Result<Buffer>> {
-    connection.idle_since.set(Some(engine::now()));
+    connection.set_idle(true);
     connection.stream.recv_idle(Some(deadline))
 }
 
@@ -591,7 +599,7 @@ async fn wait_protected(
     {
         return received;
     }
-    connection.idle_since.set(Some(now));
+    connection.set_idle(true);
     connection.stream.recv_idle(Some(now + wait)).await
 }
 

@@ -72,7 +72,7 @@ pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffe
     let counts = connection.worker.counts();
     // Pieces of a header that has not come at once.
     let mut pieces: Vec<u8> = Vec::new();
-    connection.idle_since.set(Some(engine::now()));
+    connection.set_idle(true);
     loop {
         counts.waiting.add(1);
         let received = connection.stream.recv(Some(deadline)).await;
@@ -97,7 +97,7 @@ pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffe
             Ok(Some(Header { length, told })) => {
                 connection.tell(told.map(Told::new));
                 input.advance(length.saturating_sub(before));
-                connection.idle_since.set(None);
+                connection.set_idle(false);
                 return Some(input);
             }
             Ok(None) if before > 0 => {}

@@ -140,10 +140,10 @@ async fn receive(
     first: bool,
 ) -> Option<Buffer> {
     if first {
-        connection.idle_since.set(Some(engine::now()));
+        connection.set_idle(true);
     }
     let received = connection.stream.stream().recv(deadline).await;
-    connection.idle_since.set(None);
+    connection.set_idle(false);
     match received {
         Ok(buffer) if !buffer.is_empty() => return Some(buffer),
         Ok(_) => log::handshake_left(connection, first),

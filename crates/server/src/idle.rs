@@ -1,0 +1,168 @@
+//! Connections that may be closed without loss to make room for others, in the order in which they became idle.
+//!
+//! A list through an array, as long as the table of a thread's connections: becoming idle, becoming busy and taking the one
+//! that has been idle for longest cost a few stores each, however many connections there are (nginx's queue of reusable
+//! connections).
+//!
+//! Not here: when connections are closed, and how many.
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// A queue of places in a table. Each is in it once at most.
+#[derive(Debug)]
+pub struct IdleQueue {
+    /// By place. The entry of a place that is not in the queue points to itself both ways.
+    links: Vec<Links>,
+    /// Idle for longest.
+    first: u32,
+    last: u32,
+    length: usize,
+    /// How many entries were read or written.
+    #[cfg(test)]
+    touched: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: u32,
+    behind: u32,
+}
+
+impl Default for IdleQueue {
+    fn default() -> Self {
+        IdleQueue {
+            links: Vec::new(),
+            first: NONE,
+            last: NONE,
+            length: 0,
+            #[cfg(test)]
+            touched: 0,
+        }
+    }
+}
+
+impl IdleQueue {
+    /// How many places are in it.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether none is in it.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Whether this place is in it.
+    pub fn contains(&self, place: u32) -> bool {
+        let links = self.links.get(place as usize);
+        links.is_some_and(|links| links.before != place)
+    }
+
+    /// Puts a place at the end, wherever it was.
+    pub fn enter(&mut self, place: u32) {
+        self.leave(place);
+        while self.links.len() <= place as usize {
+            let own = self.links.len() as u32;
+            self.links.push(Links {
+                before: own,
+                behind: own,
+            });
+        }
+        let before = std::mem::replace(&mut self.last, place);
+        if let Some(links) = self.at(place) {
+            *links = Links {
+                before,
+                behind: NONE,
+            };
+        }
+        match self.at(before) {
+            Some(links) => links.behind = place,
+            None => self.first = place,
+        }
+        self.length += 1;
+    }
+
+    /// Takes a place out, if it is in it.
+    pub fn leave(&mut self, place: u32) {
+        if !self.contains(place) {
+            return;
+        }
+        let own = Links {
+            before: place,
+            behind: place,
+        };
+        let Some(links) = self.at(place) else { return };
+        let Links { before, behind } = std::mem::replace(links, own);
+        match self.at(before) {
+            Some(links) => links.behind = behind,
+            None => self.first = behind,
+        }
+        match self.at(behind) {
+            Some(links) => links.before = before,
+            None => self.last = before,
+        }
+        self.length -= 1;
+    }
+
+    /// Takes out the place that has been in it for longest.
+    pub fn take_first(&mut self) -> Option<u32> {
+        let first = self.first;
+        self.leave(first);
+        (first != NONE).then_some(first)
+    }
+
+    fn at(&mut self, place: u32) -> Option<&mut Links> {
+        #[cfg(test)]
+        {
+            self.touched += 1;
+        }
+        self.links.get_mut(place as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(queue: &mut IdleQueue) -> Vec<u32> {
+        std::iter::from_fn(|| queue.take_first()).collect()
+    }
+
+    #[test]
+    fn places_come_out_in_the_order_in_which_they_last_came_in() {
+        let mut queue = IdleQueue::default();
+        assert_eq!(queue.take_first(), None);
+        for place in [3, 0, 7, 5] {
+            queue.enter(place);
+        }
+        queue.enter(0);
+        queue.leave(7);
+        queue.leave(7);
+        queue.leave(100);
+        assert_eq!(queue.len(), 3);
+        assert!(queue.contains(0) && !queue.contains(7) && !queue.contains(100));
+        assert_eq!(drain(&mut queue), [3, 5, 0]);
+        assert!(queue.is_empty());
+        (1..=3).for_each(|place| queue.enter(place));
+        queue.leave(1);
+        queue.leave(3);
+        assert_eq!(drain(&mut queue), [2]);
+    }
+
+    /// The same number of entries is touched with ten places and with a hundred thousand.
+    #[test]
+    fn what_an_operation_costs_does_not_depend_on_the_length() {
+        let touched = |length: u32| {
+            let mut queue = IdleQueue::default();
+            (0..length).for_each(|place| queue.enter(place));
+            let before = queue.touched;
+            queue.leave(length / 2);
+            queue.enter(length / 2);
+            assert_eq!(queue.take_first(), Some(0));
+            queue.touched - before
+        };
+        assert_eq!(touched(10), touched(100_000));
+        assert!(touched(10) <= 10, "{}", touched(10));
+    }
+}
