@@ -129,6 +129,38 @@ pub fn blocking_long<T: Send + 'static>(
     weighed(Weight::Large, f)
 }
 
+/// Has the pool run `f`, which nobody waits for: what only tidies up, such as removing a file. Without a runtime, and in a
+/// simulation, it runs at once. A panic in it is told to the panic hook.
+///
+/// [`finish_background`] waits for it before a process ends.
+pub fn background(f: impl FnOnce() + Send + 'static) {
+    if try_enter(|worker| worker.blocks_inline) != Some(false) {
+        f();
+        return;
+    }
+    *lock(&BACKGROUND) += 1;
+    let job = Box::new(move || {
+        let _ = catch_unwind(AssertUnwindSafe(f));
+        *lock(&BACKGROUND) -= 1;
+        BACKGROUND_DONE.notify_all();
+    });
+    run(Weight::Small, job);
+}
+
+/// Waits until every job of [`background`], of all threads, has been done.
+pub fn finish_background() {
+    let mut left = lock(&BACKGROUND);
+    while *left > 0 {
+        left = BACKGROUND_DONE
+            .wait(left)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Jobs of [`background`] that have not been done.
+static BACKGROUND: Mutex<usize> = Mutex::new(0);
+static BACKGROUND_DONE: Condvar = Condvar::new();
+
 /// [`blocking`] with a weight.
 pub(crate) fn weighed<T: Send + 'static>(
     weight: Weight,

@@ -35,7 +35,7 @@ mod uring;
 mod worker;
 
 pub use alarm::Alarm;
-pub use blocking::{blocking, blocking_long};
+pub use blocking::{background, blocking, blocking_long, finish_background};
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
 pub use clock::{now, uptime, wall};
@@ -45,7 +45,7 @@ pub use engine::{
 pub use event::Event;
 pub use pulse::Pulse;
 pub use remote::{Remote, remote};
-pub use runtime::{Runtime, Settings, on_turn_end};
+pub use runtime::{Runtime, Settings, has_runtime, on_turn_end};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use sys::process_time;
 pub use task::{spawn, yield_now};

@@ -166,6 +166,12 @@ impl Drop for Runtime {
     }
 }
 
+/// Whether this thread has a runtime: then tasks can be spawned.
+#[must_use]
+pub fn has_runtime() -> bool {
+    worker::try_enter(|_| ()).is_some()
+}
+
 /// Has `hook` run once a turn of this thread's loop, before it waits: for what is better done in batches.
 ///
 /// A panic in it is told to the panic hook; it runs again the next turn.

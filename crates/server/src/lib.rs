@@ -24,6 +24,7 @@ pub mod text;
 pub mod tls;
 pub mod transport;
 pub mod variables;
+pub mod warm;
 pub mod watch;
 pub mod workers;
 pub mod zone;

@@ -159,7 +159,8 @@ impl Workers {
                 worker.end().await;
             });
             drop(runtime);
-            log::flush_all();
+            log::end_thread();
+            engine::finish_background();
         };
         let handle = std::thread::Builder::new()
             .name(format!("worker {index}"))

@@ -139,6 +139,20 @@ pub fn link_stat_now(path: &Path) -> io::Result<Metadata> {
     Ok(rustix::fs::lstat(path)?.into())
 }
 
+/// Opens an existing file for appending if that needs no disk, so that it never waits; a pipe that nobody reads is an error
+/// (`ENXIO`).
+///
+/// # Errors
+/// `WouldBlock` where it might have to wait; else those of `open()`, `NotFound` among them: nothing is created.
+pub fn append_now(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        // The call or its flag may be unknown: then only waiting tells.
+        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => Err(Errno::AGAIN.into()),
+        result => Ok(result?),
+    }
+}
+
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);

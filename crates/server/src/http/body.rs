@@ -111,10 +111,17 @@ struct TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        if self.in_file_only == InFileOnly::Removed && !self.taken.get() {
-            // Somebody else may have removed or moved it: that is what it is there for.
-            let _ = std::fs::remove_file(&self.path);
-        }
+        let removed = self.in_file_only == InFileOnly::Removed && !self.taken.get();
+        let path = removed.then(|| std::mem::take(&mut self.path));
+        // Giving a file's blocks back may take the disk, too: it ends with its name or, without one, its last descriptor.
+        let file = self.file.clone();
+        engine::background(move || {
+            if let Some(path) = path {
+                // The application may have removed or moved it: that is what it is there for.
+                let _ = std::fs::remove_file(path);
+            }
+            drop(file);
+        });
     }
 }
 

@@ -36,6 +36,7 @@ use crate::listen::AddressServers;
 use crate::log;
 use crate::regex::Captures;
 use crate::tls;
+use crate::variables::core::prepare_realpath_root;
 
 /// How often a request may change its URI or be redirected within the server (nginx's
 /// `NGX_HTTP_MAX_URI_CHANGES`).
@@ -305,6 +306,10 @@ async fn phases(
     mut at: Phase,
 ) -> Result<Step, Abort> {
     while at != Phase::Access {
+        // The root is the server's now, or the location's.
+        if at != Phase::FindLocation && request.local.generation.variables.names_realpath_root() {
+            Box::pin(prepare_realpath_root(request)).await;
+        }
         at = match advance(request, at) {
             ControlFlow::Continue(next) => next,
             ControlFlow::Break(step) => return Ok(step),

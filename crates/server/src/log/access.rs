@@ -15,10 +15,11 @@ use conf::{
 };
 
 use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
+use super::error::Noted;
 use super::error::with_line;
 use super::format::{Format, Formats, LOG_FORMAT, tells_of_request};
 use super::syslog::{self, Syslog};
-use super::{Buffering, Errno, LogFile, Printable, error, unwritten};
+use super::{Buffering, LogFile, request_error, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
@@ -365,11 +366,9 @@ pub fn write_access(request: &mut Request) {
                     unwritten::append(file, line, file.buffering());
                 }
                 Target::Path { path, cache } => {
-                    if let Some(file) = file_of(request, path, cache.as_ref()) {
-                        log.format.append(request, line);
-                        line.push(b'\n');
-                        unwritten::append(&file, line, None);
-                    }
+                    log.format.append(request, line);
+                    line.push(b'\n');
+                    append_by_path(request, path, cache.as_ref(), line);
                 }
                 Target::Syslog(syslog) => {
                     log.format.append(request, line);
@@ -380,41 +379,15 @@ pub fn write_access(request: &mut Request) {
     });
 }
 
-/// The file that a path with variables stands for in this request. Clients choose the values,
-/// so, as in nginx, nothing is created unless the request's root exists.
-fn file_of(
-    request: &mut Request,
-    path: &Text,
-    cache: Option<&Arc<Limits>>,
-) -> Option<Arc<LogFile>> {
+/// Appends a line to the file that a path with variables stands for in this request.
+fn append_by_path(request: &mut Request, path: &Text, cache: Option<&Arc<Limits>>, line: &[u8]) {
     let root = request.document_root();
-    let tested = std::fs::metadata(Request::path_of(&root)).and_then(|root| {
-        if root.is_dir() {
-            Ok(())
-        } else {
-            Err(rustix::io::Errno::NOTDIR.into())
-        }
-    });
-    if let Err(error) = tested {
-        let (root, error) = (Printable(&root), Errno(&error));
-        error!(
-            request,
-            Error, "testing \"{root}\" existence failed {error} while logging request"
-        );
-        return None;
-    }
     let mut name = Vec::new();
     path.append_to(request, &mut name);
-    match by_path::open(&Request::path_of(&name), cache) {
-        Ok(file) => Some(file),
-        Err(error) => {
-            let (name, error) = (Printable(&name), Errno(&error));
-            error!(
-                request,
-                Crit, "open() \"{name}\" failed {error} while logging request"
-            );
-            None
-        }
+    let (root, path) = (Request::path_of(&root), Request::path_of(&name));
+    if let Err(failure) = by_path::append(&root, &path, cache, line, || Noted::of(request)) {
+        let (level, text) = failure.shown(&root, &path);
+        request_error(request, level, format_args!("{text}"));
     }
 }
 

@@ -295,6 +295,52 @@ pub enum Subject<'a> {
     KeptAlive(&'a Connection),
     /// A request.
     Request(&'a Request),
+    /// A request that may be over by now.
+    Noted(&'a Noted),
+}
+
+/// What a line about a request says of it, kept for a line that may have to be written when the request is over.
+pub struct Noted {
+    log: Arc<ErrorLog>,
+    connection: u64,
+    debugged: bool,
+    /// The fields after the text.
+    fields: String,
+}
+
+impl Noted {
+    /// What is to be said of this request.
+    pub fn of(request: &Request) -> Noted {
+        let mut fields = Vec::new();
+        let mut out = Bounded::new(&mut fields, LINE_MAX);
+        client(&mut out, request.peer());
+        request_fields(&mut out, request);
+        Noted {
+            log: Arc::clone(&request.plan.error_log),
+            connection: request.connection.serial,
+            debugged: request.connection.is_debugged(),
+            fields: String::from_utf8_lossy(&fields).into_owned(),
+        }
+    }
+
+    /// What is to be said of a request that there never was.
+    #[cfg(test)]
+    pub(super) fn imagined(log: &Arc<ErrorLog>, fields: &str) -> Noted {
+        Noted {
+            log: Arc::clone(log),
+            connection: 7,
+            debugged: false,
+            fields: fields.to_owned(),
+        }
+    }
+
+    /// Writes a line about the request.
+    pub fn write(&self, level: Level, message: Arguments<'_>) {
+        if self.log.admits(level, Subsystem::Http) || self.debugged {
+            let subject = Subject::Noted(self);
+            self.log.write(level, Subsystem::Http, subject, message);
+        }
+    }
 }
 
 impl Subject<'_> {
@@ -306,6 +352,7 @@ impl Subject<'_> {
                 connection.is_debugged()
             }
             Subject::Request(request) => request.connection.is_debugged(),
+            Subject::Noted(noted) => noted.debugged,
         }
     }
 }
@@ -421,6 +468,7 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
             write!(out, "*{} {message}", connection.serial)
         }
         Subject::Request(request) => write!(out, "*{} {message}", request.connection.serial),
+        Subject::Noted(noted) => write!(out, "*{} {message}", noted.connection),
     };
     match subject {
         // Debug lines are many, and say only what is new.
@@ -433,6 +481,9 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
         Subject::Request(request) => {
             client(&mut out, request.peer());
             request_fields(&mut out, request);
+        }
+        Subject::Noted(noted) => {
+            let _ = out.write_str(&noted.fields);
         }
     }
     line.push(b'\n');

@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +55,11 @@ pub fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
 }
 
+/// Counts lines that are lost before it is known to which file they belong.
+pub(super) fn count_lost(lines: u64) {
+    LINES_DROPPED.fetch_add(lines, Ordering::Relaxed);
+}
+
 impl LogFile {
     fn new(path: Option<PathBuf>) -> LogFile {
         LogFile {
@@ -69,9 +74,26 @@ impl LogFile {
     /// A file that no table knows, opened at once: for paths that requests make. A pipe that nobody reads is an error:
     /// the thread must not wait for a reader.
     pub(super) fn opened(path: &Path) -> io::Result<LogFile> {
+        let descriptor = open(path, OFlags::NONBLOCK)?.into();
+        Ok(LogFile::with_descriptor(path, descriptor))
+    }
+
+    /// A file that no table knows, opened already.
+    pub(super) fn with_descriptor(path: &Path, descriptor: OwnedFd) -> LogFile {
         let file = LogFile::new(Some(path.to_owned()));
-        file.install(open(path, OFlags::NONBLOCK)?.into());
-        Ok(file)
+        file.install(descriptor);
+        file
+    }
+
+    /// Whether it is the file that this descriptor is open on.
+    pub(super) fn is_open_on(&self, descriptor: &impl AsFd) -> bool {
+        let identity = |fd: BorrowedFd<'_>| {
+            let stat = rustix::fs::fstat(fd).ok()?;
+            Some((stat.st_dev, stat.st_ino))
+        };
+        let own = self.descriptor();
+        let own = own.and_then(|own| identity(own.as_fd()));
+        own.is_some() && own == identity(descriptor.as_fd())
     }
 
     /// What names the descriptor over reloads: `log /path`, or `log stderr`.
@@ -138,7 +160,7 @@ impl LogFile {
 
     pub(super) fn count_dropped(&self, lines: u64) {
         self.lines_dropped.fetch_add(lines, Ordering::Relaxed);
-        LINES_DROPPED.fetch_add(lines, Ordering::Relaxed);
+        count_lost(lines);
     }
 
     /// The lock is held for a pointer's copy only, never over a system call.

@@ -44,7 +44,9 @@ pub use tls::{
     certificate_not_loaded, handshake_broken, handshake_failed, handshake_left, handshake_panicked,
     handshake_refused, handshake_rejected, handshake_timed_out, status_unknown,
 };
-pub use unwritten::{append_line, flush_all, flush_thread, has_unwritten, start_thread};
+pub use unwritten::{
+    append_line, end_thread, flush_all, flush_thread, has_unwritten, start_thread,
+};
 
 /// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

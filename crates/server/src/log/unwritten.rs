@@ -70,6 +70,17 @@ pub fn start_thread() {
     engine::on_turn_end(flush_thread);
 }
 
+/// Whether this thread gathers its lines: it has a loop, which must not wait for files.
+pub(super) fn is_deferred() -> bool {
+    THREAD.with(|thread| thread.borrow().deferred)
+}
+
+/// Writes everything that this thread has when its runtime is gone, and opens the files for which lines wait.
+pub fn end_thread() {
+    super::by_path::finish();
+    flush_all();
+}
+
 /// Whether the end of this turn of the loop has lines to write.
 pub fn has_unwritten() -> bool {
     DUE.get()

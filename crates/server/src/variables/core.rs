@@ -27,7 +27,7 @@ use crate::http::filters::compress::{self, Coding};
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::{acme, browser, referer, secure_link};
 use crate::http::request::Request;
-use crate::{log, tls};
+use crate::{log, tls, warm};
 
 /// A variable that is there without being defined.
 #[derive(Clone)]
@@ -287,6 +287,20 @@ fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.append(&mut request.document_root());
     true
+}
+
+/// Has the thread pool look at every folder of the root in force, unless that was done a moment ago: `$realpath_root` then
+/// finds all of them in memory.
+pub async fn prepare_realpath_root(request: &mut Request) {
+    let root = request.document_root();
+    let root = Request::path_of(&root);
+    if warm::may_look(&root) {
+        return;
+    }
+    let path = root.to_path_buf();
+    // What came of it is asked again, at once, where the value is needed.
+    let _ = engine::blocking(move || std::fs::canonicalize(&path).map(drop)).await;
+    warm::looked_at(&root);
 }
 
 fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {

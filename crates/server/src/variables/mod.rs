@@ -61,6 +61,7 @@ pub struct Definition {
 #[derive(Clone, Default)]
 pub struct Table {
     definitions: Box<[Definition]>,
+    names_realpath_root: bool,
 }
 
 impl Table {
@@ -72,6 +73,11 @@ impl Table {
     /// Whether the configuration names no variable at all.
     pub fn is_empty(&self) -> bool {
         self.definitions.is_empty()
+    }
+
+    /// Whether the configuration names `$realpath_root`, whose value takes a look at the disk.
+    pub fn names_realpath_root(&self) -> bool {
+        self.names_realpath_root
     }
 
     /// The variable of a name in lower case, if the configuration names it.
@@ -148,7 +154,9 @@ impl TableBuilder {
             }
         }
         if unknown.is_empty() {
+            let realpath_root = |definition: &Definition| &*definition.name == "realpath_root";
             Ok(Table {
+                names_realpath_root: definitions.iter().any(realpath_root),
                 definitions: definitions.into(),
             })
         } else {

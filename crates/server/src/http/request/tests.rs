@@ -295,3 +295,35 @@ fn long_responses_give_way() {
         assert!((35..=60).contains(&turns.get()), "{} turns", turns.get());
     });
 }
+
+/// Before any script or header can ask for `$realpath_root`, the pool has looked at the root, the location's as well as
+/// the server's; where no line names the variable, nothing is looked at.
+#[test]
+fn the_folders_of_realpath_root_are_in_memory_when_it_is_asked_for() {
+    let folder = Folder::new();
+    let (inner, link) = (folder.0.join("inner"), folder.0.join("link"));
+    std::fs::create_dir(&inner).unwrap();
+    std::os::unix::fs::symlink(&inner, &link).unwrap();
+    let ask = |named: &str| {
+        let text = format!(
+            "events {{ }} error_log /dev/null; http {{ access_log off;
+             server {{ listen 10.0.0.1:80; root {0};
+             location / {{ root {1}; return 200 \"{named}\"; }} }} }}",
+            folder.0.display(),
+            link.display()
+        );
+        serve(&text, "GET / HTTP/1.1", async |mut request| {
+            crate::warm::forget();
+            let mut exchange = Exchange::memory(Recorder::default());
+            handle(&mut request, &mut exchange).await.unwrap();
+            let seen = [&folder.0, &link].map(|path| crate::warm::may_look(path));
+            (exchange.into_recorded().unwrap().body, seen)
+        })
+    };
+    let real = inner.canonicalize().unwrap();
+    assert_eq!(
+        ask("$realpath_root"),
+        (real.display().to_string().into_bytes(), [true, true])
+    );
+    assert_eq!(ask("$uri"), (b"/".to_vec(), [false, false]));
+}

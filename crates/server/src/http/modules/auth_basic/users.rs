@@ -13,11 +13,16 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::file::{self, Metadata};
 
+use crate::warm;
+
 /// Files that a thread keeps; variables in a path may name any number.
 const FILES_KEPT_MAX: usize = 64;
 
 /// The largest file that is kept, in bytes. Larger ones are read on every request.
 const KEPT_SIZE_MAX: u64 = 8 * 1024 * 1024;
+
+/// The largest file whose lines are taken apart on the loop, in bytes: about a thousand users.
+const PARSED_AT_ONCE_MAX: usize = 64 * 1024;
 
 /// How much of a file is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -76,6 +81,10 @@ pub struct UserFiles {
 }
 
 impl UserFiles {
+    fn has(&self, path: &Path) -> bool {
+        self.files.contains_key(path)
+    }
+
     fn find(&self, path: &Path, metadata: &Metadata) -> Option<Rc<Users>> {
         let (known, users) = self.files.get(path)?;
         (known == metadata).then(|| Rc::clone(users))
@@ -92,11 +101,23 @@ impl UserFiles {
 
 /// The users of a file as it is now.
 pub(super) async fn read(files: &RefCell<UserFiles>, path: &Path) -> Result<Rc<Users>, ReadError> {
-    let metadata = file::stat_now(path).map_err(ReadError::Open)?;
-    if let Some(users) = files.borrow().find(path, &metadata) {
+    let read_before = files.borrow().has(path);
+    let metadata = match warm::may_look(path) {
+        // Opening looks at it as well, and never waits for the disk here.
+        _ if !read_before => None,
+        true => file::stat_now(path).ok(),
+        false => file::stat(path)
+            .await
+            .inspect(|_| warm::looked_at(path))
+            .ok(),
+    };
+    if let Some(metadata) = metadata
+        && let Some(users) = files.borrow().find(path, &metadata)
+    {
         return Ok(users);
     }
     let (file, metadata) = file::open(path).await.map_err(ReadError::Open)?;
+    warm::looked_at(path);
     let mut text = Vec::new();
     loop {
         let part = file.read_at(text.len() as u64, READ_SIZE).await;
@@ -106,7 +127,11 @@ pub(super) async fn read(files: &RefCell<UserFiles>, path: &Path) -> Result<Rc<U
         }
         text.extend_from_slice(&part);
     }
-    let users = Rc::new(Users::parse(&text.into()));
+    let text = Bytes::from(text);
+    let users = Rc::new(match text.len() <= PARSED_AT_ONCE_MAX {
+        true => Users::parse(&text),
+        false => engine::blocking_long(move || Users::parse(&text)).await,
+    });
     let changed = metadata.mtime.max(metadata.ctime);
     let settled = engine::wall().as_secs() as i64 - changed > SETTLED_AFTER;
     if settled && metadata.size <= KEPT_SIZE_MAX {

@@ -1,0 +1,354 @@
+//! Access logs whose path holds variables: a file per value, opened when a line comes.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#open_log_file_cache>. Without the
+//! cache a file is opened and closed for every line; with it, each thread keeps the files open
+//! that are used often. nginx opens the file where the request ends; here that is done at once
+//! only where the kernel has the path in memory. What needs the disk, a new file among it, is
+//! left to the thread pool ([`openings`]), and the lines of that path wait in order.
+
+mod openings;
+
+use std::cell::RefCell;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use conf::parse;
+use conf::{Arity, Contexts, Fault, Setter, Setting, Word};
+
+use super::error::Noted;
+use super::{Errno, Level, LogFile, Printable, unwritten};
+use openings::Waiting;
+pub(super) use openings::finish;
+
+/// Caches are looked at this often, for files that are no longer used.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The `open_log_file_cache` directive.
+pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
+    "open_log_file_cache",
+    &[
+        "max=number [inactive=time] [min_uses=number] [valid=time]",
+        "off",
+    ],
+    limits,
+)
+.contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+.arity(Arity::between(1, 4))
+.default("off")
+.manual(
+    "Keeps access logs open whose path holds variables. At most `max` files are remembered, the \
+     least recently used goes first; a file used `min_uses` times (1) with no pause longer than \
+     `inactive` (10s) stays open; after `valid` (60s) it is checked that the path still leads to \
+     it. Each worker thread has a cache of its own.",
+);
+
+/// What `open_log_file_cache` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    max: usize,
+    inactive: Duration,
+    uses_min: u64,
+    valid: Duration,
+}
+
+fn limits(setter: &Setter<'_>) -> Result<Option<Limits>, Fault> {
+    let mut max = 0;
+    let mut limits = Limits {
+        max: 0,
+        inactive: Duration::from_secs(10),
+        uses_min: 1,
+        valid: Duration::from_secs(60),
+    };
+    let mut off = false;
+    for word in setter.args() {
+        let seconds = |text| parse::time_seconds(text).map(Duration::from_secs);
+        let taken = if let Some(text) = word.bytes.strip_prefix(b"max=") {
+            parse::number_of(text).map(|number| max = number)
+        } else if let Some(text) = word.bytes.strip_prefix(b"inactive=") {
+            seconds(text).map(|time| limits.inactive = time)
+        } else if let Some(text) = word.bytes.strip_prefix(b"min_uses=") {
+            parse::number_of(text).map(|number| limits.uses_min = number)
+        } else if let Some(text) = word.bytes.strip_prefix(b"valid=") {
+            seconds(text).map(|time| limits.valid = time)
+        } else {
+            (&*word.bytes == b"off").then(|| off = true)
+        };
+        taken.ok_or_else(|| invalid(word))?;
+    }
+    if off {
+        return Ok(None);
+    }
+    if max == 0 {
+        return Err(Fault::new(
+            "\"open_log_file_cache\" must have \"max\" parameter",
+        ));
+    }
+    limits.max = usize::try_from(max).unwrap_or(usize::MAX);
+    Ok(Some(limits))
+}
+
+fn invalid(word: &Word) -> Fault {
+    let text = format!(
+        "invalid \"open_log_file_cache\" parameter \"{}\"",
+        word.text()
+    );
+    Fault::at(word, text)
+}
+
+/// Why a line was not logged.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Clients choose what is in the path: so, as in nginx, nothing is created unless the request's root exists.
+    Root(io::Error),
+    /// Opening the file.
+    Open(io::Error),
+}
+
+impl Failure {
+    /// nginx's line about it.
+    pub(super) fn shown(&self, root: &Path, path: &Path) -> (Level, String) {
+        let printable = |path: &Path| Printable(path.as_os_str().as_bytes()).to_string();
+        match self {
+            Failure::Root(error) => {
+                let (root, error) = (printable(root), Errno(error));
+                let text =
+                    format!("testing \"{root}\" existence failed {error} while logging request");
+                (Level::Error, text)
+            }
+            Failure::Open(error) => {
+                let (path, error) = (printable(path), Errno(error));
+                let text = format!("open() \"{path}\" failed {error} while logging request");
+                (Level::Crit, text)
+            }
+        }
+    }
+}
+
+/// Appends a whole line to the file at `path`, or has it wait until the file is open; `note` says what is then told of a
+/// failure. Lines of one path keep their order.
+pub(super) fn append(
+    root: &Path,
+    path: &Path,
+    limits: Option<&Arc<Limits>>,
+    line: &[u8],
+    note: impl FnOnce() -> Noted,
+) -> Result<(), Failure> {
+    if !unwritten::is_deferred() {
+        // Without a loop there is nobody to keep waiting.
+        openings::test(root).map_err(Failure::Root)?;
+        let file = LogFile::opened(path).map_err(Failure::Open)?;
+        unwritten::append(&Arc::new(file), line, None);
+        return Ok(());
+    }
+    let waiting = || Waiting {
+        root: root.to_owned(),
+        limits: limits.cloned(),
+        line: line.into(),
+        note: note(),
+    };
+    if openings::are_under_way(path) {
+        openings::join(path, waiting());
+        return Ok(());
+    }
+    let tested = openings::test_now(root);
+    if let Some(Err(error)) = tested {
+        return Err(Failure::Root(error));
+    }
+    let known = look_up(path, limits);
+    let kept = match known {
+        Known::Open(file) if tested.is_some() => {
+            unwritten::append(&file, line, None);
+            return Ok(());
+        }
+        Known::Open(file) | Known::Unchecked(file) => Some(file),
+        Known::Closed => None,
+    };
+    if tested.is_some() {
+        match engine::file::append_now(path) {
+            Ok(descriptor) => {
+                let file = kept
+                    .filter(|kept| kept.is_open_on(&descriptor))
+                    .unwrap_or_else(|| Arc::new(LogFile::with_descriptor(path, descriptor)));
+                keep(path, limits, &file);
+                unwritten::append(&file, line, None);
+                return Ok(());
+            }
+            Err(error) if may_succeed_later(&error) => {}
+            Err(error) => return Err(Failure::Open(error)),
+        }
+    }
+    openings::begin(path, kept, waiting());
+    Ok(())
+}
+
+/// Whether the pool may open what could not be opened at once: it is not in memory, or does not exist.
+fn may_succeed_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::NotFound
+    )
+}
+
+/// What a thread's cache knows of a path.
+enum Known {
+    /// The file is open.
+    Open(Arc<LogFile>),
+    /// It is open, and `valid` is over since it was last seen that the path leads to it.
+    Unchecked(Arc<LogFile>),
+    Closed,
+}
+
+/// Looks a path up, and counts that as a use.
+fn look_up(path: &Path, limits: Option<&Arc<Limits>>) -> Known {
+    limits.map_or(Known::Closed, |limits| {
+        with_cache(limits, |cache| cache.look_up(path, engine::now()))
+    })
+}
+
+/// The path was found to lead to this file: keeps it open if it is used often enough.
+fn keep(path: &Path, limits: Option<&Arc<Limits>>, file: &Arc<LogFile>) {
+    if let Some(limits) = limits {
+        with_cache(limits, |cache| cache.opened(path, file, engine::now()));
+    }
+}
+
+/// Lends the thread's cache for a directive.
+fn with_cache<R>(limits: &Arc<Limits>, use_it: impl FnOnce(&mut Cache) -> R) -> R {
+    CACHES.with(|caches| {
+        let mut caches = caches.borrow_mut();
+        let owner = Arc::as_ptr(limits);
+        let known = caches
+            .iter()
+            .position(|cache| cache.owner.as_ptr() == owner);
+        if let Some(cache) = known.and_then(|at| caches.get_mut(at)) {
+            return use_it(cache);
+        }
+        if caches.is_empty() && engine::has_runtime() {
+            engine::spawn(sweep());
+        }
+        let mut cache = Cache::new(limits);
+        let result = use_it(&mut cache);
+        caches.push(cache);
+        result
+    })
+}
+
+thread_local! {
+    /// A cache per directive, as long as its generation lives.
+    static CACHES: RefCell<Vec<Cache>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Closes what is no longer used, until no cache is left.
+async fn sweep() {
+    loop {
+        engine::sleep(SWEEP_INTERVAL).await;
+        let now = engine::now();
+        let done = CACHES.with(|caches| {
+            let mut caches = caches.borrow_mut();
+            caches.retain(|cache| cache.owner.strong_count() > 0);
+            for cache in caches.iter_mut() {
+                cache.expire(now);
+            }
+            caches.is_empty()
+        });
+        if done {
+            return;
+        }
+    }
+}
+
+struct Cache {
+    /// The directive in its generation.
+    owner: Weak<Limits>,
+    limits: Limits,
+    files: Map<Box<Path>, Entry>,
+    /// Counts lookups, to tell which file was used least recently.
+    clock: u64,
+}
+
+struct Entry {
+    /// Open once it has been used often enough.
+    file: Option<Arc<LogFile>>,
+    uses: u64,
+    used: Instant,
+    used_at_clock: u64,
+    checked: Instant,
+}
+
+impl Cache {
+    fn new(owner: &Arc<Limits>) -> Cache {
+        Cache {
+            owner: Arc::downgrade(owner),
+            limits: **owner,
+            files: Map::default(),
+            clock: 0,
+        }
+    }
+
+    fn look_up(&mut self, path: &Path, now: Instant) -> Known {
+        let limits = self.limits;
+        self.clock += 1;
+        let Some(entry) = self.files.get_mut(path) else {
+            return Known::Closed;
+        };
+        if now.duration_since(entry.used) > limits.inactive {
+            self.files.remove(path);
+            return Known::Closed;
+        }
+        entry.uses += 1;
+        entry.used = now;
+        entry.used_at_clock = self.clock;
+        match &entry.file {
+            Some(file) if now.duration_since(entry.checked) <= limits.valid => {
+                Known::Open(Arc::clone(file))
+            }
+            Some(file) => Known::Unchecked(Arc::clone(file)),
+            None => Known::Closed,
+        }
+    }
+
+    /// The path leads to this file now. A path that cannot be opened takes no place.
+    fn opened(&mut self, path: &Path, file: &Arc<LogFile>, now: Instant) {
+        let uses_min = self.limits.uses_min;
+        let clock = self.clock;
+        if !self.files.contains_key(path) {
+            self.make_room();
+        }
+        let entry = self.files.entry(path.into()).or_insert(Entry {
+            file: None,
+            uses: 1,
+            used: now,
+            used_at_clock: clock,
+            checked: now,
+        });
+        entry.file = (entry.uses >= uses_min).then(|| Arc::clone(file));
+        entry.checked = now;
+    }
+
+    /// Forgets the least recently used file if all places are taken.
+    fn make_room(&mut self) {
+        if self.files.len() < self.limits.max {
+            return;
+        }
+        let oldest = self
+            .files
+            .iter()
+            .min_by_key(|(_, entry)| entry.used_at_clock);
+        if let Some(path) = oldest.map(|(path, _)| path.clone()) {
+            self.files.remove(&path);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let inactive = self.limits.inactive;
+        self.files
+            .retain(|_, entry| now.duration_since(entry.used) <= inactive);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Files of access logs that are being opened by the thread pool, and the lines that wait for them.
+//!
+//! A path is opened by one job at a time. Lines that come meanwhile wait behind the first, so their order is kept, and none
+//! is lost when the thread ends: [`finish`] then opens what is left itself. At most [`WAITING_MAX`] bytes wait; further
+//! lines are dropped whole, counted and reported, as where a device takes nothing.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::hash::Map;
+use rustix::io::Errno;
+
+use super::{Failure, Limits, keep, look_up};
+use crate::log::error::Noted;
+use crate::log::{LogFile, event, file, unwritten};
+use crate::warm;
+
+/// Bytes of lines that wait in a thread at most.
+const WAITING_MAX: usize = 1024 * 1024;
+
+thread_local! {
+    static OPENINGS: RefCell<Openings> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Openings {
+    by_path: Map<Box<Path>, Opening>,
+    /// Bytes of all lines that wait.
+    waiting: usize,
+    lines_dropped: u64,
+}
+
+/// A path that is being opened.
+struct Opening {
+    /// What the thread's cache has for the path.
+    kept: Option<Arc<LogFile>>,
+    lines: VecDeque<Waiting>,
+}
+
+/// A line that waits for its file.
+pub(super) struct Waiting {
+    pub(super) root: PathBuf,
+    pub(super) limits: Option<Arc<Limits>>,
+    /// Its end included.
+    pub(super) line: Box<[u8]>,
+    pub(super) note: Noted,
+}
+
+/// What the pool is asked: whether these folders exist, and if any of them does, the file at the path.
+struct Job {
+    roots: Vec<PathBuf>,
+    path: PathBuf,
+    kept: Option<Arc<LogFile>>,
+}
+
+/// What it answers.
+struct Looked {
+    roots: Map<PathBuf, io::Result<()>>,
+    file: Option<io::Result<Arc<LogFile>>>,
+}
+
+impl Job {
+    fn run(self) -> Looked {
+        let Job { roots, path, kept } = self;
+        let tested = |root: PathBuf| {
+            let tested = test(&root);
+            (root, tested)
+        };
+        let roots: Map<PathBuf, io::Result<()>> = roots.into_iter().map(tested).collect();
+        let wanted = roots.values().any(Result::is_ok);
+        let open = || {
+            let opened = LogFile::opened(&path)?;
+            let same = |kept: &Arc<LogFile>| {
+                opened
+                    .descriptor()
+                    .is_some_and(|descriptor| kept.is_open_on(&*descriptor))
+            };
+            Ok(match kept.filter(same) {
+                Some(kept) => kept,
+                None => Arc::new(opened),
+            })
+        };
+        Looked {
+            roots,
+            file: wanted.then(open),
+        }
+    }
+}
+
+/// Whether the folder exists.
+pub(super) fn test(root: &Path) -> io::Result<()> {
+    match std::fs::metadata(root)?.is_dir() {
+        true => Ok(()),
+        false => Err(Errno::NOTDIR.into()),
+    }
+}
+
+/// Whether the folder exists, where that takes no disk because it was looked at a moment ago.
+pub(super) fn test_now(root: &Path) -> Option<io::Result<()>> {
+    warm::may_look(root).then(|| test(root))
+}
+
+/// Whether the file at this path is being opened.
+pub(super) fn are_under_way(path: &Path) -> bool {
+    OPENINGS.with_borrow(|openings| openings.by_path.contains_key(path))
+}
+
+/// Has a line wait behind those that wait already.
+pub(super) fn join(path: &Path, line: Waiting) {
+    OPENINGS.with_borrow_mut(|openings| {
+        if openings.waiting.saturating_add(line.line.len()) > WAITING_MAX {
+            openings.lines_dropped += 1;
+            return;
+        }
+        openings.waiting += line.line.len();
+        if let Some(opening) = openings.by_path.get_mut(path) {
+            opening.lines.push_back(line);
+        }
+    });
+}
+
+/// Has the pool open the file at this path; the line is the first that waits for it.
+pub(super) fn begin(path: &Path, kept: Option<Arc<LogFile>>, line: Waiting) {
+    OPENINGS.with_borrow_mut(|openings| {
+        let lines = VecDeque::new();
+        openings
+            .by_path
+            .insert(path.into(), Opening { kept, lines });
+    });
+    join(path, line);
+    engine::spawn(open(path.to_owned()));
+}
+
+/// Opens a file and writes what has come for it, until nothing has come meanwhile.
+async fn open(path: PathBuf) {
+    while let Some(job) = next_job(&path) {
+        let looked = engine::blocking(move || job.run()).await;
+        settle(&path, looked);
+    }
+    let dropped = OPENINGS.with_borrow_mut(|openings| {
+        let none_left = openings.by_path.is_empty();
+        if none_left {
+            std::mem::take(&mut openings.lines_dropped)
+        } else {
+            0
+        }
+    });
+    report(dropped);
+}
+
+/// Opens, on this thread, whatever is still being opened: the thread ends.
+pub(in crate::log) fn finish() {
+    let first = || OPENINGS.with_borrow(|openings| openings.by_path.keys().next().cloned());
+    while let Some(path) = first() {
+        while let Some(job) = next_job(&path) {
+            settle(&path, job.run());
+        }
+    }
+    report(OPENINGS.with_borrow_mut(|openings| std::mem::take(&mut openings.lines_dropped)));
+}
+
+fn report(lines_dropped: u64) {
+    if lines_dropped > 0 {
+        file::count_lost(lines_dropped);
+        event!(
+            Alert,
+            "{lines_dropped} lines of access logs were dropped while their files were being opened"
+        );
+    }
+}
+
+/// What is to be done for the lines that wait; `None` when there are none, and then the path is forgotten.
+fn next_job(path: &Path) -> Option<Job> {
+    OPENINGS.with_borrow_mut(|openings| {
+        let opening = openings.by_path.get(path)?;
+        if opening.lines.is_empty() {
+            openings.by_path.remove(path);
+            return None;
+        }
+        let mut roots: Vec<PathBuf> = Vec::new();
+        for line in &opening.lines {
+            if !roots.contains(&line.root) {
+                roots.push(line.root.clone());
+            }
+        }
+        Some(Job {
+            roots,
+            path: path.to_owned(),
+            kept: opening.kept.clone(),
+        })
+    })
+}
+
+/// Writes the lines that the answer is for, in order, up to one that came later with a root of its own.
+fn settle(path: &Path, looked: Looked) {
+    let Looked { roots, file } = looked;
+    roots.keys().for_each(|root| warm::looked_at(root));
+    let mut used = false;
+    while let Some(line) = next_line(path, &roots) {
+        let outcome = match (roots.get(&line.root), &file) {
+            (Some(Err(error)), _) => Err(Failure::Root(copy(error))),
+            (_, Some(Err(error))) => Err(Failure::Open(copy(error))),
+            (_, Some(Ok(file))) => Ok(file),
+            // No root exists, so the first case has applied.
+            (_, None) => Err(Failure::Root(io::ErrorKind::NotFound.into())),
+        };
+        match outcome {
+            Ok(file) => {
+                if std::mem::replace(&mut used, true) {
+                    // The first was counted when it came.
+                    look_up(path, line.limits.as_ref());
+                }
+                keep(path, line.limits.as_ref(), file);
+                unwritten::append(file, &line.line, None);
+            }
+            Err(failure) => {
+                let (level, text) = failure.shown(&line.root, path);
+                line.note.write(level, format_args!("{text}"));
+            }
+        }
+    }
+}
+
+/// The next line whose root was tested.
+fn next_line(path: &Path, roots: &Map<PathBuf, io::Result<()>>) -> Option<Waiting> {
+    OPENINGS.with_borrow_mut(|openings| {
+        let opening = openings.by_path.get_mut(path)?;
+        if !roots.contains_key(&opening.lines.front()?.root) {
+            return None;
+        }
+        let line = opening.lines.pop_front()?;
+        openings.waiting -= line.line.len();
+        Some(line)
+    })
+}
+
+/// The same error once more.
+fn copy(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => error.kind().into(),
+    }
+}
