@@ -2,6 +2,8 @@
 //!
 //! A test program of its own, and one test at a time: each relies on the kernel giving out the lowest free number.
 
+mod common;
+
 use std::future::{Future, poll_fn};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,7 +24,7 @@ macro_rules! kernels {
         mod epoll { $(#[test] fn $name() { super::$name(engine::EngineKind::Epoll) })* }
         mod uring {
             $(#[test] fn $name() {
-                if engine::choose(Some(engine::EngineKind::Uring)).0 == engine::EngineKind::Uring {
+                if crate::common::with_io_uring() {
                     super::$name(engine::EngineKind::Uring)
                 }
             })*

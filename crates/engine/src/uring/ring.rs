@@ -246,9 +246,12 @@ mod tests {
     use io_uring::opcode;
     use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-    /// A ring, or none where this machine has no io_uring, and its test then shows nothing.
+    /// A ring, or none where `TIDEGATE_ENGINES` leaves the tests of io_uring out.
     fn ring() -> Option<Ring> {
-        crate::uring::probe().is_ok().then(|| Ring::new().unwrap())
+        let wanted = std::env::var("TIDEGATE_ENGINES").map_or(true, |engines| {
+            engines.split(',').any(|name| name.trim() == "io_uring")
+        });
+        wanted.then(|| Ring::new().unwrap())
     }
 
     fn push(ring: &mut Ring, number: u64) {
