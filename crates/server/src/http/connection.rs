@@ -509,7 +509,8 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     if is_secure != Some(true) {
         return Some(received);
     }
-    match handshake::accept(connection, received).await {
+    // A box of its own, so that idle connections need no room for it.
+    match Box::pin(handshake::accept(connection, received)).await {
         Begun::Secure => Some(Buffer::default()),
         Begun::Plain(received) => {
             connection.plain_on_secure_port.set(true);
