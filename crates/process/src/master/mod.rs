@@ -446,9 +446,7 @@ impl Master {
             .as_ref()
             .is_some_and(|reload| reload.target == id)
         {
-            let text = format!("{} ended while it prepared the configuration", child.name());
-            let errors = self.refuse(&text);
-            self.fail_reload(&errors);
+            self.prepare_elsewhere(&child);
         }
         if matches!(child.role, Role::Starting | Role::Serving) && self.stop.is_none() {
             self.worker_lost(child.started.elapsed());

@@ -15,7 +15,7 @@ use conf::{Files, Recorder, Recording, Sealed};
 use rustix::process::Signal;
 
 use super::Master;
-use super::child::Role;
+use super::child::{Child, Role};
 use super::hosts::{self, Hosts, Lookup};
 use super::logs::Replaced;
 use crate::application::Needs;
@@ -365,6 +365,33 @@ impl Master {
         }
         self.undo(next);
         answer(replies, errors);
+    }
+
+    /// The worker that was to prepare has ended. One that served may have been about to end before it was told, by a crash
+    /// or a signal of its own, which says nothing of the configuration: a new process tries once more, beside the one that
+    /// takes its place. If the configuration is what ends workers, it ends that one only.
+    pub(super) fn prepare_elsewhere(&mut self, ended: &Child) {
+        let text = format!("{} ended while it prepared the configuration", ended.name());
+        let again = ended.role == Role::Serving && self.own_process && self.stop.is_none();
+        let next = self.reload.as_ref().filter(|_| again).map(|reload| {
+            let environment = reload.next.needs.master.environment.clone();
+            (reload.next.prepare(), environment)
+        });
+        let target = next.and_then(|(prepare, environment)| {
+            self.log
+                .notice(format_args!("{text}: starting a new worker process for it"));
+            self.spawn(Role::Candidate, prepare, &environment)
+        });
+        match (&mut self.reload, target) {
+            (Some(reload), Some(target)) => {
+                reload.target = target;
+                reload.deadline = Instant::now() + PREPARE_LIMIT;
+            }
+            _ => {
+                let errors = self.refuse(&text);
+                self.fail_reload(&errors);
+            }
+        }
     }
 
     /// The worker did not get ready in time. One that serves goes on; a new one is of no use.
