@@ -12,9 +12,8 @@ fuzz_target!(|input: (&[u8], bool, &[u8])| {
     let name = Name::parse(text).or_else(|| Name::parse(b"a"));
     let Some(name) = name else { return };
     let question = Question { name, family };
-    let Some(asked) = query(0x1234, &question) else {
-        panic!("every name fits into a query");
-    };
+    let asked = query(0x1234, &question);
+    assert!(asked.len() <= 512);
     // The question as an answer, with the fuzzer's bytes behind it, so that records are reached.
     let mut whole = asked.clone();
     let (flags, rest) = bytes.split_at_checked(6).unwrap_or_default();

@@ -1,18 +1,20 @@
 //! Questions to name servers and what their answers mean: addresses of a name, RFC 1035, 2308 and 3596.
 //!
 //! [`query`] writes a question; [`answer`] reads what came back and takes it only if it answers that very question
-//! (RFC 5452: identifier, name, type and class). Bytes of messages are read and written by `hickory-proto`.
+//! (RFC 5452: identifier, name, type and class). The bytes of names and records are the business of `message`.
 //!
 //! Deliberately not here: sockets, time limits, retries and the cache (the server's resolver), other records than A,
 //! AAAA and CNAME, extensions (EDNS) and signatures (DNSSEC). As nginx does, the servers that are configured are
 //! trusted, and the way to them is.
 
+mod message;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use hickory_proto::op::{Header, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
-use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
+pub use message::Name;
+use message::{Reader, Record};
 
 /// Longest answer over UDP that is read, in bytes (nginx's `NGX_RESOLVER_UDP_SIZE`). Nothing but 512 is promised
 /// without EDNS.
@@ -21,37 +23,20 @@ pub const UDP_SIZE_MAX: usize = 4096;
 /// Most addresses that are taken from one answer.
 pub const ADDRESSES_MAX: usize = 256;
 
-/// Most aliases that are followed from a name to its addresses (nginx's `NGX_RESOLVER_MAX_RECURSION`).
+/// Most messages with nothing but aliases that are followed from a name to its addresses (nginx's
+/// `NGX_RESOLVER_MAX_RECURSION`).
 pub const ALIASES_MAX: usize = 50;
 
-/// The name of a host: labels of 1 to 63 bytes, 255 bytes in all. Equal to itself in any case of letters.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Name(hickory_proto::rr::Name);
-
-impl Name {
-    /// Reads `www.example.com`, with or without a dot at its end. `None` where it can be no name.
-    pub fn parse(text: &[u8]) -> Option<Name> {
-        let text = text.strip_suffix(b".").unwrap_or(text);
-        let labels: Vec<&[u8]> = text.split(|byte| *byte == b'.').collect();
-        if labels.iter().any(|label| label.is_empty()) {
-            return None;
-        }
-        let name = hickory_proto::rr::Name::from_labels(labels).ok()?;
-        Some(Name::of(&name))
-    }
-
-    fn of(name: &hickory_proto::rr::Name) -> Name {
-        Name(name.to_lowercase())
-    }
+/// Types of records, RFC 1035, section 3.2.2, and RFC 3596, section 2.1.
+mod kind {
+    pub(super) const A: u16 = 1;
+    pub(super) const CNAME: u16 = 5;
+    pub(super) const SOA: u16 = 6;
+    pub(super) const AAAA: u16 = 28;
 }
 
-impl fmt::Display for Name {
-    /// Without the dot at its end; bytes that are no letters, digits or hyphens are escaped.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_ascii();
-        f.write_str(text.strip_suffix('.').unwrap_or(&text))
-    }
-}
+/// The class of the Internet.
+const INTERNET: u16 = 1;
 
 /// The two kinds of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +48,10 @@ pub enum Family {
 }
 
 impl Family {
-    fn record_type(self) -> RecordType {
+    fn record_type(self) -> u16 {
         match self {
-            Family::V4 => RecordType::A,
-            Family::V6 => RecordType::AAAA,
+            Family::V4 => kind::A,
+            Family::V6 => kind::AAAA,
         }
     }
 }
@@ -200,119 +185,154 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// The message that asks `question`. `None` where the name does not fit into one, which [`Name`] rules out.
-pub fn query(id: u16, question: &Question) -> Option<Vec<u8>> {
-    let mut message = Message::new(id, MessageType::Query, OpCode::Query);
-    message.metadata.recursion_desired = true;
-    let mut query = Query::query(question.name.0.clone(), question.family.record_type());
-    query.set_query_class(DNSClass::IN);
-    message.add_query(query);
-    message.to_vec().ok()
+/// The message that asks `question`.
+pub fn query(id: u16, question: &Question) -> Vec<u8> {
+    const RECURSION_DESIRED: u16 = 0x0100;
+    let header = [id, RECURSION_DESIRED, 1, 0, 0, 0];
+    let mut out: Vec<u8> = header
+        .iter()
+        .flat_map(|field| field.to_be_bytes())
+        .collect();
+    question.name.write(&mut out);
+    out.extend(question.family.record_type().to_be_bytes());
+    out.extend(INTERNET.to_be_bytes());
+    out
+}
+
+/// What stands at the beginning of a message, RFC 1035, section 4.1.1.
+struct Header {
+    id: u16,
+    flags: u16,
+    questions: u16,
+    answers: u16,
+    authorities: u16,
+}
+
+impl Header {
+    fn read(reader: &mut Reader<'_>) -> Option<Header> {
+        let header = Header {
+            id: reader.number16()?,
+            flags: reader.number16()?,
+            questions: reader.number16()?,
+            answers: reader.number16()?,
+            authorities: reader.number16()?,
+        };
+        reader.number16().map(|_| header)
+    }
+
+    /// Whether it answers a plain question.
+    fn is_answer(&self) -> bool {
+        const RESPONSE: u16 = 0x8000;
+        const OPERATION: u16 = 0x7800;
+        self.flags & (RESPONSE | OPERATION) == RESPONSE
+    }
+
+    fn is_truncated(&self) -> bool {
+        self.flags & 0x0200 != 0
+    }
+
+    fn code(&self) -> u16 {
+        self.flags & 0x000f
+    }
 }
 
 /// Reads the answer to the question that was asked with the identifier `id`.
 pub fn answer(bytes: &[u8], id: u16, question: &Question) -> Result<Answer, Rejected> {
-    let mut decoder = BinDecoder::new(bytes);
-    let header = Header::read(&mut decoder).map_err(|_| Rejected::Malformed)?;
-    let (meta, counts) = (header.metadata, header.counts);
-    if meta.message_type != MessageType::Response || meta.op_code != OpCode::Query {
-        return Err(Rejected::NotAnAnswer { id: meta.id });
+    let mut reader = Reader::new(bytes);
+    let header = Header::read(&mut reader).ok_or(Rejected::Malformed)?;
+    if !header.is_answer() {
+        return Err(Rejected::NotAnAnswer { id: header.id });
     }
-    if meta.id != id {
+    if header.id != id {
         return Err(Rejected::Identifier {
-            found: meta.id,
+            found: header.id,
             expected: id,
             name: question.name.clone(),
         });
     }
     // A server that cannot read the question may leave it out of its answer.
-    let failure = match meta.response_code {
-        ResponseCode::NoError => None,
-        ResponseCode::ServFail => Some(Failure::Server),
-        ResponseCode::NXDomain => Some(Failure::NotFound),
-        ResponseCode::NotImp => Some(Failure::Unimplemented),
-        ResponseCode::Refused => Some(Failure::Refused),
-        other => {
-            let code = other.into();
-            return Err(Rejected::Code { code, id });
-        }
+    let failure = match header.code() {
+        0 => None,
+        2 => Some(Failure::Server),
+        3 => Some(Failure::NotFound),
+        4 => Some(Failure::Unimplemented),
+        5 => Some(Failure::Refused),
+        code => return Err(Rejected::Code { code, id }),
     };
-    if counts.queries != 1 {
+    if header.questions != 1 {
         return Err(Rejected::Questions);
     }
-    let asked = Query::read(&mut decoder).map_err(|_| Rejected::Malformed)?;
-    if asked.name != question.name.0
-        || asked.query_type != question.family.record_type()
-        || asked.query_class != DNSClass::IN
-    {
-        let name = Name::of(&asked.name);
+    let mut asked = || Some((reader.name()?, reader.number16()?, reader.number16()?));
+    let (name, kind, class) = asked().ok_or(Rejected::Malformed)?;
+    let is_same = name == question.name && kind == question.family.record_type();
+    if !is_same || class != INTERNET {
         return Err(Rejected::OtherQuestion { name });
     }
-    if meta.truncation {
+    if header.is_truncated() {
         return Ok(Answer::Truncated);
     }
-    let mut records = |count: u16| {
-        Message::read_records(&mut decoder, usize::from(count), false, OpCode::Query)
-            .map(|(records, ..)| records)
-            .map_err(|_| Rejected::Malformed)
-    };
-    let answers = records(counts.answers)?;
-    let authorities = records(counts.authorities)?;
-    Ok(match failure {
-        Some(failure) => Answer::Failed {
+    let mut records = |count| reader.records(count).ok_or(Rejected::Malformed);
+    let answers = records(header.answers)?;
+    let authorities = records(header.authorities)?;
+    let negative_ttl = || negative_ttl(&reader, &authorities);
+    match failure {
+        Some(failure) => Ok(Answer::Failed {
             failure,
-            ttl: negative_ttl(&authorities).filter(|_| failure == Failure::NotFound),
-        },
-        None => follow(&answers, &authorities, question),
-    })
+            ttl: negative_ttl().filter(|_| failure == Failure::NotFound),
+        }),
+        None => {
+            let found = follow(&reader, &answers, question).ok_or(Rejected::Malformed)?;
+            Ok(found.unwrap_or_else(|| Answer::Nothing {
+                ttl: negative_ttl(),
+            }))
+        }
+    }
 }
 
 /// Follows aliases from the name that was asked to its addresses. Records that no alias leads to are not looked at.
-fn follow(answers: &[Record], authorities: &[Record], question: &Question) -> Answer {
-    let of_class = |record: &&Record| record.dns_class == DNSClass::IN;
-    let mut names = vec![question.name.clone()];
-    let mut ttl = u32::MAX;
-    while let Some(current) = names.last()
-        && names.len() <= ALIASES_MAX
+/// `None` where a record is malformed, and inside of that where there is neither an address nor an alias.
+fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Option<Option<Answer>> {
+    let of_kind = |kind| {
+        let of_kind = move |record: &&Record| record.class == INTERNET && record.kind == kind;
+        answers.iter().filter(of_kind)
+    };
+    let mut aliases = HashMap::new();
+    for record in of_kind(kind::CNAME) {
+        let target = reader.inside(record).name()?;
+        aliases
+            .entry(&record.name)
+            .or_insert((target, seconds(record)));
+    }
+    let mut names = HashSet::from([&question.name]);
+    let (mut last, mut ttl) = (&question.name, u32::MAX);
+    // An alias that leads back leads nowhere.
+    while let Some((target, seconds)) = aliases.get(last)
+        && names.insert(target)
     {
-        let alias = answers.iter().filter(of_class).find_map(|record| {
-            let RData::CNAME(target) = &record.data else {
-                return None;
-            };
-            (record.name == current.0).then(|| (Name::of(&target.0), seconds(record)))
-        });
-        // An alias that leads back leads nowhere.
-        match alias.filter(|(name, _)| !names.contains(name)) {
-            Some((name, seconds)) => {
-                ttl = ttl.min(seconds);
-                names.push(name);
-            }
-            None => break,
-        }
+        ttl = ttl.min(*seconds);
+        last = target;
     }
     let mut addresses = Vec::new();
-    for record in answers.iter().filter(of_class) {
-        let address = match (&record.data, question.family) {
-            (RData::A(address), Family::V4) => IpAddr::V4(address.0),
-            (RData::AAAA(address), Family::V6) => IpAddr::V6(address.0),
-            _ => continue,
+    for record in of_kind(question.family.record_type()) {
+        let address = match question.family {
+            Family::V4 => IpAddr::from(reader.data::<4>(record)?),
+            Family::V6 => IpAddr::from(reader.data::<16>(record)?),
         };
-        let room = addresses.len() < ADDRESSES_MAX && !addresses.contains(&address);
-        if room && names.iter().any(|name| record.name == name.0) {
+        let has_room = addresses.len() < ADDRESSES_MAX && !addresses.contains(&address);
+        if has_room && names.contains(&record.name) {
             ttl = ttl.min(seconds(record));
             addresses.push(address);
         }
     }
-    if !addresses.is_empty() {
-        return Answer::Addresses { addresses, ttl };
-    }
-    match names.pop().filter(|_| !names.is_empty()) {
+    Some(if !addresses.is_empty() {
+        Some(Answer::Addresses { addresses, ttl })
+    } else if *last == question.name || last.is_root() {
         // The root is no host: what is an alias of it has no address.
-        Some(name) if !name.0.is_root() => Answer::Alias { name, ttl },
-        _ => Answer::Nothing {
-            ttl: negative_ttl(authorities),
-        },
-    }
+        None
+    } else {
+        let name = last.clone();
+        Some(Answer::Alias { name, ttl })
+    })
 }
 
 /// A record's time to live; with the uppermost bit set it is zero (RFC 2181, section 8).
@@ -325,10 +345,17 @@ fn seconds(record: &Record) -> u32 {
 }
 
 /// How long "no such name" or "no such record" holds: what the SOA record of the zone says.
-fn negative_ttl(authorities: &[Record]) -> Option<u32> {
-    authorities.iter().find_map(|record| match &record.data {
-        RData::SOA(soa) => Some(seconds(record).min(soa.minimum)),
-        _ => None,
+fn negative_ttl(reader: &Reader<'_>, authorities: &[Record]) -> Option<u32> {
+    let mut zones = authorities.iter().filter(|record| record.kind == kind::SOA);
+    zones.find_map(|record| {
+        let mut data = reader.inside(record);
+        // Server and mailbox; serial number, refresh, retry and expire.
+        data.name()?;
+        data.name()?;
+        for _ in 0..4 {
+            data.number32()?;
+        }
+        Some(seconds(record).min(data.number32()?))
     })
 }
 

@@ -63,7 +63,7 @@ fn addresses(list: &[&str], ttl: u32) -> Answer {
 
 #[test]
 fn a_query_byte_by_byte() {
-    let bytes = query(ID, &question("www.Example.com.", Family::V6)).unwrap();
+    let bytes = query(ID, &question("www.Example.com.", Family::V6));
     let expected = b"\x12\x34\x01\x00\0\x01\0\0\0\0\0\0\x03www\x07example\x03com\0\0\x1c\0\x01";
     assert_eq!(bytes, expected);
 }
@@ -71,13 +71,54 @@ fn a_query_byte_by_byte() {
 #[test]
 fn names_that_are_none() {
     let long_label = "a".repeat(64);
-    let long_name = "a23456789.".repeat(26);
+    let long_name = "a23456789.".repeat(50);
     for text in ["", ".", "a..b", ".a", "a..", &long_label, &long_name] {
         assert_eq!(Name::parse(text.as_bytes()), None, "{text}");
     }
     let name = Name::parse(b"WWW.example.com.").unwrap();
     assert_eq!(name.to_string(), "www.example.com");
-    assert!(Name::parse(b"under_score.a b.\xff").is_some());
+    let name = Name::parse(b"under_score.a b.\xff").unwrap();
+    assert_eq!(name.to_string(), "under_score.a b.\\xff");
+}
+
+/// nginx asks for them, and takes what a server answers, though RFC 1035 ends names at 253 characters.
+#[test]
+fn names_of_255_bytes_and_more() {
+    for length in [253, 254, 255, 256, 400] {
+        let name = format!("{}{}", "a23456789.".repeat(39), "b".repeat(60));
+        let name = &name[name.len() - length..];
+        let asked = question(name, Family::V4);
+        assert!(query(ID, &asked).len() <= 512);
+        let records = [record(name, A, 60, &[10, 0, 0, 1])];
+        let bytes = message(OK, name, A, &records, &[]);
+        let found = answer(&bytes, ID, &asked);
+        assert_eq!(found, Ok(addresses(&["10.0.0.1"], 60)), "{length}");
+    }
+}
+
+/// As in nginx, aliases are counted by messages: within one there may be any number.
+#[test]
+fn a_long_chain_within_a_message() {
+    let name = |number: u32| match number {
+        0 => "a.example".to_owned(),
+        _ => format!("a{number}.example"),
+    };
+    let mut records: Vec<Vec<u8>> = (0..60)
+        .map(|number| record(&name(number), CNAME, 60, &wire(&name(number + 1))))
+        .collect();
+    let last = Name::parse(name(60).as_bytes()).unwrap();
+    let bytes = message(OK, "a.example", A, &records, &[]);
+    assert_eq!(
+        read(&bytes),
+        Ok(Answer::Alias {
+            name: last,
+            ttl: 60
+        })
+    );
+    records.push(record(&name(60), A, 5, &[10, 0, 0, 1]));
+    records.reverse();
+    let bytes = message(OK, "a.example", A, &records, &[]);
+    assert_eq!(read(&bytes), Ok(addresses(&["10.0.0.1"], 5)));
 }
 
 #[test]

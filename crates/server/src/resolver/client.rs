@@ -145,7 +145,7 @@ async fn ask_one(server: &Address, question: &Question, until: Instant) -> Resul
 
 async fn over_udp(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
     let socket = Datagram::connect(server).map_err(Failed::at("connect()"))?;
-    let (id, query) = query(question)?;
+    let (id, query) = query(question);
     socket.send(&query).map_err(Failed::at("send()"))?;
     let mut buffer = vec![0; dns::UDP_SIZE_MAX];
     for _ in 0..REJECTED_MAX {
@@ -167,7 +167,7 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Faile
     let stream = engine::net::connect(server, None, Some(deadline))
         .await
         .map_err(Failed::at("connect()"))?;
-    let (id, query) = query(question)?;
+    let (id, query) = query(question);
     let length = u16::try_from(query.len()).unwrap_or_default();
     stream.push(bytes::Bytes::from(
         [&length.to_be_bytes(), &*query].concat(),
@@ -197,10 +197,9 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Faile
 }
 
 /// A question with an identifier that nobody can guess, and its message.
-fn query(question: &Question) -> Result<(u16, Vec<u8>), Failed> {
+fn query(question: &Question) -> (u16, Vec<u8>) {
     let id = (random::number() & 0xffff) as u16;
-    let query = dns::query(id, question).ok_or_else(no_answer)?;
-    Ok((id, query))
+    (id, dns::query(id, question))
 }
 
 /// A whole message off the front of what came over TCP: two bytes of length go before each.
