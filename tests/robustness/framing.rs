@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::client::{Client, End, get};
+use crate::client::{Client, End, get, wait_until};
 use crate::server::{Setup, on_each_engine};
 
 /// Has a place for each way of leaving a request's body unread, and one that reads it.
@@ -189,6 +189,66 @@ fn an_early_refusal_reaches_a_client_that_is_still_sending() {
             client.send(head).send(vec![b'x'; 4_000_000]);
             assert_eq!(client.response().status, 413);
         }
+    });
+}
+
+#[test]
+fn a_chunk_that_is_too_large_is_refused_by_its_size() {
+    const SITE: &str = "
+        client_max_body_size 1000;
+        server {
+            listen 127.0.0.1:@PORT@;
+            location / { proxy_pass http://127.0.0.1:@PORT2@; }
+            location /streamed { proxy_request_buffering off; proxy_http_version 1.1; proxy_pass http://127.0.0.1:@PORT2@; }
+            location /put { root @FOLDER@/temp; dav_methods PUT; }
+            location /unread { return 200 unread; }
+        }
+        server { listen 127.0.0.1:@PORT2@; location / { proxy_pass http://127.0.0.1:@PORT2@/taken; } location /taken { return 200; } }";
+    on_each_engine(|engine| {
+        let server = Setup::new(engine, SITE).start();
+        let refused = "client intended to send too large chunked body: ";
+        for path in ["/", "/streamed", "/put/file"] {
+            let method = if path == "/put/file" { "PUT" } else { "POST" };
+            let head = format!(
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            );
+            // Not a byte of the chunk has come when it is refused.
+            for (parts, sizes) in [
+                (&["3e9\r\n"][..], "0+1001 bytes"),
+                (&["5\r\nhello\r\n3e4\r\n"], "5+996 bytes"),
+                (&["5\r\nhello\r\n", "3e5;a=b\r\n"], "5+997 bytes"),
+                (&["7ffffffffffffff\r\n"], "0+576460752303423487 bytes"),
+            ] {
+                let before = server.error_log().matches(refused).count();
+                let mut client = server.connect();
+                client.send(&head);
+                for part in parts {
+                    client.wait_until_read();
+                    client.send(part);
+                }
+                let response = client.response();
+                assert_eq!(
+                    (response.status, response.closes()),
+                    (413, true),
+                    "{path} {parts:?}"
+                );
+                let count = || server.error_log().matches(refused).count();
+                wait_until("the log says so", || count() > before);
+                assert_eq!(count(), before + 1);
+                let log = server.error_log();
+                assert!(log.contains(&format!("{refused}{sizes}")), "{log}");
+            }
+            // What is just as long as it may be is taken.
+            let body = format!("3e7\r\n{}\r\n1\r\nx\r\n0\r\n\r\n", "y".repeat(999));
+            let response = server.connect().send(head + &body).response();
+            // Documents are not the worker's to write.
+            let taken = if path == "/put/file" { 500 } else { 200 };
+            assert_eq!(response.status, taken, "{path}: {}", response.head);
+        }
+        // Where a body is not read, its length is of no interest, as with nginx.
+        let unread =
+            "POST /unread HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n";
+        assert_eq!(server.connect().send(unread).response().status, 200);
     });
 }
 

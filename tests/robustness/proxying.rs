@@ -330,3 +330,127 @@ fn a_flood_of_informational_responses_ends() {
         });
     });
 }
+
+/// Heads of which nothing may reach the client: each is answered with 502, and the log says why.
+#[test]
+fn broken_heads_of_upstreams() {
+    const NO_HEADER: &str = "upstream sent no valid HTTP/1.0 header";
+    const HEADS: [(&str, &str); 20] = [
+        ("HTTP/1.1 20 OK\r\n", NO_HEADER),
+        ("HTTP/1.1 2000 OK\r\n", NO_HEADER),
+        ("HTTP/1.1 200OK\r\n", NO_HEADER),
+        ("HTTP/1.1 200\tOK\r\n", NO_HEADER),
+        ("HTTP/1.1\t200 OK\r\n", NO_HEADER),
+        ("HTTP/1.1 abc OK\r\n", NO_HEADER),
+        ("HTTP/1 200 OK\r\n", NO_HEADER),
+        ("HTTP/2 200 OK\r\n", NO_HEADER),
+        ("HTTP/0.9 200 OK\r\n", NO_HEADER),
+        ("HTTP/ 200 OK\r\n", NO_HEADER),
+        (
+            "HTTP/1.1 000 No\r\n",
+            "upstream sent invalid status \"000 No\"",
+        ),
+        (
+            "HTTP/1.1 099 No\r\n",
+            "upstream sent invalid status \"099 No\"",
+        ),
+        (
+            "HTTP/1.1 600 No\r\n",
+            "upstream sent invalid status \"600 No\"",
+        ),
+        (
+            "HTTP/1.1 999 No\r\n",
+            "upstream sent invalid status \"999 No\"",
+        ),
+        ("HTTP/1.1 199 No\r\n", NO_HEADER),
+        ("HTTP/1.1 100 Continue\r\nContent-Length: 4\r\n", NO_HEADER),
+        (
+            "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 700 No\r\n",
+            "upstream sent invalid status \"700 No\"",
+        ),
+        (
+            "HTTP/1.1 101 Go\r\nUpgrade: echo\r\n",
+            "upstream sent unexpected 101 response",
+        ),
+        (
+            "HTTP/1.1 101 Go\r\nUpgrade: echo\r\nContent-Length: 4\r\n",
+            "upstream sent 101 response with \"Content-Length\" header",
+        ),
+        (
+            "HTTP/1.1 101 Go\r\nUpgrade: echo\r\nTransfer-Encoding: chunked\r\n",
+            "upstream sent 101 response with \"Transfer-Encoding\" header",
+        ),
+    ];
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, head| {
+            let number = upstream::path(&head).rsplit('/').next().unwrap_or_default();
+            let (head, _) = HEADS[number.parse::<usize>().unwrap_or_default()];
+            let _ = stream.write_all(format!("{head}Name: value\r\n\r\nbody").as_bytes());
+        });
+        let server = proxy(engine, upstream);
+        for (number, (head, text)) in HEADS.iter().enumerate() {
+            for place in ["", "streamed/"] {
+                let mut client = server.connect();
+                let response = client.get(&format!("/{place}{number}"));
+                assert_eq!(response.status, 502, "{head:?}");
+                let body = String::from_utf8_lossy(&response.body);
+                assert!(
+                    !response.head.contains("value"),
+                    "{head:?}: {}",
+                    response.head
+                );
+                assert!(!body.contains("value"), "{head:?}: {body}");
+                // The connection is as good as before.
+                assert_eq!(client.get("/own").body, b"own");
+            }
+            let logged = format!("{text} while reading response header from upstream");
+            wait_until("the log names the cause", || {
+                server.error_log().contains(&logged)
+            });
+        }
+    });
+}
+
+#[test]
+fn only_an_upgrade_that_was_asked_for_is_one() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, head| {
+            let length = match head.contains("/upgraded/framed") {
+                true => "Content-Length: 0\r\n",
+                false => "",
+            };
+            let answer = format!("HTTP/1.1 101 Go\r\nUpgrade: echo\r\n{length}\r\nthrough");
+            let _ = stream.write_all(answer.as_bytes());
+        });
+        let server = proxy(engine, upstream);
+        for (request, status) in [
+            (UPGRADE.to_owned(), 101),
+            // Its length says that nothing follows.
+            (UPGRADE.replace("/upgraded", "/upgraded/framed"), 502),
+            // The client has not asked, or the upstream has not been asked.
+            (get("/upgraded"), 502),
+            (UPGRADE.replace("/upgraded", "/"), 502),
+        ] {
+            let mut client = server.connect();
+            let response = client.send(&request).response();
+            assert_eq!(response.status, status, "{request}");
+            match status {
+                101 => assert_eq!(client.take(7).unwrap(), b"through"),
+                _ => assert_eq!(client.get("/own").body, b"own"),
+            }
+        }
+    });
+}
+
+#[test]
+fn several_informational_responses_come_before_an_answer() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, _| {
+            let informational = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 199 Soon\r\n\r\n";
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody";
+            let _ = stream.write_all([informational, answer].concat().as_bytes());
+        });
+        let response = proxy(engine, upstream).connect().get("/");
+        assert_eq!((response.status, &response.body[..]), (200, &b"body"[..]));
+    });
+}

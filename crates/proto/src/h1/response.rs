@@ -1,6 +1,6 @@
 //! The head of an upstream's response (RFC 9112, section 4) as nginx's proxy reads it, and trailers.
 //!
-//! Lenient where upstreams are known to err: what does not begin with a status line is a response of
+//! Lenient where upstreams are known to err: what does not begin with `HTTP/` is a response of
 //! HTTP/0.9, all body; a status line among the headers is skipped; names may hold anything but controls and
 //! spaces. Strict in framing.
 //!
@@ -60,6 +60,13 @@ pub enum ResponseBody {
 /// Why a response head is refused: the upstream's fault, answered with 502 or the next upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseError {
+    /// It begins with `HTTP/`, and what follows is no status line.
+    InvalidStatusLine,
+    /// The status is none of 100 to 599 (RFC 9110, section 15). Holds code and reason as sent.
+    InvalidStatus(Span),
+    /// A 101 with `Content-Length` or `Transfer-Encoding` (RFC 9110, section 8.6; RFC 9112, section 6.1): where the other
+    /// protocol begins is in doubt.
+    FramedUpgrade(Field),
     /// A header line is malformed.
     InvalidHeader(InvalidLine),
     /// `Content-Length` or `Transfer-Encoding` came twice.
@@ -83,6 +90,13 @@ impl ResponseError {
     /// nginx's words for the log, at level `error`.
     pub fn log_text(&self, bytes: &[u8]) -> Vec<u8> {
         match self {
+            ResponseError::InvalidStatusLine => NO_HEADER.as_bytes().to_vec(),
+            ResponseError::InvalidStatus(text) => {
+                [b"upstream sent invalid status \"", text.of(bytes), b"\""].concat()
+            }
+            ResponseError::FramedUpgrade(field) => {
+                [b"upstream sent 101 response with \"", field.name(bytes), b"\" header"].concat()
+            }
             ResponseError::InvalidHeader(line) => line.log_text("upstream sent invalid header", bytes),
             ResponseError::Duplicate { field, previous } => [
                 b"upstream sent duplicate header line: \"",
@@ -115,8 +129,8 @@ impl ResponseError {
     }
 }
 
-/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9. nginx passes
-/// such bytes on to the client as they are, without a head of its own.
+/// nginx's words, at level `error`, for a response whose [`ResponseHead::version`] is HTTP/0.9, and for a malformed status
+/// line. nginx passes such bytes on to the client as they are, without a head of its own.
 pub const NO_HEADER: &str = "upstream sent no valid HTTP/1.0 header";
 
 /// Upstreams' headers are taken with any name.
@@ -129,7 +143,7 @@ const RULES: Rules = Rules {
 /// it is complete, `None` where more bytes are needed. The caller bounds the bytes (`proxy_buffer_size`).
 ///
 /// # Errors
-/// The first fault of the head. Bytes that do not begin with a status line are none: the answer is a head of
+/// The first fault of the head. Bytes that do not begin with `HTTP/` are none: the answer is a head of
 /// length 0, version HTTP/0.9 and status 200.
 pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, ResponseError> {
     let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
@@ -139,6 +153,9 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
     if head.phase == Phase::Line {
         match head.line.advance(bytes, &mut head.at) {
             LineProgress::More => return Ok(None),
+            LineProgress::None if bytes.starts_with(b"HTTP/") => {
+                return Err(ResponseError::InvalidStatusLine);
+            }
             LineProgress::None => {
                 head.line = StatusLine {
                     status: 200,
@@ -148,6 +165,9 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
                 head.connection = Connection::Close;
                 head.phase = Phase::Done;
                 return Ok(Some(0));
+            }
+            LineProgress::Line if !(100..=599).contains(&head.line.status) => {
+                return Err(ResponseError::InvalidStatus(head.line.text));
             }
             LineProgress::Line => head.phase = Phase::Fields,
         }
@@ -229,6 +249,14 @@ impl ResponseHead {
         self.find(known).map(|field| field.value(bytes))
     }
 
+    /// Every header of that name.
+    pub fn all(&self, known: Known) -> impl Iterator<Item = Field> {
+        self.fields
+            .iter()
+            .filter(move |field| field.known == known)
+            .copied()
+    }
+
     /// Whether the connection ends with this response: `Connection: close`, or a version below 1.1.
     pub fn closes(&self) -> bool {
         self.connection == Connection::Close
@@ -279,6 +307,9 @@ impl ResponseHead {
     fn check(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {
         let value = field.value(bytes);
         match field.known {
+            Known::ContentLength | Known::TransferEncoding if self.is_upgrade() => {
+                return Err(ResponseError::FramedUpgrade(field));
+            }
             Known::ContentLength | Known::TransferEncoding => {
                 if let Some(previous) = self.find(field.known) {
                     return Err(ResponseError::Duplicate { field, previous });
@@ -530,10 +561,39 @@ mod tests {
             ),
             ("HTTP/2.0 200 OK\r\n\r\n", "200 OK Http11 UntilClose"),
             ("hello", " Http09 UntilClose close"),
-            ("HTTP/0.9 200 OK\r\n\r\n", " Http09 UntilClose close"),
-            ("HTTP/1.1 20x\r\n\r\n", " Http09 UntilClose close"),
-            ("HTTP/1.1 200x\r\n\r\n", " Http09 UntilClose close"),
-            ("HTTP/1.1 200 OK\rx", " Http09 UntilClose close"),
+            ("http/1.1 200 OK\r\n\r\n", " Http09 UntilClose close"),
+            ("HTTP 200 OK\r\n\r\n", " Http09 UntilClose close"),
+            ("HTTP/0.9 200 OK\r\n\r\n", NO_HEADER),
+            ("HTTP/1 200 OK\r\n\r\n", NO_HEADER),
+            ("HTTP/x", NO_HEADER),
+            ("HTTP/1.1\t200 OK\r\n\r\n", NO_HEADER),
+            ("HTTP/1.1 20x\r\n\r\n", NO_HEADER),
+            ("HTTP/1.1 20 OK\r\n\r\n", NO_HEADER),
+            ("HTTP/1.1 2000 OK\r\n\r\n", NO_HEADER),
+            ("HTTP/1.1 200x\r\n\r\n", NO_HEADER),
+            ("HTTP/1.1 200 OK\rx", NO_HEADER),
+            (
+                "HTTP/1.1 099 No\r\n",
+                "upstream sent invalid status \\\"099 No\\\"",
+            ),
+            (
+                "HTTP/1.1 600\r\n",
+                "upstream sent invalid status \\\"600\\\"",
+            ),
+            ("HTTP/1.1 100 C\r\n\r\n", "100 C Http11 UntilClose"),
+            ("HTTP/1.1 599 No\r\n\r\n", "599 No Http11 UntilClose"),
+            (
+                "HTTP/1.1 101 S\r\nUpgrade: x\r\n\r\n",
+                "101 S Http11 None|Upgrade:x",
+            ),
+            (
+                "HTTP/1.1 101 S\r\nContent-Length: 0\r\n",
+                "upstream sent 101 response with \\\"Content-Length\\\" header",
+            ),
+            (
+                "HTTP/1.1 101 S\r\nTransfer-Encoding: chunked\r\n",
+                "upstream sent 101 response with \\\"Transfer-Encoding\\\" header",
+            ),
             ("HTTP/1.1 200 OK", "more"),
             (
                 "HTTP/1.1 200 OK\r\nA b\r\n",

@@ -301,7 +301,6 @@ pub async fn read(
         let Some(bytes) = next(request, exchange).await? else {
             break;
         };
-        check_size(request, &bytes).map_err(Ok)?;
         let placed = room_beside_head.min(bytes.len());
         room_beside_head -= placed;
         beside_head += placed;
@@ -358,7 +357,6 @@ pub async fn read_at_hand(
             store(request, parts, None).await.map_err(Ok)?;
             return Ok(None);
         };
-        check_size(request, &bytes).map_err(Ok)?;
         held += bytes.len();
         parts.push(bytes);
     }
@@ -371,37 +369,19 @@ pub async fn read_some(
     request: &mut Request,
     exchange: &mut Exchange,
     parts: &mut Vec<Bytes>,
-) -> Result<bool, Abort> {
-    let mut read = exchange.read_body(request).await?;
+) -> Result<bool, Result<u16, Abort>> {
+    let mut read = read_next(request, exchange).await?;
     while let Some(bytes) = read {
         parts.push(bytes);
         if !exchange.body_at_hand() {
             return Ok(false);
         }
-        read = match at_once(exchange.read_body(request)).await {
+        read = match at_once(read_next(request, exchange)).await {
             Some(read) => read?,
             None => return Ok(false),
         };
     }
     Ok(true)
-}
-
-/// 413 where more chunks have come than a body may be long, these bytes included. A length that was announced has been
-/// judged in the location that the URI led to, as in nginx: a named location further on does not judge it again.
-fn check_size(request: &Request, bytes: &Bytes) -> Result<(), u16> {
-    let limit = request.plan.core.client_max_body_size;
-    let received = request.body.received();
-    if limit == 0 || received <= limit || !request.body.chunked() {
-        return Ok(());
-    }
-    let length = bytes.len();
-    let before = received.saturating_sub(length as u64);
-    log::error!(
-        request,
-        Error,
-        "client intended to send too large chunked body: {before}+{length} bytes"
-    );
-    Err(413)
 }
 
 /// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
@@ -457,23 +437,33 @@ fn memory_max(request: &Request, beside_head: usize) -> usize {
     }
 }
 
-/// The next bytes; a body that breaks framing is answered with 400.
+/// The next bytes of a body without which the request is not whole.
 async fn next(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Bytes>, Result<u16, Abort>> {
-    match exchange.read_body(request).await {
-        Ok(bytes) => Ok(bytes),
-        Err(Abort::BadBody(text)) => {
-            log::error!(request, Error, "{text}");
-            Err(Ok(400))
-        }
-        Err(Abort::Closed(error)) => {
-            request.response.status = 400; // a request that never became whole
-            Err(Err(Abort::Closed(error)))
-        }
-        Err(abort) => Err(Err(abort)),
+    let read = read_next(request, exchange).await;
+    if let Err(Err(Abort::Closed(_))) = read {
+        request.response.status = 400;
     }
+    read
+}
+
+/// The next bytes. A body that breaks framing is answered with 400, one that is too long with 413: a length that was announced
+/// has been judged in the location that the URI led to, chunks are judged here.
+async fn read_next(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Bytes>, Result<u16, Abort>> {
+    exchange.read_body(request).await.map_err(|abort| {
+        let status = match abort {
+            Abort::BadBody(_) => 400,
+            Abort::BodyTooLarge { .. } => 413,
+            abort => return Err(abort),
+        };
+        log::abort(request, &abort);
+        Ok(status)
+    })
 }
 
 async fn write(

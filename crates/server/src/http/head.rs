@@ -217,6 +217,7 @@ impl Request {
             self.args.extend_from_slice(args.of(&client.bytes));
         }
         self.escaped_uri = client.head.has_escapes() || client.head.has_plus();
+        self.uri_unchanged = client.head.has_valid_target();
         drop(client);
         self.choose_server_by_name();
         Ok(())

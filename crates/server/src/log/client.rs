@@ -175,6 +175,10 @@ pub fn abort(request: &mut Request, abort: &Abort) {
             );
         }
         Abort::BadBody(text) => error!(request, Error, "{text}"),
+        Abort::BodyTooLarge { received, chunk } => error!(
+            request,
+            Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
+        ),
         // Whoever found it has logged it, or there is nothing to say.
         Abort::Upstream | Abort::Filter | Abort::BodyTimedOut | Abort::Silently | Abort::Ended => {}
     }

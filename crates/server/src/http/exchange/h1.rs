@@ -185,7 +185,8 @@ impl H1 {
             request.body_bytes_sent += CONTINUE.len() as u64;
         }
         loop {
-            if let Some(bytes) = self.decode(request)? {
+            let size_max = request.plan.core.client_max_body_size;
+            if let Some(bytes) = self.decode(request, size_max)? {
                 return Ok(Some(bytes));
             }
             if matches!(self.incoming, Incoming::Nothing) {
@@ -205,8 +206,9 @@ impl H1 {
         }
     }
 
-    /// What of the received bytes belongs to the body.
-    fn decode(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+    /// What of the received bytes belongs to the body. A chunk by which it becomes longer than `size_max` (0: any length)
+    /// is refused when its size is known.
+    fn decode(&mut self, request: &mut Request, size_max: u64) -> Result<Option<Bytes>, Abort> {
         while !self.input.is_empty() {
             match &mut self.incoming {
                 Incoming::Nothing => return Ok(None),
@@ -227,10 +229,15 @@ impl H1 {
                         .map_err(|_| Abort::BadBody("client sent invalid chunked body"))?;
                     let (consumed, done) = (decoded.consumed, decoded.done);
                     let data = self.input.get(decoded.data).unwrap_or_default();
+                    let received = request.body.received();
+                    let chunk = decoder.remaining().saturating_add(data.len() as u64);
                     let bytes = (!data.is_empty()).then(|| Bytes::copy_from_slice(data));
                     request.body.note_received(data.len() as u64);
                     request.body.note_framing((consumed - data.len()) as u64);
                     self.input.advance(consumed);
+                    if size_max != 0 && chunk > 0 && received.saturating_add(chunk) > size_max {
+                        return Err(Abort::BodyTooLarge { received, chunk });
+                    }
                     if done {
                         self.incoming = Incoming::Nothing;
                         request.body.note_end();
@@ -255,7 +262,7 @@ impl H1 {
 
     /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
-        while self.decode(request)?.is_some() {}
+        while self.decode(request, 0)?.is_some() {}
         Ok(())
     }
 
@@ -573,7 +580,7 @@ impl H1 {
         let core = Arc::clone(&request.plan.core);
         let end = engine::now() + core.lingering_time;
         loop {
-            match self.decode(request) {
+            match self.decode(request, 0) {
                 Ok(Some(_)) => continue,
                 Ok(None) => {}
                 Err(_) => return false,

@@ -44,6 +44,13 @@ pub enum Abort {
     Filter,
     /// The client's body breaks framing.
     BadBody(&'static str),
+    /// The client's body is longer than `client_max_body_size`, by a chunk of so many bytes behind those received.
+    BodyTooLarge {
+        /// Bytes of the body that came before the chunk.
+        received: u64,
+        /// The chunk's size, as far as it has not come.
+        chunk: u64,
+    },
     /// Something of ours failed; the words are for the log.
     Internal(&'static str),
     /// `return 444`, or a handler that wants the connection closed without an answer.

@@ -33,13 +33,22 @@ pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
     }
 }
 
-/// Writes request line and fields. Beside the head, the URI in it comes back, for log lines.
+/// A request line and fields.
+pub(super) struct Written {
+    pub head: Vec<u8>,
+    /// The URI in it, for log lines.
+    pub uri: Vec<u8>,
+    /// Whether there is an `Upgrade` field.
+    pub upgrade: bool,
+}
+
+/// Writes request line and fields.
 pub(super) fn write(
     request: &mut Request,
     proxy: &Arc<Proxy>,
     target: &Target,
     buffered: bool,
-) -> Result<(Vec<u8>, Vec<u8>), u16> {
+) -> Result<Written, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = Vec::with_capacity(1024);
     match &settings.method {
@@ -63,12 +72,14 @@ pub(super) fn write(
         HttpVersion::Http11 => b" HTTP/1.1\r\n",
     });
     write_host(request, &settings, target, &mut head);
+    let mut upgrade = false;
     let mut value = Vec::new();
     for field in settings.set.iter().filter(|field| &*field.lower != b"host") {
         value.clear();
         field.value.append_to(request, &mut value);
         if !value.is_empty() {
             write_field(&field.name, &value, &mut head);
+            upgrade |= &*field.lower == b"upgrade";
         }
     }
     write_framing(request, &settings, buffered, &mut head);
@@ -87,7 +98,7 @@ pub(super) fn write(
         }
     }
     head.extend_from_slice(b"\r\n");
-    Ok((head, uri))
+    Ok(Written { head, uri, upgrade })
 }
 
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the

@@ -24,6 +24,7 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
+use proto::header::Known;
 use proto::method::Method;
 
 use crate::http::body as request_body;
@@ -153,6 +154,8 @@ struct Outgoing {
     head: Bytes,
     /// The URI in it, for log lines.
     uri: Vec<u8>,
+    /// Whether it asks for another protocol, as the client's does.
+    upgrade: bool,
     /// What of its body has been read; `None` where that is the whole, so that it can be sent
     /// again.
     begun: Option<Vec<Bytes>>,
@@ -200,9 +203,10 @@ pub async fn serve(
         _ => None,
     };
     let outgoing = match head::write(request, proxy, &target, buffered) {
-        Ok((head, uri)) => Outgoing {
-            head: head.into(),
-            uri,
+        Ok(written) => Outgoing {
+            head: written.head.into(),
+            uri: written.uri,
+            upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
             begun,
             from: settings.bind.address(request),
             secured,
@@ -224,8 +228,11 @@ pub async fn serve(
         Ok(answered) => answered,
         Err(status) => return Ok(Step::Finish(status)),
     };
-    if answer.head.status() == 101 && request.header(proto::header::Known::Upgrade).is_some() {
-        return tunnel::run(request, exchange, &settings, peer, answer).await;
+    if answer.head.is_upgrade() {
+        return match outgoing.upgrade {
+            true => tunnel::run(request, exchange, &settings, peer, answer).await,
+            false => Ok(response::refuse_upgrade(request)),
+        };
     }
     match response::apply(request, proxy, &target, &answer) {
         response::Applied::Pass => {}
@@ -537,15 +544,15 @@ async fn stream_body(
         parts.clear();
         let reading = request_body::read_some(request, exchange, &mut parts);
         let ended = match either(reading, peer.stream.recv(None)).await {
-            Either::First(read) => read?,
+            Either::First(read) => read.map_err(|refused| match refused {
+                Ok(status) => Ended::Refused(status),
+                Err(abort) => Ended::Aborted(abort),
+            })?,
             Either::Second(early) => {
                 peer.early = Some(early);
                 return Ok(sent);
             }
         };
-        if let Some(status) = too_large(request) {
-            return Err(Ended::Refused(status));
-        }
         sent += push_parts(request, &peer.stream, &parts);
         if ended {
             break;
@@ -664,20 +671,6 @@ async fn push_file(
         wait_for_peer(request, exchange, settings, peer).await?;
     }
     Ok(())
-}
-
-fn too_large(request: &mut Request) -> Option<u16> {
-    let limit = request.plan.core.client_max_body_size;
-    if limit == 0 || request.body.received() <= limit || !request.body.chunked() {
-        return None;
-    }
-    log::error!(
-        request,
-        Error,
-        "client intended to send too large chunked body: {} bytes",
-        request.body.received()
-    );
-    Some(413)
 }
 
 /// Writes down something of the try under way, with the time since it began.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::select::{Either, either};
-use proto::h1::response::{ResponseHead, parse};
+use proto::h1::response::{NO_HEADER, ResponseHead, parse};
 use proto::h1::{self, Version};
 use proto::header::Known;
 
@@ -13,6 +13,7 @@ use super::settings::{Causes, Redirect, Settings};
 use super::target::Target;
 use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
 use crate::http::exchange::Exchange;
+use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
 use crate::log;
@@ -107,11 +108,11 @@ pub(super) async fn read(
                         continue;
                     }
                     if answer.head.version() == Version::Http09 {
-                        log::error!(
-                            request,
-                            Error,
-                            "upstream sent no valid HTTP/1.0 header {READING}"
-                        );
+                        log::error!(request, Error, "{NO_HEADER} {READING}");
+                        // What is behind an informational response is no HTTP/0.9.
+                        if informational.count > 0 {
+                            return Err(bad(Causes::INVALID_HEADER));
+                        }
                     }
                     // What follows the head lies at the end of what came last.
                     let unread = answer.bytes.len().saturating_sub(length);
@@ -252,12 +253,12 @@ pub(super) fn apply(
         && request.plan.error_pages.has(status)
         && !request.error_page_taken
     {
-        if status == 401
-            && let Some(value) = answer.head.value(Known::WwwAuthenticate, &answer.bytes)
-        {
-            request
-                .response
-                .add("WWW-Authenticate", Bytes::copy_from_slice(value));
+        if status == 401 {
+            for field in answer.head.all(Known::WwwAuthenticate) {
+                let name = Bytes::copy_from_slice(field.name(&answer.bytes));
+                let value = Bytes::copy_from_slice(field.value(&answer.bytes));
+                request.response.add(name, value);
+            }
         }
         return Applied::Step(Step::Finish(status));
     }
@@ -329,6 +330,25 @@ fn warn_of_duplicate(request: &Request, answer: &Answer, field: h1::Field, first
         log::Printable(&second),
         log::Printable(&first)
     );
+}
+
+/// Answers for a 101 that was not asked for: 502, and nothing of what follows it, which is of another protocol. Unless
+/// `error_page` names one there is no page: a client that goes on in that protocol would misread it.
+pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
+    log::error!(
+        request,
+        Error,
+        "upstream sent unexpected 101 response {READING}"
+    );
+    note(request, |attempt, elapsed| {
+        attempt.response_time = elapsed;
+    });
+    if request.plan.error_pages.has(502) {
+        return Step::Finish(502);
+    }
+    request.response.status = 502;
+    request.response.content_length = Some(0);
+    Step::Respond(Body::Empty)
 }
 
 /// The head of a 101, as the client gets it.
