@@ -1,7 +1,7 @@
 //! docs/compatibility.md: every directive and variable of nginx and of NGINX Plus, and whether they
 //! are here.
 //!
-//! The names are facts in two files beside this one. Whether Tidegate has them is asked of the
+//! The names are those of `server::reference`. Whether Tidegate has them is asked of the
 //! directive table and of the list of variables; how they differ, of docs/differences.md. Nothing
 //! of the page is written by hand, and a test sees to it that it is fresh.
 
@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use conf::{Contexts, Effect, Registry, Spec};
+use server::reference::{self, Name};
 
-const NGINX: &str = include_str!("compatibility/nginx.txt");
-const PLUS: &str = include_str!("compatibility/plus.txt");
 const DIFFERENCES: &str = include_str!("../docs/differences.md");
 
 /// Where the directives of the `http` modules stand.
@@ -28,14 +27,6 @@ const STREAM: Contexts = Contexts::STREAM
     .or(Contexts::STREAM_UPSTREAM);
 const MAIL: Contexts = Contexts::MAIL.or(Contexts::MAIL_SERVER);
 const CORE: Contexts = Contexts::MAIN.or(Contexts::EVENTS);
-
-/// A name of theirs.
-#[derive(Clone, Copy)]
-struct Known {
-    is_variable: bool,
-    module: &'static str,
-    name: &'static str,
-}
 
 /// Whether it is here.
 enum Here {
@@ -57,7 +48,10 @@ pub(crate) fn page(registry: &Registry) -> String {
          | accepted | is checked and does nothing, for the reason named |\n\
          | not yet | an error in the configuration; see [the roadmap](../ROADMAP.md) |\n\n",
     );
-    let parts = [("nginx", known(NGINX)), ("NGINX Plus", known(PLUS))];
+    let parts = [
+        ("nginx", reference::nginx()),
+        ("NGINX Plus", reference::plus()),
+    ];
     page.push_str(
         "| | directives | yes | accepted | variables | yes |\n|---|---|---|---|---|---|\n",
     );
@@ -67,8 +61,8 @@ pub(crate) fn page(registry: &Registry) -> String {
     for (title, names) in &parts {
         // Writing to a string cannot fail.
         let _ = write!(page, "\n# {title}\n");
-        let mut modules: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
-        for name in names {
+        let mut modules: BTreeMap<&str, Vec<Name>> = BTreeMap::new();
+        for name in *names {
             modules.entry(name.module).or_default().push(*name);
         }
         for (module, names) in modules {
@@ -81,22 +75,7 @@ pub(crate) fn page(registry: &Registry) -> String {
     page
 }
 
-/// The lines of a list.
-fn known(list: &'static str) -> Vec<Known> {
-    let lines = list.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .filter_map(|line| {
-            let mut words = line.split(' ');
-            Some(Known {
-                is_variable: words.next()? == "variable",
-                module: words.next()?,
-                name: words.next()?,
-            })
-        })
-        .collect()
-}
-
-fn summary(title: &str, names: &[Known], registry: &Registry, page: &mut String) {
+fn summary(title: &str, names: &[Name], registry: &Registry, page: &mut String) {
     let (mut directives, mut works, mut accepted) = (0, 0, 0);
     let (mut variables, mut found) = (0, 0);
     for known in names {
@@ -117,8 +96,8 @@ fn summary(title: &str, names: &[Known], registry: &Registry, page: &mut String)
     );
 }
 
-fn row(known: Known, registry: &Registry, page: &mut String) {
-    let Known {
+fn row(known: Name, registry: &Registry, page: &mut String) {
+    let Name {
         is_variable, name, ..
     } = known;
     let shown = match (is_variable, name.ends_with('_')) {
@@ -138,7 +117,7 @@ fn row(known: Known, registry: &Registry, page: &mut String) {
     let _ = writeln!(page, "| {shown} | {here} |{end}{remark} |");
 }
 
-fn here(known: Known, registry: &Registry) -> Here {
+fn here(known: Name, registry: &Registry) -> Here {
     if known.is_variable {
         let of_http = !known.module.starts_with("stream_");
         // Of a family any name will do.
@@ -164,7 +143,7 @@ fn here(known: Known, registry: &Registry) -> Here {
 }
 
 /// Where a directive of a module stands: the same name may mean something else elsewhere.
-fn contexts(known: Known) -> Contexts {
+fn contexts(known: Name) -> Contexts {
     match (known.module, known.name) {
         (_, "http" | "stream" | "mail" | "events") => Contexts::MAIN,
         ("http_upstream", "upstream") => Contexts::HTTP,
@@ -247,10 +226,11 @@ mod tests {
     #[test]
     fn names_are_told_apart_by_where_they_stand() {
         let state = |is_variable, module, name| {
-            let known = Known {
+            let known = Name {
                 is_variable,
                 module,
                 name,
+                owner: "nginx",
             };
             match here(known, registry()) {
                 Here::Yes(_) | Here::Variable => "yes",
@@ -266,19 +246,6 @@ mod tests {
         assert_eq!(state(false, "core_mgmt", "resolver"), "not yet");
         assert_eq!(state(true, "http_core", "arg_"), "yes");
         assert_eq!(state(true, "stream_core", "remote_addr"), "not yet");
-    }
-
-    #[test]
-    fn every_name_is_listed_once() {
-        for list in [NGINX, PLUS] {
-            let lines: Vec<&str> = list.lines().collect();
-            let mut unique = lines.clone();
-            unique.sort_unstable();
-            unique.dedup();
-            let blank = lines.iter().filter(|line| line.is_empty()).count();
-            assert_eq!(lines.len() - blank, unique.len() - 1);
-        }
-        assert!(known(NGINX).len() > 900 && known(PLUS).len() > 100);
     }
 
     #[test]

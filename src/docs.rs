@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use conf::Registry;
+use server::reference::{self, Name};
+use server::variables;
 
 use crate::application::registry;
 
 /// Print the manual of a directive, or the names of all
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The directive; without it every name is listed
+    /// The directive, or a variable as in '$uri'; without it every directive is listed
     name: Option<String>,
     /// Write a page for each directive into this folder
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "name")]
@@ -63,13 +65,74 @@ fn print_names(registry: &Registry) -> Result<(), String> {
 
 fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
     let mut pages = registry.find(name).map(conf::manual::terminal).peekable();
-    if pages.peek().is_none() {
-        let hint = registry.nearest_name(name);
-        let hint = hint.map(|near| format!(", did you mean \"{near}\"?"));
-        let hint = hint.unwrap_or_default();
-        return Err(format!("unknown directive \"{name}\"{hint}"));
+    if pages.peek().is_some() {
+        return pages.try_for_each(|page| print(&page));
     }
-    pages.try_for_each(|page| print(&page))
+    let variable = name.strip_prefix('$');
+    if let Some(variable) = variable.or(is_variable(name).then_some(name)) {
+        return print_variable(variable);
+    }
+    if let Some(known) = reference::directives(name).next() {
+        return Err(not_yet(name, known));
+    }
+    let hint = registry.nearest_name(name);
+    let hint = hint.map(|near| format!(", did you mean \"{near}\"?"));
+    let hint = hint.unwrap_or_default();
+    Err(format!("unknown directive \"{name}\"{hint}"))
+}
+
+/// Whether this is the name of a variable and of no directive.
+fn is_variable(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    reference::directives(&name).next().is_none()
+        && (variables::core::find(&name).is_some() || reference::variables(&name).next().is_some())
+}
+
+/// Says where a variable comes from; what it holds is nginx's to say, where it is nginx's.
+fn print_variable(name: &str) -> Result<(), String> {
+    let name = name.trim_start_matches('{').trim_end_matches('}');
+    let lower = name.to_ascii_lowercase();
+    let of_http = |known: &&Name| !known.module.starts_with("stream_");
+    let known = reference::variables(&lower).find(of_http);
+    let known = known.or(reference::variables(&lower).next());
+    let Some(found) = variables::core::find(&lower) else {
+        return Err(match known {
+            Some(known) => not_yet(&format!("${name}"), known),
+            None => match variables::unknown::nearest(&lower) {
+                Some(near) => format!("unknown variable \"${name}\", did you mean \"${near}\"?"),
+                None => format!(
+                    "unknown variable \"${name}\" (a configuration may define it with set, map, geo or split_clients)"
+                ),
+            },
+        });
+    };
+    let mut text = format!("${name}\n\n");
+    match known.filter(of_http) {
+        Some(known) if known.name.ends_with('_') => {
+            let family = known.name;
+            text.push_str(&format!(
+                "  Module:   {}, a variable of the family ${family}…\n",
+                known.module
+            ));
+        }
+        Some(known) => text.push_str(&format!("  Module:   {}\n", known.module)),
+        None => text.push_str("  Module:   of Tidegate, nginx does not have it\n"),
+    }
+    let assignable = if found.assignable { "yes" } else { "no" };
+    text.push_str(&format!("  set:      {assignable}\n"));
+    if let Some(known) = known.filter(of_http) {
+        text.push_str("\n  Works as with nginx, which documents it:\n");
+        text.push_str(&format!(
+            "  https://nginx.org/en/docs/http/ngx_{}_module.html#var_{}\n",
+            known.module, known.name
+        ));
+    }
+    print(&text)
+}
+
+fn not_yet(name: &str, known: &Name) -> String {
+    let Name { owner, module, .. } = known;
+    format!("{owner} has \"{name}\" (module {module}); Tidegate does not yet")
 }
 
 fn print(text: &str) -> Result<(), String> {

@@ -32,6 +32,16 @@ impl Level {
             Level::Notice => "notice",
         }
     }
+
+    /// Its colour on a terminal, for [`Style::paint`].
+    #[must_use]
+    pub fn colour(self) -> &'static str {
+        match self {
+            Level::Emerg => "1;31",
+            Level::Warn => "1;33",
+            Level::Notice => "36",
+        }
+    }
 }
 
 impl From<Level> for base::level::Level {
@@ -58,6 +68,29 @@ pub struct Diagnostic {
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
+    /// Another place that has to do with it.
+    pub related: Option<Box<Related>>,
+    /// What the configuration refers to and does not define.
+    pub missing: Option<Box<Missing>>,
+}
+
+/// What a configuration refers to and does not define. Where a line that might have defined it is
+/// broken, its error only follows from that one, and is not shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The name.
+    pub name: Box<str>,
+    /// The directives that define such names.
+    pub definers: &'static [&'static str],
+}
+
+/// A second place of a message, such as where the block was opened that is not closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Related {
+    /// The place.
+    pub position: Position,
+    /// What is there, in a few words.
+    pub label: &'static str,
 }
 
 impl fmt::Display for Diagnostic {
@@ -83,6 +116,8 @@ impl Diagnostic {
             message: message.into(),
             position,
             hint: None,
+            related: None,
+            missing: None,
         }
     }
 
@@ -91,26 +126,70 @@ impl Diagnostic {
         Diagnostic::new(Level::Warn, message, position)
     }
 
+    /// The same with a hint.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Diagnostic {
+        Diagnostic {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
     /// The message for a person: nginx's line, then the place in the source with a caret below it,
-    /// then the hint. Ends with a line feed.
+    /// then the hint. Ends with a line feed. A notice shows no source: nothing in it is wrong.
     #[must_use]
     pub fn render(&self, sources: &[SourceFile]) -> String {
-        let mut text = format!("{self}\n");
+        format!("{self}\n{}", self.explanation(sources, Style::Plain))
+    }
+
+    /// What [`Diagnostic::render`] has below the first line.
+    #[must_use]
+    pub fn explanation(&self, sources: &[SourceFile], style: Style) -> String {
+        let mut text = String::new();
+        let mut show = |position: Position, label| {
+            if let Some(name) = position.file_name()
+                && let Some(source) = sources.iter().find(|source| *source.name == *name)
+            {
+                let name = name.display().to_string();
+                excerpt(&mut text, &name, &source.text, position, label, style);
+            }
+        };
         if let Some(position) = self.position
-            && let Some(name) = position.file_name()
-            && let Some(source) = sources.iter().find(|source| *source.name == *name)
+            && self.level != Level::Notice
         {
-            excerpt(
-                &mut text,
-                &name.display().to_string(),
-                &source.text,
-                position,
-            );
+            show(position, "");
+        }
+        if let Some(related) = &self.related {
+            show(related.position, related.label);
         }
         if let Some(hint) = &self.hint {
-            let _ = writeln!(text, "  hint: {hint}");
+            let _ = writeln!(text, "  {} {hint}", style.paint(Style::HINT, "hint:"));
         }
         text
+    }
+}
+
+/// Whether a text is for a terminal that shows colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// For a file, a pipe, or a person who wants no colours.
+    Plain,
+    /// With the control sequences of ECMA-48 (SGR).
+    Coloured,
+}
+
+impl Style {
+    const CARET: &'static str = "1;31";
+    const GUTTER: &'static str = "34";
+    const HINT: &'static str = "36";
+
+    /// A part of a text in a colour, by the parameters of its SGR sequence.
+    #[must_use]
+    pub fn paint(self, colour: &str, text: &str) -> String {
+        match self {
+            Style::Plain => text.to_owned(),
+            Style::Coloured => format!("\x1b[{colour}m{text}\x1b[0m"),
+        }
     }
 }
 
@@ -118,7 +197,14 @@ impl Diagnostic {
 const EXCERPT_LENGTH_MAX: usize = 160;
 
 /// Appends the source line around a position, with carets below the word.
-fn excerpt(out: &mut String, name: &str, source: &[u8], position: Position) {
+fn excerpt(
+    out: &mut String,
+    name: &str,
+    source: &[u8],
+    position: Position,
+    label: &str,
+    style: Style,
+) {
     let offset = (position.offset as usize).min(source.len());
     let (before, after) = source.split_at(offset);
     let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
@@ -127,7 +213,7 @@ fn excerpt(out: &mut String, name: &str, source: &[u8], position: Position) {
         .split(|byte| *byte == b'\n')
         .next()
         .unwrap_or_default();
-    let number = 1 + memchr::memchr_iter(b'\n', before).count();
+    let line_number = 1 + memchr::memchr_iter(b'\n', before).count();
     let column = 1 + before_in_line.len();
     // A line too long to show begins at the word.
     let shown_before = if before_in_line.len() + 20 > EXCERPT_LENGTH_MAX {
@@ -149,25 +235,34 @@ fn excerpt(out: &mut String, name: &str, source: &[u8], position: Position) {
         .count()
         .min(tail.chars().count())
         .max(1);
-    let gutter = " ".repeat(number.to_string().len());
+    let gutter = " ".repeat(line_number.to_string().len());
     let indent = " ".repeat(lead.chars().count());
-    let carets = "^".repeat(width);
-    let _ = writeln!(out, " {gutter} at {name}:{number}:{column}");
-    let _ = writeln!(out, " {number} | {}", format!("{lead}{tail}").trim_end());
-    let _ = writeln!(out, " {gutter} | {indent}{carets}");
+    let carets = style.paint(Style::CARET, &"^".repeat(width));
+    let bar = style.paint(Style::GUTTER, "|");
+    let number = style.paint(Style::GUTTER, &line_number.to_string());
+    let gap = if label.is_empty() { "" } else { " " };
+    let line = format!("{lead}{tail}");
+    let _ = writeln!(out, " {gutter} at {name}:{line_number}:{column}");
+    let _ = writeln!(out, " {number} {bar} {}", line.trim_end());
+    let _ = writeln!(out, " {gutter} {bar} {indent}{carets}{gap}{label}");
 }
 
 /// The word that a text begins with.
 fn word_at(text: &[u8]) -> &[u8] {
     let end = match text.split_first() {
         Some((quote @ (b'"' | b'\''), rest)) => memchr::memchr(*quote, rest).map(|at| at + 2),
+        // A variable within a word.
+        Some((b'$', rest)) => {
+            let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || b"_{}".contains(byte);
+            rest.iter().position(|byte| !belongs(byte)).map(|at| at + 1)
+        }
         _ => text.iter().position(|byte| b" \t\r;{".contains(byte)),
     };
     text.get(..end.unwrap_or(text.len())).unwrap_or(text)
 }
 
 /// Why a directive's arguments were refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     /// The text, in nginx's words where nginx has the same error.
     pub message: String,
@@ -175,6 +270,10 @@ pub struct Fault {
     pub position: Option<Position>,
     /// What would have worked.
     pub hint: Option<String>,
+    /// See [`Diagnostic::related`].
+    pub related: Option<Box<Related>>,
+    /// See [`Diagnostic::missing`].
+    pub missing: Option<Box<Missing>>,
 }
 
 impl Fault {
@@ -182,8 +281,7 @@ impl Fault {
     pub fn new(message: impl Into<String>) -> Fault {
         Fault {
             message: message.into(),
-            position: None,
-            hint: None,
+            ..Fault::default()
         }
     }
 
@@ -192,7 +290,7 @@ impl Fault {
         Fault {
             message: message.into(),
             position: Some(word.position),
-            hint: None,
+            ..Fault::default()
         }
     }
 
@@ -213,6 +311,25 @@ impl Fault {
     pub fn with_hint(self, hint: impl Into<String>) -> Fault {
         Fault {
             hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// The same with a second place.
+    #[must_use]
+    pub fn with_related(self, position: Position, label: &'static str) -> Fault {
+        Fault {
+            related: Some(Box::new(Related { position, label })),
+            ..self
+        }
+    }
+
+    /// The same, about a name that is referred to and not defined.
+    #[must_use]
+    pub fn of_missing(self, name: &str, definers: &'static [&'static str]) -> Fault {
+        let name = name.into();
+        Fault {
+            missing: Some(Box::new(Missing { name, definers })),
             ..self
         }
     }
@@ -242,6 +359,8 @@ impl From<Fault> for Diagnostic {
             message: fault.message,
             position: fault.position,
             hint: fault.hint,
+            related: fault.related,
+            missing: fault.missing,
         }
     }
 }

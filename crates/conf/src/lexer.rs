@@ -48,6 +48,8 @@ pub(crate) struct Lexer<'a> {
     is_file: bool,
     /// The end was reached in the middle of something, and that was reported.
     cut_short: bool,
+    /// Behind the line of a quote that was probably not closed: reading goes on there.
+    resume: Option<usize>,
 }
 
 impl<'a> Lexer<'a> {
@@ -66,6 +68,7 @@ impl<'a> Lexer<'a> {
             file,
             is_file: true,
             cut_short: false,
+            resume: None,
         }
     }
 
@@ -79,6 +82,7 @@ impl<'a> Lexer<'a> {
             file,
             is_file: false,
             cut_short: false,
+            resume: None,
         }
     }
 
@@ -96,6 +100,43 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// The number of bytes read.
+    pub(crate) fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// The text from an earlier offset up to here.
+    pub(crate) fn read_since(&self, offset: usize) -> &'a [u8] {
+        self.text.get(offset..self.at).unwrap_or_default()
+    }
+
+    /// The whole text.
+    pub(crate) fn whole(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.at >= self.text.len()
+    }
+
+    /// The byte read last.
+    pub(crate) fn last_byte(&self) -> Option<u8> {
+        self.text.get(self.at.checked_sub(1)?).copied()
+    }
+
+    /// Goes back to an offset that was passed already, to read from there anew.
+    pub(crate) fn rewind(&mut self, offset: usize) {
+        let again = self.text.get(offset..self.at).unwrap_or_default();
+        if self.is_file {
+            let lines = memchr::memchr_iter(b'\n', again).count();
+            self.line = self.line.saturating_sub(u32::try_from(lines).unwrap_or(0));
+        }
+        self.at = offset.min(self.at);
+        self.start = self.at;
+        self.cut_short = false;
+    }
+
     /// Whether the end was reached in the middle of a directive or block and that was reported.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.cut_short
@@ -111,6 +152,7 @@ impl<'a> Lexer<'a> {
     pub(crate) fn next(&mut self) -> Result<Token, Fault> {
         let mut words = Vec::new();
         self.start = self.at;
+        self.resume = None;
         loop {
             let Some(byte) = self.take()? else {
                 return self.end(&words);
@@ -144,6 +186,10 @@ impl<'a> Lexer<'a> {
 
     /// Goes on behind a directive that [`Lexer::next`] has refused.
     pub(crate) fn recover(&mut self) {
+        if let Some(offset) = self.resume.take() {
+            self.rewind(offset);
+            return self.skip_quoted_lines();
+        }
         // What ended the broken directive already needs no search.
         let last = self
             .at
@@ -164,6 +210,21 @@ impl<'a> Lexer<'a> {
                 }
                 _ => byte = self.skip_byte(),
             }
+        }
+    }
+
+    /// Skips lines that begin with a quote: no directive does, the ones before it go on in them.
+    fn skip_quoted_lines(&mut self) {
+        loop {
+            let rest = self.text.get(self.at..).unwrap_or_default();
+            let blanks = rest.iter().take_while(|byte| b" \t".contains(byte)).count();
+            if !matches!(rest.get(blanks), Some(b'"' | b'\'')) {
+                return;
+            }
+            let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |at| at + 1);
+            let ends_line = end.checked_sub(1).and_then(|at| rest.get(at)) == Some(&b'\n');
+            self.line += u32::from(self.is_file && ends_line);
+            self.at += end;
         }
     }
 
@@ -266,8 +327,15 @@ impl<'a> Lexer<'a> {
     fn take_quoted(&mut self, quote: u8) -> Result<u8, Fault> {
         match self.take() {
             Ok(Some(byte)) => Ok(byte),
-            Ok(None) => Err(self.cut()),
-            Err(_) => Err(self.unterminated(quote)),
+            Ok(None) => {
+                let fault = self.cut();
+                Err(self.in_quotes(fault, "this quote is not closed"))
+            }
+            Err(_) => {
+                let fault = self.unterminated(quote);
+                self.resume = self.next_line();
+                Err(fault)
+            }
         }
     }
 
@@ -285,9 +353,25 @@ impl<'a> Lexer<'a> {
                 let fault = self.unexpected(byte);
                 // The `;` is missing; the block ends here all the same.
                 self.at -= usize::from(byte == b'}');
-                Err(fault)
+                match self.read_since(self.start).contains(&b'\n') {
+                    true => Err(self.in_quotes(fault, "the quoted text begins here")),
+                    false => Err(fault),
+                }
             }
         }
+    }
+
+    /// A fault that comes of the quote before `start`: text that should have been outside of it was
+    /// within, so reading goes on behind its line.
+    fn in_quotes(&mut self, fault: Fault, label: &'static str) -> Fault {
+        self.resume = self.next_line();
+        fault.with_related(self.position_at(self.start.saturating_sub(1)), label)
+    }
+
+    /// The line after the one that the current word begins on.
+    fn next_line(&self) -> Option<usize> {
+        let word = self.read_since(self.start);
+        memchr::memchr(b'\n', word).map(|at| self.start + at + 1)
     }
 
     /// The word from `start` up to the byte that ended it.
@@ -354,7 +438,7 @@ impl<'a> Lexer<'a> {
         Fault {
             message,
             position: Some(position),
-            hint: None,
+            ..Fault::default()
         }
     }
 
@@ -368,7 +452,7 @@ impl<'a> Lexer<'a> {
         Fault {
             message: message.to_owned(),
             position: Some(self.position()),
-            hint: None,
+            ..Fault::default()
         }
     }
 }

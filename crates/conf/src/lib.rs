@@ -46,9 +46,11 @@
 //! assert_eq!(http.get(&RULES).unwrap(), [false]);
 //! ```
 
+mod braces;
 mod check;
 mod contexts;
 mod diagnostic;
+mod elsewhere;
 mod files;
 mod glob;
 mod language;
@@ -57,7 +59,9 @@ mod load;
 pub mod manual;
 pub mod parse;
 mod position;
+mod references;
 mod registry;
+mod report;
 mod scope;
 mod setting;
 mod spec;
@@ -68,11 +72,12 @@ mod tree;
 mod tests;
 
 pub use contexts::Contexts;
-pub use diagnostic::{Diagnostic, Fault, Level};
+pub use diagnostic::{Diagnostic, Fault, Level, Missing, Related, Style};
 pub use files::{Anew, Disk, Files, LastReading, Recorder, Recording, Sealed, StandIns};
 pub use load::{Loaded, SourceFile, dump, load};
 pub use position::Position;
-pub use registry::Registry;
+pub use registry::{Known, KnownElsewhere, Registry, nearest};
+pub use report::{also, arrange};
 pub use scope::{ScopeId, ScopeRef};
 pub use setting::{Declared, Parse, Setter, Setting};
 pub use spec::{Arity, BlockKind, Effect, Inherit, Reload, Spec};

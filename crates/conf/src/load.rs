@@ -11,14 +11,17 @@ use std::sync::Arc;
 
 use base::hash::Map;
 
+use crate::braces::Suspects;
 use crate::check;
 use crate::contexts::Contexts;
-use crate::diagnostic::{Diagnostic, Fault};
+use crate::diagnostic::{Diagnostic, Fault, Related};
+use crate::elsewhere::Elsewhere;
 use crate::files::Files;
 use crate::glob;
 use crate::lexer::{Lexer, Token};
 use crate::position::{self, Position};
-use crate::registry::{Known, Registry};
+use crate::registry::{Candidate, Registry};
+use crate::report::mentions;
 use crate::scope::ScopeId;
 use crate::spec::BlockKind;
 use crate::tree::{Block, Entry, Line, Tree, Word};
@@ -29,6 +32,9 @@ const DEPTH_MAX: usize = 200;
 /// How many unknown names get a suggestion: a file that is no configuration has very many.
 const SUGGESTIONS_MAX: usize = 50;
 
+/// How many misplaced directives of a block an error names beside the first.
+const MISPLACED_SHOWN_MAX: usize = 4;
+
 /// A configuration as it was read.
 #[derive(Debug)]
 pub struct Loaded {
@@ -38,6 +44,8 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
     /// Every file that was read, each once, in the order of reading.
     pub sources: Vec<SourceFile>,
+    /// What could not be taken into the tree.
+    lost: Lost,
 }
 
 impl Loaded {
@@ -48,6 +56,30 @@ impl Loaded {
             .iter()
             .any(|found| found.level == crate::diagnostic::Level::Emerg)
     }
+
+    /// Whether the braces do not match: what stands in which block is not known then.
+    pub(crate) fn has_wrong_braces(&self) -> bool {
+        self.lost.braces
+    }
+
+    /// Whether something that could not be read might have defined this name.
+    pub(crate) fn may_have_defined(&self, name: &str) -> bool {
+        let Lost {
+            texts, anything, ..
+        } = &self.lost;
+        *anything || texts.iter().any(|text| mentions(text, name))
+    }
+}
+
+/// What was written and is not in the tree, because something in it is wrong.
+#[derive(Debug, Default)]
+struct Lost {
+    /// The texts of lines and blocks that were skipped.
+    texts: Vec<Box<[u8]>>,
+    /// More than can be told: a file that could not be read.
+    anything: bool,
+    /// Blocks begin or end elsewhere than their author thinks.
+    braces: bool,
 }
 
 /// One file of a configuration.
@@ -83,6 +115,10 @@ pub fn load(
         sequence: 0,
         depth: 0,
         suggestions: 0,
+        structural: Vec::new(),
+        misplaced: Vec::new(),
+        elsewhere: Elsewhere::default(),
+        lost: Lost::default(),
     };
     let root = loader.tree.root().id();
     for text in globals {
@@ -92,14 +128,27 @@ pub fn load(
     loader.file(path, None, &mut |loader, lexer| {
         loader.directives(lexer, root, Surroundings::File);
     });
+    let mut dropped = loader.explain_braces();
+    dropped.extend(loader.explain_misplaced());
     let Loader {
         mut tree,
         mut found,
         sources,
+        elsewhere,
+        lost,
         ..
     } = loader;
+    dropped.extend(elsewhere.sum_up(&mut found));
+    let mut index = 0;
+    found.retain(|_| {
+        index += 1;
+        !dropped.contains(&(index - 1))
+    });
     tree.finish();
     check::values(&tree, registry, &mut found);
+    for (_, diagnostic) in &mut found {
+        hint_at_semicolon(diagnostic, &sources, registry);
+    }
     found.sort_by_key(|(sequence, _)| *sequence);
     let diagnostics = found
         .into_iter()
@@ -109,6 +158,7 @@ pub fn load(
         tree,
         diagnostics,
         sources,
+        lost,
     }
 }
 
@@ -157,9 +207,23 @@ impl Directive {
         self.fault_about("invalid number of arguments in ", " directive")
     }
 
+    fn not_terminated(&self) -> Fault {
+        self.fault_about("directive ", " is not terminated by \";\"")
+    }
+
+    fn no_opening(&self) -> Fault {
+        self.fault_about("directive ", " has no opening \"{\"")
+    }
+
     fn fault_about(&self, before: &str, after: &str) -> Fault {
         self.fault(format!("{before}\"{}\"{after}", self.name.text()))
     }
+}
+
+/// Why a directive has no declaration.
+struct Unknown {
+    fault: Fault,
+    kind: Option<Structure>,
 }
 
 struct Loader<'a> {
@@ -178,11 +242,187 @@ struct Loader<'a> {
     /// How many blocks and files are open.
     depth: usize,
     suggestions: usize,
+    /// Which of what was found may come of a brace elsewhere in its file.
+    structural: Vec<Structural>,
+    misplaced: Vec<Misplaced>,
+    elsewhere: Elsewhere,
+    lost: Lost,
+}
+
+/// The directives of one block that may not stand in it, by the indices of their errors.
+struct Misplaced {
+    scope: ScopeId,
+    file: u32,
+    first: usize,
+    more: Vec<(usize, Word)>,
+}
+
+/// An error that has to do with braces.
+struct Structural {
+    /// Its index among what was found.
+    index: usize,
+    file: u32,
+    kind: Structure,
+}
+
+/// How an error has to do with braces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Structure {
+    /// A brace or semicolon is missing or wrong right here.
+    Brace,
+    /// The directive may not stand here: perhaps it does not, where the author sees the braces.
+    Placement,
+    /// The file has too many or too few.
+    Balance,
 }
 
 impl Loader<'_> {
     fn report(&mut self, fault: Fault) {
         self.found.push((self.sequence, fault.into()));
+    }
+
+    /// Reports what may come of a brace elsewhere.
+    fn report_structural(&mut self, fault: Fault, kind: Structure) {
+        let file = fault.position.map_or(0, |position| position.file);
+        let index = self.found.len();
+        self.structural.push(Structural { index, file, kind });
+        self.report(fault);
+    }
+
+    /// Reports a directive that may not stand in this scope. Of several, the first is what tells.
+    fn misplaced(&mut self, scope: ScopeId, name: &Word, fault: Fault) {
+        let file = name.position.file;
+        let known = self
+            .misplaced
+            .iter_mut()
+            .find(|block| block.scope == scope && block.file == file);
+        match known {
+            Some(block) => block.more.push((self.found.len(), name.clone())),
+            None => self.misplaced.push(Misplaced {
+                scope,
+                file,
+                first: self.found.len(),
+                more: Vec::new(),
+            }),
+        }
+        self.report_structural(fault, Structure::Placement);
+    }
+
+    /// Where three or more directives of one block may not stand in it, it is the block that is
+    /// wrong: the first error names the others. Returns their indices.
+    fn explain_misplaced(&mut self) -> Vec<usize> {
+        let mut dropped = Vec::new();
+        for block in &self.misplaced {
+            if block.more.len() < 2 {
+                continue;
+            }
+            let shown = block.more.iter().take(MISPLACED_SHOWN_MAX);
+            let shown =
+                shown.map(|(_, word)| format!("{} (line {})", word.text(), word.position.line));
+            let mut text = shown.collect::<Vec<_>>().join(", ");
+            if block.more.len() > MISPLACED_SHOWN_MAX {
+                text.push_str(" …");
+            }
+            let count = block.more.len();
+            let opener = self.tree.scope(block.scope).line();
+            if let Some((_, found)) = self.found.get_mut(block.first) {
+                let hint = found.hint.take().unwrap_or_default();
+                found.hint = Some(format!(
+                    "{hint}; nor may {count} more of this block stand here: {text}"
+                ));
+                let opened = opener.map(|line| line.name.position);
+                found.related = found.related.take().or(opened.map(|position| {
+                    let label = "the block is opened here";
+                    Box::new(Related { position, label })
+                }));
+            }
+            dropped.extend(block.more.iter().map(|(index, _)| *index));
+        }
+        dropped
+    }
+
+    /// Where a file's braces do not match, one error is enough: the first, with the place where a
+    /// brace is probably missing or too many. What else does not fit its place follows from that.
+    /// Returns the indices of the others.
+    fn explain_braces(&mut self) -> Vec<usize> {
+        let mut dropped: Vec<usize> = Vec::new();
+        let mut files: Vec<u32> = self.structural.iter().map(|one| one.file).collect();
+        files.sort_unstable();
+        files.dedup();
+        for file in files {
+            let of_file: Vec<&Structural> = self
+                .structural
+                .iter()
+                .filter(|one| one.file == file)
+                .collect();
+            let Some((first, others)) = of_file.split_first() else {
+                continue;
+            };
+            let balance = of_file.iter().find(|one| one.kind == Structure::Balance);
+            let placed = of_file.iter().find(|one| one.kind == Structure::Placement);
+            let Some(source) = source(&self.sources, file) else {
+                continue;
+            };
+            let suspects = Suspects::of(&source.text, file);
+            let message = |index: usize| self.found.get(index).map(|(_, found)| found);
+            let ends_open = balance
+                .and_then(|balance| message(balance.index))
+                .is_some_and(|found| found.message.starts_with("unexpected end"));
+            let offset = placed
+                .and_then(|placed| message(placed.index)?.position)
+                .map(|position| position.offset);
+            let related = match (balance, ends_open) {
+                (Some(_), true) => suspects
+                    .unclosed
+                    .map(|position| (position, "opened here, and probably not closed"))
+                    .or(suspects
+                        .open_at_end
+                        .map(|position| (position, "opened here"))),
+                (Some(_), false) => suspects
+                    .surplus
+                    .map(|position| (position, "this \"}\" is probably one too many")),
+                // As many are opened as are closed, but not where the author sees them.
+                (None, _) => suspects
+                    .unclosed
+                    .into_iter()
+                    .chain(suspects.surplus)
+                    .min()
+                    .filter(|position| offset.is_some_and(|offset| position.offset < offset))
+                    .map(|position| {
+                        (
+                            position,
+                            "the \"}\" and \"{\" of this block are indented differently",
+                        )
+                    }),
+            };
+            if balance.is_none() && related.is_none() {
+                continue;
+            }
+            self.lost.braces = true;
+            dropped.extend(others.iter().map(|one| one.index));
+            // What is wrong at its own place needs no other.
+            if let Some((position, label)) = related.filter(|_| first.kind != Structure::Brace)
+                && let Some((_, found)) = self.found.get_mut(first.index)
+                && found
+                    .position
+                    .is_none_or(|own| own.offset != position.offset)
+            {
+                found.related = Some(Box::new(Related { position, label }));
+            }
+        }
+        dropped
+    }
+
+    /// Goes on behind a block that is not understood.
+    fn skip_block(&mut self, lexer: &mut Lexer<'_>) {
+        let start = lexer.offset();
+        lexer.skip_block();
+        self.lose(lexer.read_since(start));
+    }
+
+    /// Remembers a text that is not in the tree.
+    fn lose(&mut self, text: &[u8]) {
+        self.lost.texts.push(text.into());
     }
 
     /// Reads directives into a scope, up to the end of the block or file.
@@ -195,7 +435,8 @@ impl Loader<'_> {
     /// The next directive or row; `None` at the end. Errors on the way are reported.
     fn next(&mut self, lexer: &mut Lexer<'_>, around: Surroundings) -> Option<Directive> {
         loop {
-            let fault = match lexer.next() {
+            let start = lexer.offset();
+            let (fault, kind) = match lexer.next() {
                 Ok(Token::Directive { words, opens_block }) => {
                     self.sequence = self.sequence.saturating_add(1);
                     let mut words = words.into_iter();
@@ -207,20 +448,21 @@ impl Loader<'_> {
                     });
                 }
                 Ok(Token::BlockEnd) if around == Surroundings::Block => return None,
-                Ok(Token::BlockEnd) => lexer.unexpected(b'}'),
+                Ok(Token::BlockEnd) => (lexer.unexpected(b'}'), Structure::Balance),
                 Ok(Token::End) => {
                     if around == Surroundings::Block && !lexer.was_cut_short() {
                         let fault = lexer.end_inside_block();
-                        self.report(fault);
+                        self.report_structural(fault, Structure::Balance);
                     }
                     return None;
                 }
                 Err(fault) => {
                     lexer.recover();
-                    fault
+                    self.lose(lexer.read_since(start));
+                    (fault, Structure::Brace)
                 }
             };
-            self.report(fault);
+            self.report_structural(fault, kind);
         }
     }
 
@@ -229,7 +471,7 @@ impl Loader<'_> {
         lexer: &mut Lexer<'_>,
         scope: ScopeId,
         around: Surroundings,
-        directive: Directive,
+        mut directive: Directive,
     ) {
         let context = self.tree.scope(scope).context();
         if directive.opens_block && around == Surroundings::CommandLine {
@@ -237,14 +479,20 @@ impl Loader<'_> {
             self.report(directive.fault(text.to_owned()));
             return lexer.skip_block();
         }
-        let known = match self.known(context, &directive) {
+        self.cut_off_swallowed(lexer, context, &mut directive);
+        let known = match self.known(context, &mut directive) {
             Ok(known) => known,
-            Err(fault) => {
-                self.report(fault);
+            Err(Unknown { fault, kind }) => {
+                match kind {
+                    Some(Structure::Placement) => self.misplaced(scope, &directive.name, fault),
+                    Some(kind) => self.report_structural(fault, kind),
+                    None => self.report(fault),
+                }
+                let start = directive.position().offset as usize;
                 if directive.opens_block {
                     lexer.skip_block();
                 }
-                return;
+                return self.lose(lexer.read_since(start));
             }
         };
         let fits = known.arity.allows(directive.args.len());
@@ -256,6 +504,8 @@ impl Loader<'_> {
                 self.include(&directive, &mut |loader, lexer| {
                     loader.directives(lexer, scope, Surroundings::File);
                 });
+            } else {
+                self.lost.anything = true;
             }
             return;
         }
@@ -263,9 +513,11 @@ impl Loader<'_> {
             BlockKind::None => None,
             BlockKind::Free => {
                 let sequence = self.sequence;
-                let rows = self.rows(lexer);
+                let mut rows = Vec::new();
+                let opened = directive.position();
+                let whole = self.rows_into(lexer, Surroundings::Block, opened, &mut rows);
                 let line = self.line(directive, Some(Block::Free(rows)), sequence);
-                return self.add(scope, line, fits.then_some(known));
+                return self.add(scope, line, (fits && whole).then_some(known));
             }
             BlockKind::Scope => {
                 let inner = Contexts::inside(&directive.name.bytes, context);
@@ -278,25 +530,70 @@ impl Loader<'_> {
         if let Some(inner) = block {
             match self.enter(position) {
                 true => self.directives(lexer, inner, Surroundings::Block),
-                false => return lexer.skip_block(),
+                false => return self.skip_block(lexer),
             }
             self.depth -= 1;
         }
     }
 
+    /// Where a `;` or `{` is missing at the end of a line, the directive has swallowed the lines that
+    /// follow. If it is right without them, that is what is reported, and they are read by
+    /// themselves.
+    fn cut_off_swallowed(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        context: Contexts,
+        directive: &mut Directive,
+    ) {
+        let candidates = self.registry.lookup(&directive.name.bytes);
+        let candidate = candidates
+            .iter()
+            .find(|known| known.contexts.contains(context));
+        let Some(candidate) = candidate else { return };
+        let wants_block = candidate.arity.block_kind() != BlockKind::None;
+        if wants_block == directive.opens_block && candidate.arity.allows(directive.args.len()) {
+            return;
+        }
+        let text = lexer.whole();
+        let mut end = directive.name.end();
+        let cut = directive.args.iter().position(|word| {
+            let start = word.position.offset as usize;
+            let gap = text.get(end.min(start)..start).unwrap_or_default();
+            end = word.end();
+            let begins_line = gap.contains(&b'\n');
+            let is_name = !self.registry.lookup(&word.bytes).is_empty()
+                || self.registry.elsewhere(&word.bytes).is_some();
+            let is_row = candidate.arity.block_kind() == BlockKind::Free;
+            begins_line && !word.quoted && (is_name || is_row)
+        });
+        let Some(cut) = cut.filter(|cut| candidate.arity.allows(*cut)) else {
+            return;
+        };
+        let fault = match (wants_block, directive.opens_block) {
+            (false, true) => directive.not_terminated(),
+            (true, false) => directive.no_opening(),
+            _ => directive.wrong_arguments(),
+        };
+        let swallowed = directive.args.split_off(cut);
+        let Some(first) = swallowed.first() else {
+            return;
+        };
+        let missing = if wants_block { '{' } else { ';' };
+        let hint = format!("a \"{missing}\" is missing before \"{}\"", first.text());
+        self.report(fault.with_hint(hint));
+        directive.opens_block = wants_block;
+        lexer.rewind(first.position.offset as usize);
+    }
+
     /// The declaration of a directive, if it may stand here in this shape.
-    fn known(&mut self, context: Contexts, directive: &Directive) -> Result<Known, Fault> {
+    fn known(
+        &mut self,
+        context: Contexts,
+        directive: &mut Directive,
+    ) -> Result<Candidate, Unknown> {
         let candidates = self.registry.lookup(&directive.name.bytes);
         if candidates.is_empty() {
-            let fault = directive.fault_about("unknown directive ", "");
-            self.suggestions += 1;
-            let suggestion = (self.suggestions <= SUGGESTIONS_MAX)
-                .then(|| self.registry.nearest_name(&directive.name.text()))
-                .flatten();
-            return Err(match suggestion {
-                Some(name) => fault.with_hint(format!("did you mean \"{name}\"?")),
-                None => fault,
-            });
+            return self.misspelled(context, directive);
         }
         let Some(known) = candidates
             .iter()
@@ -306,16 +603,67 @@ impl Loader<'_> {
                 .iter()
                 .fold(Contexts::NONE, |all, one| all | one.contexts);
             let fault = directive.fault_about("", " directive is not allowed here");
-            return Err(fault.with_hint(format!("it may stand in: {anywhere}")));
+            return Err(Unknown {
+                fault: fault.with_hint(format!("it may stand in: {anywhere}")),
+                kind: Some(Structure::Placement),
+            });
         };
-        match (known.arity.block_kind(), directive.opens_block) {
-            (BlockKind::None, true) => {
-                Err(directive.fault_about("directive ", " is not terminated by \";\""))
-            }
+        let fault = match (known.arity.block_kind(), directive.opens_block) {
+            (BlockKind::None, true) => directive.not_terminated(),
             (BlockKind::Scope | BlockKind::Free, false) => {
-                Err(directive.fault_about("directive ", " has no opening \"{\""))
+                let elsewhere = candidates
+                    .iter()
+                    .filter(|one| one.arity.block_kind() == BlockKind::None)
+                    .fold(Contexts::NONE, |all, one| all | one.contexts);
+                match elsewhere {
+                    Contexts::NONE => directive.no_opening(),
+                    _ => directive
+                        .no_opening()
+                        .with_hint(format!("without a block it may stand in: {elsewhere}")),
+                }
             }
-            _ => Ok(*known),
+            _ => return Ok(*known),
+        };
+        Err(Unknown {
+            fault,
+            kind: Some(Structure::Brace),
+        })
+    }
+
+    /// What is made of a name that the table does not have. A block that is nearly one we know is
+    /// read as that, so that the errors in it show too, and what it defines is known.
+    fn misspelled(
+        &mut self,
+        context: Contexts,
+        directive: &mut Directive,
+    ) -> Result<Candidate, Unknown> {
+        if let Some(known) = self.registry.elsewhere(&directive.name.bytes) {
+            let name = directive.name.text();
+            let remark = known.remark;
+            let fault = directive.fault(format!("unsupported directive \"{name}\" ({remark})"));
+            self.elsewhere.add(known, &directive.name, self.found.len());
+            return Err(Unknown { fault, kind: None });
+        }
+        let fault = directive.fault_about("unknown directive ", "");
+        self.suggestions += 1;
+        let suggestion = (self.suggestions <= SUGGESTIONS_MAX)
+            .then(|| self.registry.nearest_name(&directive.name.text()))
+            .flatten();
+        let Some(name) = suggestion else {
+            return Err(Unknown { fault, kind: None });
+        };
+        let fault = fault.with_hint(format!("did you mean \"{name}\"?"));
+        let meant = self.registry.lookup(name.as_bytes()).iter().find(|known| {
+            let is_block = known.arity.block_kind() != BlockKind::None;
+            is_block && directive.opens_block && known.contexts.contains(context)
+        });
+        match meant {
+            Some(meant) => {
+                self.report(fault);
+                directive.name.bytes = name.as_bytes().into();
+                Ok(*meant)
+            }
+            None => Err(Unknown { fault, kind: None }),
         }
     }
 
@@ -331,7 +679,7 @@ impl Loader<'_> {
     }
 
     /// Adds a line to a scope. Without a declaration it is there, but nobody finds it by one.
-    fn add(&mut self, scope: ScopeId, line: Line, known: Option<Known>) {
+    fn add(&mut self, scope: ScopeId, line: Line, known: Option<Candidate>) {
         let scope = self.tree.scope_mut(scope);
         if let Some(known) = known {
             let key = known.declared.spec().key();
@@ -344,26 +692,33 @@ impl Loader<'_> {
         scope.lines.push(line);
     }
 
-    /// Reads the rows of a free block.
-    fn rows(&mut self, lexer: &mut Lexer<'_>) -> Vec<Line> {
-        let mut rows = Vec::new();
-        self.rows_into(lexer, Surroundings::Block, &mut rows);
-        rows
-    }
-
-    fn rows_into(&mut self, lexer: &mut Lexer<'_>, around: Surroundings, rows: &mut Vec<Line>) {
+    /// Reads the rows of a free block that was opened at `opened`. False where one of them shows that
+    /// the block was not closed: it opens another, and reading goes on with it.
+    fn rows_into(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        around: Surroundings,
+        opened: Position,
+        rows: &mut Vec<Line>,
+    ) -> bool {
+        let mut whole = true;
         while let Some(row) = self.next(lexer, around) {
             if row.opens_block {
-                self.report(Fault {
-                    message: "unexpected \"{\"".to_owned(),
-                    position: Some(lexer.position()),
-                    hint: None,
-                });
-                lexer.skip_block();
+                let fault = lexer.unexpected(b'{');
+                let fault = fault.with_related(opened, "opened here, and probably not closed");
+                let candidates = self.registry.lookup(&row.name.bytes);
+                let opens = |known: &Candidate| known.arity.block_kind() != BlockKind::None;
+                if around == Surroundings::Block && candidates.iter().any(opens) {
+                    self.report_structural(fault, Structure::Brace);
+                    lexer.rewind(row.position().offset as usize);
+                    return false;
+                }
+                self.report_structural(lexer.unexpected(b'{'), Structure::Brace);
+                self.skip_block(lexer);
             } else if row.name.bytes.as_ref() == b"include" {
                 if row.args.len() == 1 {
                     self.include(&row, &mut |loader, lexer| {
-                        loader.rows_into(lexer, Surroundings::File, rows);
+                        whole &= loader.rows_into(lexer, Surroundings::File, opened, rows);
                     });
                 } else {
                     self.report(row.wrong_arguments());
@@ -372,6 +727,7 @@ impl Loader<'_> {
                 rows.push(self.line(row, None, self.sequence));
             }
         }
+        whole
     }
 
     /// Reads what an `include` names.
@@ -391,6 +747,7 @@ impl Loader<'_> {
             }
             Err(error) => {
                 let text = failure("glob()", &path, &error);
+                self.lost.anything = true;
                 self.report(Fault::at(argument, text));
             }
         }
@@ -414,6 +771,7 @@ impl Loader<'_> {
                     io::ErrorKind::IsADirectory => "pread()",
                     _ => "open()",
                 };
+                self.lost.anything = true;
                 return self.report(fault(failure(call, path, &error)));
             }
         };
@@ -454,6 +812,53 @@ impl Loader<'_> {
         self.depth += 1;
         true
     }
+}
+
+/// Where an argument is refused that is the first word of its line and a directive's name, the line
+/// before lacks its `;`.
+fn hint_at_semicolon(found: &mut Diagnostic, sources: &[SourceFile], registry: &Registry) {
+    let Some(position) = found.position.filter(|_| found.hint.is_none()) else {
+        return;
+    };
+    let Some(source) = source(sources, position.file) else {
+        return;
+    };
+    let Some((before, word)) = source.text.split_at_checked(position.offset as usize) else {
+        return;
+    };
+    let end = word.iter().position(|byte| b" \t\r\n;{}".contains(byte));
+    let name = word.get(..end.unwrap_or(word.len())).unwrap_or_default();
+    let blank = before
+        .iter()
+        .rev()
+        .take_while(|byte| b" \t\r\n".contains(byte));
+    let (mut length, mut begins_line) = (0, false);
+    for byte in blank {
+        length += 1;
+        begins_line |= *byte == b'\n';
+    }
+    let last = before
+        .len()
+        .checked_sub(length + 1)
+        .and_then(|at| before.get(at));
+    let goes_on = last.is_some_and(|byte| !b";{}".contains(byte));
+    let line_before = before.get(..before.len() - length).unwrap_or_default();
+    let start = memchr::memrchr(b'\n', line_before).map_or(0, |at| at + 1);
+    let is_comment = line_before.get(start..).unwrap_or_default().contains(&b'#');
+    if begins_line && goes_on && !is_comment && !registry.lookup(name).is_empty() {
+        let name = String::from_utf8_lossy(name);
+        found.hint = Some(format!("a \";\" is missing before \"{name}\""));
+    }
+}
+
+/// The text of a file that was read, by its number.
+fn source(sources: &[SourceFile], file: u32) -> Option<&SourceFile> {
+    let of_file = Position {
+        file,
+        ..Position::default()
+    };
+    let name = of_file.file_name()?;
+    sources.iter().find(|source| *source.name == *name)
 }
 
 /// Reads the lines of an included file into the place that includes it.

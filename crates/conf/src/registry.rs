@@ -12,13 +12,27 @@ use crate::spec::{Arity, Spec};
 pub struct Registry {
     declared: Vec<&'static dyn Declared>,
     /// By name; the same name may be declared once for each context.
-    by_name: Map<&'static [u8], Vec<Known>>,
+    by_name: Map<&'static [u8], Vec<Candidate>>,
     modules: &'static [&'static str],
+    elsewhere: KnownElsewhere,
+}
+
+/// Looks up a directive that the table does not have among those of the program whose language
+/// this is.
+pub type KnownElsewhere = fn(&str) -> Option<Known>;
+
+/// What there is to say about a name that is known, but not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The module that it belongs to; names of one module in one file are reported together.
+    pub module: &'static str,
+    /// Who has it.
+    pub remark: &'static str,
 }
 
 /// One name of one declaration.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct Candidate {
     pub(crate) declared: &'static dyn Declared,
     pub(crate) contexts: Contexts,
     pub(crate) arity: Arity,
@@ -32,6 +46,7 @@ impl Registry {
             declared: Vec::new(),
             by_name: Map::default(),
             modules: &[],
+            elsewhere: |_| None,
         };
         for declared in language::DIRECTIVES
             .iter()
@@ -49,10 +64,20 @@ impl Registry {
         Registry { modules, ..self }
     }
 
+    /// Where to look for names that the table does not have.
+    #[must_use]
+    pub fn with_elsewhere(self, elsewhere: KnownElsewhere) -> Registry {
+        Registry { elsewhere, ..self }
+    }
+
+    pub(crate) fn elsewhere(&self, name: &[u8]) -> Option<Known> {
+        (self.elsewhere)(std::str::from_utf8(name).ok()?)
+    }
+
     /// Adds a declaration. One that several features look at stands in the table of each, and is still one.
     fn add(&mut self, declared: &'static dyn Declared) {
         let spec = declared.spec();
-        let is_spec = |known: &Known| std::ptr::eq(known.declared.spec(), spec);
+        let is_spec = |known: &Candidate| std::ptr::eq(known.declared.spec(), spec);
         if spec
             .names()
             .any(|name| self.lookup(name.as_bytes()).iter().any(is_spec))
@@ -60,7 +85,7 @@ impl Registry {
             return;
         }
         for name in spec.names() {
-            let known = Known {
+            let known = Candidate {
                 declared,
                 contexts: spec.contexts_of(name),
                 arity: spec.arity_of(name),
@@ -70,7 +95,7 @@ impl Registry {
         self.declared.push(declared);
     }
 
-    pub(crate) fn lookup(&self, name: &[u8]) -> &[Known] {
+    pub(crate) fn lookup(&self, name: &[u8]) -> &[Candidate] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
@@ -117,18 +142,24 @@ impl Registry {
     /// The known name that is most like an unknown one, if any is like it at all.
     #[must_use]
     pub fn nearest_name(&self, name: &str) -> Option<&'static str> {
-        let limit = 1 + name.len() / 4;
         let names = self
             .declared
             .iter()
             .flat_map(|declared| declared.spec().names());
-        names
-            .filter(|known| known.len().abs_diff(name.len()) <= limit)
-            .map(|known| (distance(name.as_bytes(), known.as_bytes()), known))
-            .filter(|(distance, known)| *distance <= limit && *distance < known.len())
-            .min_by_key(|(distance, _)| *distance)
-            .map(|(_, known)| known)
+        nearest(name, names)
     }
+}
+
+/// The one of these names that is most like `name`, if any is like it at all.
+#[must_use]
+pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = 1 + name.len() / 4;
+    names
+        .filter(|known| known.len().abs_diff(name.len()) <= limit)
+        .map(|known| (distance(name.as_bytes(), known.as_bytes()), known))
+        .filter(|(distance, known)| *distance <= limit && *distance < known.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
 }
 
 impl std::fmt::Debug for Registry {

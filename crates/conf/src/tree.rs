@@ -34,6 +34,12 @@ impl Word {
         String::from_utf8_lossy(&self.bytes)
     }
 
+    /// The offset behind it in its file; before that where it was written with escapes.
+    pub(crate) fn end(&self) -> usize {
+        let quotes = if self.quoted { 2 } else { 0 };
+        self.position.offset as usize + self.bytes.len() + quotes
+    }
+
     /// The word as a path.
     #[must_use]
     pub fn path(&self) -> &Path {

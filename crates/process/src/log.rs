@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 pub use base::level::Level;
 use base::syslog;
+use conf::Style;
 use rustix::fs::{Mode, OFlags};
 
 use crate::options::{ErrorLog, Options};
@@ -135,7 +136,7 @@ impl Log {
         }
         if self.console.is_some_and(|console| level <= console) {
             if !on_stderr {
-                print(&format!("[{}] {message}", level.name()));
+                print(&format!("[{}] {message}", coloured(level)));
             }
             let _ = std::io::stderr().write_all(explanation.as_bytes());
         }
@@ -145,6 +146,30 @@ impl Log {
     pub(crate) fn notice(&self, message: impl Display) {
         self.write(Level::Notice, message);
     }
+}
+
+/// Colours for a terminal, unless its owner wants none (<https://no-color.org>) or it has none.
+pub(crate) fn style() -> Style {
+    use std::io::IsTerminal;
+    static STYLE: std::sync::OnceLock<Style> = std::sync::OnceLock::new();
+    *STYLE.get_or_init(|| {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        match std::io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
+            true => Style::Coloured,
+            false => Style::Plain,
+        }
+    })
+}
+
+/// A level's name as standard error shows it.
+fn coloured(level: Level) -> String {
+    let colour = match level {
+        Level::Warn => conf::Level::Warn,
+        Level::Notice | Level::Info | Level::Debug => conf::Level::Notice,
+        _ => conf::Level::Emerg,
+    };
+    style().paint(colour.colour(), level.name())
 }
 
 /// Prints `tidegate: TEXT` on standard error.

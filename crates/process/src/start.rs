@@ -3,7 +3,6 @@
 //! Everything that a terminal sees of Tidegate's start is decided here, with nginx's texts, order
 //! and exit codes.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -64,7 +63,7 @@ pub(crate) fn examine<F: Files>(
         conf_path, globals, ..
     } = options;
     let registry = application.registry();
-    let loaded = conf::load(conf_path, options.conf_prefix(), globals, registry, &files);
+    let mut loaded = conf::load(conf_path, options.conf_prefix(), globals, registry, &files);
     let examined = application.examine(&loaded, &files, options);
     let (needs, found) = match examined {
         Ok(mut needs) => {
@@ -73,11 +72,7 @@ pub(crate) fn examine<F: Files>(
         }
         Err(found) => (None, found),
     };
-    let mut diagnostics = loaded.diagnostics;
-    // A value that cannot be read is found when it is parsed and again when it is used.
-    let known: HashSet<String> = diagnostics.iter().map(Diagnostic::to_string).collect();
-    let is_new = |diagnostic: &Diagnostic| !known.contains(&diagnostic.to_string());
-    diagnostics.extend(found.into_iter().filter(is_new));
+    let diagnostics = conf::arrange(&mut loaded, found);
     let has_errors = diagnostics
         .iter()
         .any(|found| found.level == conf::Level::Emerg);
@@ -99,24 +94,19 @@ pub(crate) fn examine<F: Files>(
 impl Findings {
     /// Writes them to the log, each at its level; a terminal also shows the places.
     pub(crate) fn report(&self, log: &Log) {
+        let style = crate::log::style();
         for diagnostic in &self.diagnostics {
-            let rendered = diagnostic.render(&self.sources);
-            // Its first line is the message.
-            let (_, explanation) = rendered.split_once('\n').unwrap_or_default();
-            log.write_explained(diagnostic.level.into(), diagnostic, explanation);
+            let explanation = diagnostic.explanation(&self.sources, style);
+            log.write_explained(diagnostic.level.into(), diagnostic, &explanation);
         }
     }
 }
 
 /// `-t` and `-T`.
 fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), Refused> {
-    // Notices are for the person who tests: what is accepted without effect is one of them.
-    let console = if options.quiet {
-        Level::Warn
-    } else {
-        Level::Notice
-    };
-    let log = Log::test(options, console);
+    // Notices are for the person who tests, with `-q` no less: what is accepted without effect is
+    // one of them, and nginx, where it has an effect, would not have to say so.
+    let log = Log::test(options, Level::Notice);
     let path = options.conf_path.display();
     let say = |text: String| {
         if !options.quiet {

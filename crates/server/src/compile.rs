@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::hash::Map;
-use conf::{Declared, Diagnostic, Fault, Files, ScopeId, ScopeRef, Template};
+use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef, Template};
 
 use crate::generation::Generation;
 use crate::listen::Binding;
 use crate::log::{LogFile, LogTable};
 use crate::text::{Part, Text};
+use crate::variables::unknown::Unknown;
 use crate::variables::{Source, TableBuilder, Variable};
 
 /// What a module's directives amount to in one scope.
@@ -96,7 +97,8 @@ impl<'a> Compiler<'a> {
         {
             return Ok(made);
         }
-        let made = Arc::new(F::compile(self, owner)?);
+        let made = F::compile(self, owner);
+        let made = Arc::new(made.map_err(|fault| placed(fault, owner, F::DIRECTIVES))?);
         self.memo.borrow_mut().insert(key, made.clone());
         Ok(made)
     }
@@ -167,6 +169,42 @@ impl<'a> Compiler<'a> {
     }
 }
 
+/// A fault with a place: where its feature names none (nginx has none for what it finds after
+/// reading), the line of the feature that it quotes, else the first.
+fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared]) -> Fault {
+    if fault.position.is_some() {
+        return fault;
+    }
+    let lines: Vec<&Line> = directives
+        .iter()
+        .flat_map(|declared| scope.own_lines(declared.spec()))
+        .collect();
+    let quoted: Vec<&str> = fault.message.split('"').skip(1).step_by(2).collect();
+    // `zone=NAME`, or a file that a message names with the folder before it.
+    let quotes = |text: &str| {
+        quoted.iter().any(|quoted| {
+            let ends = |whole: &str, end: &str, before: char| {
+                let cut = whole.strip_suffix(end);
+                !end.is_empty() && cut.is_some_and(|cut| cut.is_empty() || cut.ends_with(before))
+            };
+            ends(text, quoted, '=') || ends(quoted, text, '/')
+        })
+    };
+    let by_argument = lines.iter().find_map(|line| {
+        let word = line.args.iter().find(|word| quotes(&word.text()))?;
+        Some(word.position)
+    });
+    let by_name = lines.iter().find(|line| {
+        let name = line.name.text();
+        fault.message.contains(&*name)
+    });
+    let line = by_name.or(lines.first()).map(|line| line.position);
+    match by_argument.or(line) {
+        Some(position) => fault.or_at(position),
+        None => fault,
+    }
+}
+
 /// A configuration ready to serve, with what must be opened for it.
 pub struct Compiled {
     /// What the workers serve by.
@@ -212,9 +250,8 @@ pub fn compile(
     let variables = match variables {
         Ok(table) => table,
         Err(unknown) => {
-            for name in unknown {
-                compiler.report(Fault::new(format!("unknown \"{name}\" variable")));
-            }
+            let names = Unknown::new(&unknown, tree);
+            names.faults().for_each(|fault| compiler.report(fault));
             Default::default()
         }
     };

@@ -17,6 +17,7 @@ pub mod listen;
 pub mod log;
 pub mod panics;
 pub mod random;
+pub mod reference;
 pub mod regex;
 pub mod resolver;
 pub mod table;

@@ -136,6 +136,8 @@ pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static
     REGISTRY.get_or_init(|| {
         let tables: Vec<&'static [&'static dyn Declared]> =
             TABLES.iter().chain(others).copied().collect();
-        Registry::new(&tables).with_modules(MODULES)
+        Registry::new(&tables)
+            .with_modules(MODULES)
+            .with_elsewhere(crate::reference::ELSEWHERE)
     })
 }

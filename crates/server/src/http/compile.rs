@@ -306,6 +306,9 @@ impl Builder<'_, '_> {
             .ok();
         let first = listens.as_ref().and_then(|listens| listens.first());
         let names = self.names(scope, first.map(|listen| &listen.options.address));
+        if locations.is_none() {
+            self.report_all(scope);
+        }
         let kind = Kind {
             locations: locations?,
             ..Kind::default()
@@ -569,8 +572,14 @@ impl Builder<'_, '_> {
             },
             _ => None,
         };
-        let locations = self.locations(scope, Some(name), named)?;
-        let handler = self.handler(scope)?;
+        let (locations, handler) = (
+            self.locations(scope, Some(name), named),
+            self.handler(scope),
+        );
+        if locations.is_none() || handler.is_none() {
+            self.report_all(scope);
+        }
+        let (locations, handler) = (locations?, handler?);
         let limit_except = match scope.children("limit_except").next() {
             Some(inner) => Some(self.limit_except(inner, handler.clone())?),
             None => None,
@@ -642,6 +651,62 @@ impl Builder<'_, '_> {
     /// The plan of a scope with the handler that it writes itself: every feature as this scope
     /// sees it.
     fn plan(&mut self, scope: ScopeRef<'_>, own: Option<Handler>, kind: Kind) -> Option<Arc<Plan>> {
+        let plan = self.whole_plan(scope, own, kind);
+        if plan.is_none() {
+            self.report_all(scope);
+        }
+        plan
+    }
+
+    /// Reports every fault of a scope whose plan has one: the first ends the making of it.
+    fn report_all(&self, scope: ScopeRef<'_>) {
+        fn look<F: crate::compile::Feature>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+            let _ = compiler.feature_or_report::<F>(scope);
+        }
+        macro_rules! look_at {
+            ($($feature:ty),* $(,)?) => {
+                $(look::<$feature>(self.compiler, scope);)*
+            };
+        }
+        look_at!(
+            proxy::Settings,
+            Core,
+            crate::http::body::BodySettings,
+            static_file::Types,
+            crate::http::error_page::ErrorPages,
+            crate::http::modules::access::Access,
+            limit_req::LimitReq,
+            limit_conn::LimitConn,
+            RealIp,
+            AuthBasic,
+            crate::http::modules::auth_request::AuthRequest,
+            PostAction,
+            Mirror,
+            Dav,
+            DavExt,
+            crate::http::filters::gzip::Gzip,
+            crate::http::filters::sub::Sub,
+            crate::http::filters::ssi::Ssi,
+            crate::http::filters::charset::Charset,
+            crate::http::filters::headers::Headers,
+            crate::http::modules::headers_more::HeadersMore,
+            crate::http::modules::referer::Referers,
+            crate::http::modules::secure_link::SecureLink,
+            crate::resolver::Resolving,
+            log::AccessLogs,
+            log::ErrorLog,
+        );
+        if let Err(fault) = try_files::TryFiles::of_scope(self.compiler, scope) {
+            self.compiler.report(fault);
+        }
+    }
+
+    fn whole_plan(
+        &mut self,
+        scope: ScopeRef<'_>,
+        own: Option<Handler>,
+        kind: Kind,
+    ) -> Option<Arc<Plan>> {
         let compiler = self.compiler;
         let auto_redirect =
             matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
@@ -795,6 +860,7 @@ fn check_certificates(compiler: &Compiler<'_>, address: &Gathered) -> Option<()>
     };
     let place = position.map(|position| position.to_string());
     let place = place.unwrap_or_default();
+    // The place is a part of the message already, as in nginx.
     compiler.report(Fault::new(format!(
         "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
     )));

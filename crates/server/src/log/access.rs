@@ -282,6 +282,7 @@ impl Feature for AccessLogs {
             let format = formats.find(name).ok_or_else(|| {
                 let text = format!("unknown log format \"{}\"", lossy(name));
                 Fault::at(format.as_ref().unwrap_or(&word), text)
+                    .of_missing(&lossy(name), &["log_format"])
             })?;
             let target = match place {
                 Place::Stderr => Target::File(compiler.logs.borrow_mut().stderr()),

@@ -4,6 +4,7 @@
 //! (the core variables are: computing them costs no more than looking them up).
 
 pub mod core;
+pub mod unknown;
 
 use std::sync::Arc;
 

@@ -148,7 +148,8 @@ impl Feature for LimitConn {
         let mut limits: Vec<Limit> = Vec::new();
         for line in scope.get(&LIMIT_CONN)? {
             let zone = compiler.zones.borrow().find::<Connections>(&line.zone);
-            let zone = zone.map_err(Fault::new)?;
+            let zone =
+                zone.map_err(|text| Fault::new(text).of_missing(&line.zone, &["limit_conn_zone"]))?;
             limits.push(Limit {
                 zone,
                 connections: line.connections,

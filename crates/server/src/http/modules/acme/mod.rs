@@ -220,7 +220,8 @@ impl Acme {
             .iter_mut()
             .find(|(known, _)| known.name == issuer);
         let Some((issuer, orders)) = known else {
-            return Err(Fault::new(format!("issuer \"{issuer}\" is missing")));
+            let fault = Fault::new(format!("issuer \"{issuer}\" is missing"));
+            return Err(fault.of_missing(&issuer, &["acme_issuer"]));
         };
         warn_of_wildcards(compiler, issuer, &order, name);
         let id = order.id(&issuer.directory);

@@ -183,13 +183,16 @@ impl Feature for DavExt {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&DAV_EXT_METHODS, &DAV_EXT_LOCK];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<DavExt, Fault> {
-        let locks = match scope.get(&DAV_EXT_LOCK)? {
-            Some(name) => {
-                let zone = compiler.zones.borrow().find::<Locks>(&name);
-                Some(zone.map_err(Fault::new)?)
-            }
-            None => None,
-        };
+        let locks =
+            match scope.get(&DAV_EXT_LOCK)? {
+                Some(name) => {
+                    let zone = compiler.zones.borrow().find::<Locks>(&name);
+                    Some(zone.map_err(|text| {
+                        Fault::new(text).of_missing(&name, &["dav_ext_lock_zone"])
+                    })?)
+                }
+                None => None,
+            };
         Ok(DavExt {
             methods: scope.get(&DAV_EXT_METHODS)?,
             locks,

@@ -136,7 +136,8 @@ impl Feature for LimitReq {
         let mut limits: Vec<Limit> = Vec::new();
         for line in scope.get(&LIMIT_REQ)? {
             let zone = compiler.zones.borrow().find::<Buckets>(&line.zone);
-            let zone = zone.map_err(Fault::new)?;
+            let zone =
+                zone.map_err(|text| Fault::new(text).of_missing(&line.zone, &["limit_req_zone"]))?;
             limits.push(Limit {
                 zone,
                 burst: line.burst.saturating_mul(1000),

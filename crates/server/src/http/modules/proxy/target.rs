@@ -100,7 +100,10 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
         Some(group) => Ok(url.target(Upstream::Group(group))),
         None => match groups.host(&url.server, compiler.files, url.scheme.default_port()) {
             Some(group) => Ok(url.target(Upstream::Group(group))),
-            None => Err(fault(format!("host not found in upstream \"{name}\""))),
+            None => {
+                let text = format!("host not found in upstream \"{name}\"");
+                Err(fault(text).of_missing(&name, &["upstream"]))
+            }
         },
     }
 }

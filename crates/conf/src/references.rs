@@ -1,0 +1,137 @@
+//! Finding lines by what they say: where a variable is used, what a broken line might have defined.
+//!
+//! Used for messages only, after an error; nothing here decides what a configuration means.
+
+use crate::position::Position;
+use crate::scope::ScopeRef;
+use crate::tree::{Block, Line, Tree, Word};
+
+impl Tree {
+    /// Every place where `$name` or `${name}` stands, in reading order; the case of letters does not
+    /// matter. Names of directives, and of what is defined, are not looked at.
+    #[must_use]
+    pub fn uses_of_variable(&self, name: &str) -> Vec<Position> {
+        let mut found: Vec<(u32, Position)> = Vec::new();
+        let mut look = |line: &Line, words: &[Word]| {
+            for word in words {
+                let places = places(&word.bytes, name.as_bytes());
+                found.extend(places.map(|at| (line.sequence, within(word, at))));
+            }
+        };
+        for scope in self.scopes() {
+            for line in scope.lines() {
+                look(line, used_words(line));
+                if let Some(Block::Free(rows)) = &line.block {
+                    for row in rows {
+                        look(row, std::slice::from_ref(&row.name));
+                        look(row, &row.args);
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|(sequence, position)| (*sequence, *position));
+        found.into_iter().map(|(_, position)| position).collect()
+    }
+
+    /// The arguments of each line that holds one of these places, and of the lines that open the
+    /// blocks around it, with the names of their directives: what is defined there may be missing
+    /// for that reason alone.
+    pub(crate) fn words_around(&self, places: &[Position]) -> Vec<(&Word, &Word)> {
+        let mut words = Vec::new();
+        for scope in self.scopes() {
+            for line in scope.lines() {
+                if !places.iter().any(|place| span(line).contains(*place)) {
+                    continue;
+                }
+                words.extend(line.args.iter().map(|word| (&line.name, word)));
+                if let Some(Block::Free(rows)) = &line.block {
+                    let of_rows = rows.iter().flat_map(|row| &row.args);
+                    words.extend(of_rows.map(|word| (&line.name, word)));
+                }
+                let mut around = Some(scope);
+                while let Some(scope) = around {
+                    let opener = scope.line().into_iter();
+                    words.extend(
+                        opener
+                            .flat_map(|line| line.args.iter().map(move |word| (&line.name, word))),
+                    );
+                    around = ScopeRef::parent(scope);
+                }
+            }
+        }
+        words
+    }
+
+    /// The directive of the line that holds a place.
+    pub(crate) fn directive_at(&self, place: Position) -> Option<&Word> {
+        let lines = self.scopes().flat_map(|scope| scope.lines());
+        let mut holding = lines.filter(|line| span(line).contains(place));
+        holding.next().map(|line| &line.name)
+    }
+}
+
+/// The words of a line that may use variables: `set` and its like define their first.
+fn used_words(line: &Line) -> &[Word] {
+    let defines_first = ["set", "auth_request_set"].iter().any(|name| line.is(name));
+    let skipped = usize::from(defines_first);
+    line.args.get(skipped..).unwrap_or_default()
+}
+
+/// From the first to the last byte of a line with its rows.
+struct Span {
+    file: u32,
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn contains(&self, position: Position) -> bool {
+        position.file == self.file && (self.start..=self.end).contains(&position.offset)
+    }
+}
+
+fn span(line: &Line) -> Span {
+    let rows: &[Line] = match &line.block {
+        Some(Block::Free(rows)) => rows,
+        _ => &[],
+    };
+    let words = std::iter::once(line).chain(rows);
+    let words = words.flat_map(|line| std::iter::once(&line.name).chain(&line.args));
+    // Rows that are included stand in other files.
+    let own = words.filter(|word| word.position.file == line.position.file);
+    let end = |word: &Word| {
+        let length = u32::try_from(word.bytes.len()).unwrap_or(u32::MAX);
+        word.position.offset.saturating_add(length)
+    };
+    Span {
+        file: line.position.file,
+        start: line.name.position.offset,
+        end: own.map(end).max().unwrap_or(line.name.position.offset),
+    }
+}
+
+/// Where in a text `$name` or `${name}` begins.
+fn places<'a>(text: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    memchr::memchr_iter(b'$', text).filter(move |at| {
+        let after = text.get(at + 1..).unwrap_or_default();
+        let after = after.strip_prefix(b"{").unwrap_or(after);
+        let (found, rest) = after.split_at(name.len().min(after.len()));
+        let goes_on = rest
+            .first()
+            .is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+        found.eq_ignore_ascii_case(name) && !goes_on
+    })
+}
+
+/// The place within a word; the word's own where escapes may have moved what follows them.
+fn within(word: &Word, at: usize) -> Position {
+    let may_be_unescaped = |byte: &u8| b"\"'\\\t\r\n".contains(byte);
+    if word.bytes.iter().any(may_be_unescaped) {
+        return word.position;
+    }
+    let at = u32::try_from(at + usize::from(word.quoted)).unwrap_or(0);
+    Position {
+        offset: word.position.offset.saturating_add(at),
+        ..word.position
+    }
+}

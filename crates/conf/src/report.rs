@@ -1,0 +1,152 @@
+//! What is shown of all that was found, and in which order.
+//!
+//! An error that only follows from another is left out: it would send its reader to a line that is
+//! right. Errors come first, then warnings; notices are summed up at the end.
+
+use std::collections::HashSet;
+
+use crate::diagnostic::{Diagnostic, Level};
+use crate::load::Loaded;
+use crate::position::Position;
+
+/// How many further places a summed-up notice names.
+const PLACES_MAX: usize = 5;
+
+/// Puts in order what was found while a configuration was read (the diagnostics of `loaded`, which
+/// are taken out of it) and while it was compiled.
+#[must_use]
+pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut all = std::mem::take(&mut loaded.diagnostics);
+    let read = all.len();
+    let mut compiled = compiled;
+    // Compiling goes by what belongs together; people go by lines.
+    compiled.sort_by_key(|found| {
+        let place = found.position.filter(|position| position.file != 0);
+        (
+            place.is_none(),
+            place.map(|place| (place.file, place.offset)),
+        )
+    });
+    all.extend(compiled);
+    let is_cause = |found: &&Diagnostic| found.level == Level::Emerg && found.missing.is_none();
+    let causes: Vec<Position> = all
+        .iter()
+        .filter(is_cause)
+        .filter_map(|found| found.position)
+        .collect();
+    let words = loaded.tree.words_around(&causes);
+    // With an argument too few it may be the name that is lacking.
+    let incomplete = |found: &&Diagnostic| found.message.starts_with("invalid number of arguments");
+    let incomplete: Vec<String> = all
+        .iter()
+        .filter(incomplete)
+        .map(|found| found.message.clone())
+        .collect();
+    let mut texts: HashSet<String> = HashSet::new();
+    let mut places: HashSet<(u32, u32)> = HashSet::new();
+    let mut kept: Vec<Diagnostic> = Vec::new();
+    for (index, found) in all.into_iter().enumerate() {
+        let is_of_compilation = index >= read && found.level == Level::Emerg;
+        if is_of_compilation && loaded.has_wrong_braces() {
+            continue;
+        }
+        let follows = found.missing.as_ref().is_some_and(|missing| {
+            let user = found
+                .position
+                .and_then(|place| loaded.tree.directive_at(place));
+            // Another line that refers to the same name does not define it.
+            let is_broken = words.iter().any(|(directive, word)| {
+                let is_user = user.is_some_and(|user| user.bytes == directive.bytes);
+                !is_user && mentions(&word.bytes, &missing.name)
+            });
+            let mut definers = missing.definers.iter();
+            let lacks_name = definers.any(|name| {
+                let mut messages = incomplete.iter();
+                messages.any(|message| mentions(message.as_bytes(), name))
+            });
+            is_broken || lacks_name || loaded.may_have_defined(&missing.name)
+        });
+        if follows {
+            continue;
+        }
+        // A value that cannot be read is found when it is parsed and again when it is used.
+        let is_again = index >= read && texts.contains(&found.to_string());
+        texts.insert(found.to_string());
+        let place = found.position.filter(|position| position.file != 0);
+        let place = place.map(|position| (position.file, position.offset));
+        let is_known_place =
+            found.level == Level::Emerg && place.is_some_and(|place| !places.insert(place));
+        if !is_again && !is_known_place {
+            kept.push(found);
+        }
+    }
+    // nginx itself stops at its first error; what is worth knowing waits behind all of them.
+    kept.sort_by_key(|found| found.level);
+    let notices = kept.partition_point(|found| found.level < Level::Notice);
+    let notices = kept.split_off(notices);
+    let has_errors = kept.iter().any(|found| found.level == Level::Emerg);
+    match has_errors {
+        true => kept.extend(one_line(&notices)),
+        false => kept.extend(by_text(notices)),
+    }
+    kept
+}
+
+/// Equal notices as one, with the other places in its hint.
+fn by_text(notices: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut summed: Vec<(Diagnostic, Vec<Position>)> = Vec::new();
+    for notice in notices {
+        match summed
+            .iter_mut()
+            .find(|(first, _)| first.message == notice.message)
+        {
+            Some((_, more)) => more.extend(notice.position),
+            None => summed.push((notice, Vec::new())),
+        }
+    }
+    let sum = |(notice, more): (Diagnostic, Vec<Position>)| match also(&more) {
+        Some(hint) if notice.hint.is_none() => notice.with_hint(hint),
+        _ => notice,
+    };
+    summed.into_iter().map(sum).collect()
+}
+
+/// `also in FILE:LINE and in FILE:LINE`; nothing where there are no places.
+#[must_use]
+pub fn also(places: &[Position]) -> Option<String> {
+    let shown = places.iter().take(PLACES_MAX).map(Position::to_string);
+    let mut shown: Vec<String> = shown.collect();
+    match places.len().saturating_sub(PLACES_MAX) {
+        0 => {}
+        1 => shown.push("one more place".to_owned()),
+        more => shown.push(format!("{more} more places")),
+    }
+    let last = shown.pop()?;
+    Some(match shown.as_slice() {
+        [] => format!("also in {last}"),
+        before => format!("also in {} and in {last}", before.join(", in ")),
+    })
+}
+
+/// All notices as one: beside errors, how many there are is enough.
+fn one_line(notices: &[Diagnostic]) -> Option<Diagnostic> {
+    let text = match notices {
+        [] => return None,
+        [one] => return Some(one.clone()),
+        more => format!("{} notices, shown once the errors are mended", more.len()),
+    };
+    Some(Diagnostic::new(Level::Notice, text, None))
+}
+
+/// Whether a text has a name in it that stands by itself.
+pub(crate) fn mentions(text: &[u8], name: &str) -> bool {
+    let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let name = name.as_bytes();
+    memchr::memmem::find_iter(text, name).any(|at| {
+        let before = at.checked_sub(1).and_then(|at| text.get(at));
+        let after = text.get(at + name.len());
+        !name.is_empty()
+            && !before.is_some_and(|b| belongs(*b))
+            && !after.is_some_and(|b| belongs(*b))
+    })
+}

@@ -1,0 +1,162 @@
+//! What nginx and NGINX Plus have by name: every directive and every variable, with its module.
+//!
+//! The names are facts, in two files beside this one. The parser asks here about a name that the
+//! table does not know, `tidegate docs` and docs/compatibility.md list what is here and what is
+//! not. What a name means, or how its arguments look, is not known here.
+
+use std::sync::OnceLock;
+
+use base::hash::Map;
+use conf::{Known, KnownElsewhere};
+
+const NGINX: &str = include_str!("reference/nginx.txt");
+const PLUS: &str = include_str!("reference/plus.txt");
+
+/// A directive or variable of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// A variable, without its `$`; else a directive.
+    pub is_variable: bool,
+    /// The module, as in `http_fastcgi`.
+    pub module: &'static str,
+    /// The name. That of a family of variables ends with `_`.
+    pub name: &'static str,
+    /// Who has it.
+    pub owner: &'static str,
+}
+
+/// Everything that nginx has, by module.
+pub fn nginx() -> &'static [Name] {
+    static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
+    NAMES.get_or_init(|| read(NGINX, |_| "nginx"))
+}
+
+/// What NGINX Plus and the JavaScript module have beyond it.
+pub fn plus() -> &'static [Name] {
+    static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        read(PLUS, |module| match module {
+            "http_js" | "stream_js" => "nginx's JavaScript module",
+            _ => "NGINX Plus",
+        })
+    })
+}
+
+/// Every directive of a name; where several modules have it, nginx's own come first.
+pub fn directives(name: &str) -> impl Iterator<Item = &'static Name> {
+    all(name).filter(|known| !known.is_variable)
+}
+
+/// Every variable of a name in lower case, without `$`; of a family any name is one.
+pub fn variables(name: &str) -> impl Iterator<Item = &'static Name> {
+    let families = family(name).into_iter().flat_map(all);
+    all(name).chain(families).filter(|known| known.is_variable)
+}
+
+/// What the parser is told of a directive that the table does not have.
+pub fn directive(name: &str) -> Option<Known> {
+    directives(name).next().map(known)
+}
+
+/// The same of a variable.
+pub fn variable(name: &str) -> Option<Known> {
+    variables(name).next().map(known)
+}
+
+/// As [`conf::Registry`] asks.
+pub const ELSEWHERE: KnownElsewhere = directive;
+
+fn known(name: &Name) -> Known {
+    Known {
+        module: name.module,
+        remark: match name.owner {
+            "nginx" => "nginx has it; Tidegate does not yet",
+            "NGINX Plus" => "NGINX Plus has it; Tidegate does not yet",
+            _ => "nginx's JavaScript module has it; Tidegate does not yet",
+        },
+    }
+}
+
+/// The names by themselves.
+fn all(name: &str) -> impl Iterator<Item = &'static Name> {
+    static BY_NAME: OnceLock<Map<&'static str, Vec<&'static Name>>> = OnceLock::new();
+    let by_name = BY_NAME.get_or_init(|| {
+        let mut by_name: Map<&'static str, Vec<&'static Name>> = Map::default();
+        for known in nginx().iter().chain(plus()) {
+            by_name.entry(known.name).or_default().push(known);
+        }
+        by_name
+    });
+    by_name.get(name).into_iter().flatten().copied()
+}
+
+/// The longest family that a variable belongs to.
+fn family(name: &str) -> Option<&'static str> {
+    let families = nginx().iter().chain(plus());
+    families
+        .filter(|known| known.is_variable && known.name.ends_with('_'))
+        .map(|known| known.name)
+        .filter(|family| name.len() > family.len() && name.starts_with(family))
+        .max_by_key(|family| family.len())
+}
+
+/// The lines of a list: `directive MODULE NAME` or `variable MODULE NAME`.
+fn read(list: &'static str, owner: fn(&str) -> &'static str) -> Vec<Name> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let is_variable = words.next()? == "variable";
+            let module = words.next()?;
+            Some(Name {
+                is_variable,
+                module,
+                name: words.next()?,
+                owner: owner(module),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_listed_once() {
+        for list in [NGINX, PLUS] {
+            let lines: Vec<&str> = list.lines().collect();
+            let mut unique = lines.clone();
+            unique.sort_unstable();
+            unique.dedup();
+            let blank = lines.iter().filter(|line| line.is_empty()).count();
+            assert_eq!(lines.len() - blank, unique.len() - 1);
+        }
+        assert!(nginx().len() > 900 && plus().len() > 100);
+    }
+
+    #[test]
+    fn directives_and_variables_are_found_by_name() {
+        let module = |known: Option<Known>| known.map(|known| known.module);
+        assert_eq!(module(directive("fastcgi_pass")), Some("http_fastcgi"));
+        assert_eq!(module(directive("health_check")), Some("http_upstream_hc"));
+        assert_eq!(module(directive("$uri")), None);
+        assert_eq!(module(directive("nothing_of_the_kind")), None);
+        assert_eq!(module(variable("uri")), Some("http_core"));
+        assert_eq!(
+            module(variable("fastcgi_script_name")),
+            Some("http_fastcgi")
+        );
+        assert_eq!(module(variable("fastcgi_pass")), None);
+        assert_eq!(module(variable("arg_page")), Some("http_core"));
+        assert_eq!(module(variable("http_")), Some("http_core"));
+    }
+
+    #[test]
+    fn the_owner_is_named() {
+        let remark = |name| directive(name).map(|known| known.remark);
+        assert!(remark("fastcgi_pass").is_some_and(|text| text.starts_with("nginx has it")));
+        assert!(remark("health_check").is_some_and(|text| text.starts_with("NGINX Plus has it")));
+        assert!(remark("js_content").is_some_and(|text| text.contains("JavaScript")));
+    }
+}
