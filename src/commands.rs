@@ -43,6 +43,44 @@ pub(crate) fn is_one(arguments: &[OsString]) -> bool {
         || Program::command().find_subcommand(first).is_some()
 }
 
+/// Words that are no command here, with what does that.
+const MEANT: &[(&str, &str)] = &[
+    ("version", "-v"),
+    ("check", "-t"),
+    ("configtest", "-t"),
+    ("test", "-t"),
+    ("validate", "-t"),
+    ("reload", "-s reload"),
+    ("stop", "-s stop"),
+    ("quit", "-s quit"),
+    ("reopen", "-s reopen"),
+];
+
+/// What was probably meant by a first argument that is neither a command nor an option.
+pub(crate) fn meant(arguments: &[OsString]) -> Option<String> {
+    let first = arguments.first()?.to_str()?;
+    let word = first.trim_start_matches('-');
+    let is_short = first.starts_with('-') && !first.starts_with("--");
+    if is_short || word.is_empty() {
+        return None;
+    }
+    if matches!(word, "start" | "run") {
+        return Some(
+            "without a command tidegate starts; \"tidegate serve\" serves a folder".to_owned(),
+        );
+    }
+    if let Some((_, option)) = MEANT.iter().find(|(known, _)| *known == word) {
+        return Some(format!("did you mean \"tidegate {option}\"?"));
+    }
+    let program = Program::command();
+    let commands = program.get_subcommands().map(clap::Command::get_name);
+    let words = commands.chain(MEANT.iter().map(|(word, _)| *word));
+    let near = conf::nearest(word, words)?;
+    let option = MEANT.iter().find(|(known, _)| *known == near);
+    let meant = option.map_or(near, |(_, option)| option);
+    Some(format!("did you mean \"tidegate {meant}\"?"))
+}
+
 /// Runs the subcommand that this process was started for. Arguments that it does not take end the
 /// process with code 2, as clap does it.
 pub(crate) fn run() -> ExitCode {

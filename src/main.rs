@@ -34,9 +34,16 @@ fn main() -> ExitCode {
     if commands::is_one(&arguments) {
         return commands::run();
     }
+    let meant = commands::meant(&arguments);
     let command_line = match cli::parse(arguments) {
         Ok(command_line) => command_line,
-        Err(text) => return fail(&text),
+        Err(text) => {
+            let code = fail(&text);
+            if let Some(meant) = meant {
+                let _ = writeln!(std::io::stderr(), "  hint: {meant}");
+            }
+            return code;
+        }
     };
     if let Some(show) = command_line.show {
         let text = cli::shown(show, &modules::configure_arguments(registry()));

@@ -245,6 +245,105 @@ fn the_manual_knows_near_names() {
 }
 
 #[test]
+fn the_manual_knows_variables_and_what_is_not_here_yet() {
+    let run = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["docs", name]).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (code, page, _) = run("$uri");
+    assert_eq!(code, Some(0));
+    assert!(
+        page.starts_with("$uri\n") && page.contains("http_core"),
+        "{page}"
+    );
+    // A shell has eaten the dollar.
+    assert!(run("request_uri").1.contains("http_core"));
+    assert!(run("$arg_page").1.contains("family $arg_"));
+    for (name, expected) in [
+        (
+            "fastcgi_pass",
+            "nginx has \"fastcgi_pass\" (module http_fastcgi); Tidegate does not yet",
+        ),
+        (
+            "health_check",
+            "NGINX Plus has \"health_check\" (module http_upstream_hc); Tidegate does not yet",
+        ),
+        (
+            "$fastcgi_script_name",
+            "nginx has \"$fastcgi_script_name\" (module http_fastcgi); Tidegate does not yet",
+        ),
+        (
+            "$urii",
+            "unknown variable \"$urii\", did you mean \"$uri\"?",
+        ),
+    ] {
+        let (code, _, text) = run(name);
+        assert_eq!((code, text), (Some(1), format!("tidegate: {expected}\n")));
+    }
+}
+
+#[test]
+fn what_is_no_command_leads_to_one() {
+    for (argument, meant) in [
+        ("serv", "serve"),
+        ("--serve", "serve"),
+        ("benhc", "bench"),
+        ("version", "-v"),
+        ("reload", "-s reload"),
+        ("relaod", "-s reload"),
+        ("test", "-t"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.arg(argument).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        let shown = argument.strip_prefix("--").map_or(argument, |_| "-");
+        assert_eq!(
+            (output.status.code(), text),
+            (
+                Some(1),
+                format!(
+                    "tidegate: invalid option: \"{shown}\"\n  hint: did you mean \"tidegate {meant}\"?\n"
+                )
+            )
+        );
+    }
+}
+
+#[test]
+fn a_quiet_test_says_what_has_no_effect() {
+    let prefix = Prefix::new("events {}\npid PREFIX/nginx.pid;\npcre_jit on;\n");
+    let (code, text) = prefix.printed(&["-tq"]);
+    assert_eq!(code, Some(0));
+    let line = "tidegate: [notice] \"pcre_jit\" has no effect here: ";
+    assert!(
+        text.starts_with(line) && text.lines().count() == 1,
+        "{text}"
+    );
+}
+
+#[test]
+fn an_open_block_is_shown_from_both_ends() {
+    let prefix = Prefix::new("events {}\nhttp {\n    server {\n        root /x;\n}\n");
+    let (code, text) = prefix.printed(&["-t"]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        text,
+        "tidegate: [emerg] unexpected end of file, expecting \"}\" in PREFIX/nginx.conf:6\n   \
+         at PREFIX/nginx.conf:5:2\n \
+         5 | }\n   |  ^\n   \
+         at PREFIX/nginx.conf:3:5\n \
+         3 |     server {\n   |     ^^^^^^ opened here, and probably not closed\n\
+         tidegate: configuration file PREFIX/nginx.conf test failed\n"
+    );
+}
+
+#[test]
 fn one_life() {
     let port = support::port::free_port();
     let conf = |answer: &str| {

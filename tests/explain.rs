@@ -98,6 +98,18 @@ impl Drop for Site {
 }
 
 #[test]
+fn the_answer_comes_first() {
+    let site = Site::new("php");
+    let (text, explained) = site.explain(&["http://example.com:8080/.env"]);
+    assert!(explained, "{text}");
+    let first = text.lines().next().unwrap();
+    assert_eq!(
+        first,
+        "Status 403, answered in location ~ /\\.  [nginx.conf:18]"
+    );
+}
+
+#[test]
 fn a_site_with_php() {
     let site = Site::new("php");
     site.explains(

@@ -291,9 +291,10 @@ fn options_change_what_is_served() {
     ]);
     let (head, body) = running.get("/empty/");
     assert!(
-        head.starts_with("HTTP/1.1 200 ") && body.contains("Index of /empty/"),
+        head.starts_with("HTTP/1.1 200 ") && body.contains("<title>/empty/</title>"),
         "{head}{body}"
     );
+    assert!(body.contains("Nothing is in this folder"), "{body}");
     // Unknown paths are the application's; what has an extension is a file or nothing.
     assert_eq!(running.get("/users/7").1, "<h1>Hello</h1>\n");
     assert_eq!(running.get("/v1.2/users").1, "<h1>Hello</h1>\n");
@@ -308,6 +309,82 @@ fn options_change_what_is_served() {
         header(&running.get("/app.js").0, "Access-Control-Allow-Origin"),
         None
     );
+}
+
+#[test]
+fn a_listing_is_sorted_as_asked_for_and_safe() {
+    let site = Site::new();
+    let listed = site.0.join("empty");
+    for (name, size) in [("b", 2000), ("a<i>\"'", 30), ("javascript:x", 1)] {
+        fs::write(listed.join(name), "x".repeat(size)).unwrap();
+    }
+    fs::create_dir(listed.join("z")).unwrap();
+    let running = site.serve(&["--browse"]);
+    let order = |query: &str| {
+        let (head, body) = running.get(&format!("/empty/{query}"));
+        assert_eq!(
+            header(&head, "Content-Type"),
+            Some("text/html; charset=utf-8")
+        );
+        assert!(
+            !body.contains("<i>\"") && !body.contains("<script"),
+            "{body}"
+        );
+        let links = body.split("href=\"./").skip(1);
+        let links = links.filter_map(|rest| rest.split('"').next());
+        links.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let odd = "a%3Ci%3E%22%27";
+    assert_eq!(order(""), ["z/", odd, "b", "javascript%3Ax"]);
+    assert_eq!(order("?sort=-size"), ["z/", "b", odd, "javascript%3Ax"]);
+    assert_eq!(order("?sort=size"), ["z/", "javascript%3Ax", odd, "b"]);
+    let (_, body) = running.get("/empty/");
+    assert!(
+        body.contains(">2.0 kB<") && body.contains("1 folder, 3 files"),
+        "{body}"
+    );
+    assert_eq!(running.status(&format!("/empty/{odd}")), "200");
+}
+
+#[test]
+fn a_port_is_of_this_machine_and_an_open_one_is_said_to_be() {
+    let site = Site::new();
+    let port = support::port::free_port().to_string();
+    let shown = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("serve").arg(&site.0).args(arguments);
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut text = String::new();
+        for line in lines.by_ref().map_while(Result::ok) {
+            text.push_str(&line);
+            text.push('\n');
+            if line == "Ctrl-C ends it." {
+                break;
+            }
+        }
+        signal(child.id(), "TERM");
+        child.wait().unwrap();
+        text
+    };
+    let text = shown(&["--port", &port]);
+    assert!(
+        text.contains(&format!("http://127.0.0.1:{port}/")),
+        "{text}"
+    );
+    assert!(!text.contains("Every interface"), "{text}");
+    let text = shown(&["--listen", "127.0.0.1:0"]);
+    assert!(!text.contains("Every interface"), "{text}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let both = command
+        .args(["serve", "--port", "1", "--listen", "2"])
+        .output()
+        .unwrap();
+    assert_eq!(both.status.code(), Some(2));
 }
 
 #[test]

@@ -157,7 +157,7 @@ http {{
         }
         if self.browse {
             line("autoindex on;");
-            line("autoindex_exact_size off;");
+            line("autoindex_format page;");
             line("autoindex_localtime on;");
         }
         if self.spa {

@@ -38,6 +38,9 @@ pub(crate) struct Arguments {
     /// any free one. Without it 127.0.0.1:8080, or the next port that is free
     #[arg(short, long, value_name = "ADDRESS:PORT")]
     listen: Vec<String>,
+    /// The same as --listen PORT: a port of 127.0.0.1
+    #[arg(short, long, value_name = "PORT", conflicts_with = "listen")]
+    port: Option<u16>,
     /// Serve this name to the world: over TLS on port 443, with a certificate from Let's Encrypt, whose
     /// terms of service you agree to by this; port 80 leads there. With --listen, over TLS just there
     #[arg(long, value_name = "NAME", conflicts_with = "tls")]
@@ -176,6 +179,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     let mut announcement = String::new();
     announcement.extend(chosen.note.map(|note| format!("{note}\n")));
     announcement.push_str(&notes);
+    announcement.push_str(&open_to_all(&arguments, &chosen.addresses));
     announcement.push_str(&greeting(&directory, &chosen.addresses, secure.as_ref()));
     announcement.extend(user.and_then(|user| user.warning(&directory)));
     let options = Options {
@@ -257,9 +261,14 @@ fn output() -> &'static str {
 /// Where to listen, and where only to lead from plain HTTP to TLS.
 fn listen(arguments: &Arguments) -> (Vec<String>, Vec<String>) {
     let ports = |port: u16| vec![format!("0.0.0.0:{port}"), format!("[::]:{port}")];
-    match arguments.listen.is_empty() && !arguments.domain.is_empty() {
+    let is_asked_for = !arguments.listen.is_empty() || arguments.port.is_some();
+    match !is_asked_for && !arguments.domain.is_empty() {
         true => (ports(443), ports(80)),
-        false => (arguments.listen.clone(), Vec::new()),
+        false => {
+            let port = arguments.port.map(|port| port.to_string());
+            let listen = arguments.listen.iter().cloned().chain(port);
+            (listen.collect(), Vec::new())
+        }
     }
 }
 
@@ -304,6 +313,21 @@ fn greeting(directory: &Path, addresses: &[SocketAddr], secure: Option<&Secure>)
     }
     text.push_str("Ctrl-C ends it.\n");
     text
+}
+
+/// What to say where every interface is open, which `:8080` does not look like. A site with a name
+/// of its own is meant to be.
+fn open_to_all(arguments: &Arguments, addresses: &[SocketAddr]) -> String {
+    let open = addresses
+        .iter()
+        .find(|address| address.ip().is_unspecified());
+    match open {
+        Some(address) if arguments.domain.is_empty() => format!(
+            "Every interface is open: all who reach this machine can read the folder. --port {} keeps it to this machine.\n",
+            address.port()
+        ),
+        _ => String::new(),
+    }
 }
 
 /// Under which URLs people reach the site.
@@ -400,5 +424,32 @@ impl User {
             0o001
         };
         user == 0 || metadata.mode() & bit != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn an_open_interface_is_said_to_be_open() {
+        let said = |line: &[&str], address: &str| {
+            let line = ["serve"].iter().chain(line);
+            let arguments = Command::parse_from(line).arguments;
+            open_to_all(&arguments, &[address.parse().unwrap()])
+        };
+        let text = said(&["--listen", ":8080"], "0.0.0.0:8080");
+        assert!(text.starts_with("Every interface is open") && text.contains("--port 8080"));
+        assert!(!said(&["--listen", "[::]:8080"], "[::]:8080").is_empty());
+        assert_eq!(said(&["--port", "8080"], "127.0.0.1:8080"), "");
+        assert_eq!(said(&["--domain", "a.test"], "0.0.0.0:443"), "");
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::plan::{Arrivals, Length, Plan, Spacing};
+use crate::report::some;
 use crate::tls::Tls;
 
 /// The conditions of a run, or of several that went on at the same time.
@@ -121,7 +122,9 @@ impl fmt::Display for Conditions {
         let (connections, threads) = (self.connections, self.threads);
         write!(
             f,
-            "{connections} connections, {threads} threads on {}",
+            "{}, {} on {}",
+            some(connections, "connection"),
+            some(threads, "thread"),
             self.engine
         )?;
         match self.arrivals {
@@ -134,8 +137,8 @@ impl fmt::Display for Conditions {
         }
         match self.length {
             Length::Time(length) => write!(f, ", {} s", length.as_secs_f64())?,
-            Length::Requests(requests) => write!(f, ", {requests} requests")?,
-            Length::Each(requests) => write!(f, ", {requests} requests each")?,
+            Length::Requests(requests) => write!(f, ", {}", some(requests, "request"))?,
+            Length::Each(requests) => write!(f, ", {} each", some(requests, "request"))?,
         }
         for (name, duration) in [
             ("warm-up", self.warmup),

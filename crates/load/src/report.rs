@@ -18,6 +18,84 @@ use crate::tls::Agreed;
 /// The percentiles of a report.
 pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 
+/// Fewer requests than this are called few.
+const REQUESTS_FEW: u64 = 20;
+
+/// A run shorter than this is called short.
+const ELAPSED_SHORT: Duration = Duration::from_millis(50);
+
+/// Two system calls and a switch of threads take longer than this, in nanoseconds.
+const TOTAL_POSSIBLE_NS: u64 = 1_000;
+
+/// How many values must lie beyond a percentile for it to be more than the accident of one.
+const BEYOND_MIN: f64 = 5.0;
+
+/// Whether there are enough values for a percentile: of 100 there is no 99.9th.
+fn carries(times: &Histogram<u64>, percentile: f64) -> bool {
+    let beyond = times.len() as f64 * (100.0 - percentile) / 100.0;
+    // As much below as a decimal fraction may be off.
+    beyond >= BEYOND_MIN - 1e-6
+}
+
+/// `1 request`, `2 requests`.
+pub(crate) fn some(count: u64, one: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    }
+}
+
+/// How many rows a distribution has at most.
+const ROWS_MAX: u32 = 12;
+
+/// How many characters the longest bar has.
+const BAR_LENGTH_MAX: u64 = 40;
+
+/// Adds how the times are distributed, as bars: each row reaches to a power of two microseconds, the
+/// longest times are one row. Nothing for a single value, which is in the table.
+fn distribution(times: &Histogram<u64>, text: &mut String) {
+    if times.len() < 2 {
+        return;
+    }
+    let power = |nanoseconds: u64| {
+        nanoseconds
+            .div_ceil(1_000)
+            .max(1)
+            .next_power_of_two()
+            .ilog2()
+    };
+    let (first, last) = (power(times.min()), power(times.max()));
+    let cut = last.min(first.saturating_add(ROWS_MAX - 1));
+    let bound = |power: u32| 1_000_u64.saturating_mul(1_u64.checked_shl(power).unwrap_or(u64::MAX));
+    let mut rows = Vec::new();
+    let mut counted = 0;
+    for power in first..=cut {
+        let (below, name) = match power == cut {
+            true => (times.len(), time(times.max() as f64)),
+            false => (
+                times.count_between(0, bound(power)),
+                time(bound(power) as f64),
+            ),
+        };
+        rows.push((name, below.saturating_sub(counted)));
+        counted = below.max(counted);
+    }
+    let most = rows
+        .iter()
+        .map(|(_, count)| *count)
+        .max()
+        .unwrap_or(1)
+        .max(1);
+    text.push_str("\n  total up to\n");
+    for (name, count) in rows {
+        let share = count as f64 * 100.0 / times.len() as f64;
+        let length = (count * BAR_LENGTH_MAX).div_ceil(most);
+        let bar = "#".repeat(usize::try_from(length).unwrap_or(0));
+        let line = format!("  {name:>12} {share:>6.2} %  {bar}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
 /// What a report is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
@@ -42,6 +120,9 @@ impl Report<'_> {
         let mut text = String::new();
         for limit in machine::limits(self.outcome) {
             let _ = writeln!(text, "THE TOOL WAS THE LIMIT: {limit}");
+        }
+        for doubt in self.doubts() {
+            let _ = writeln!(text, "THE FIGURES ARE IN DOUBT: {doubt}");
         }
         let _ = writeln!(text, "{}", self.conditions);
         if self.outcome.interrupted {
@@ -105,6 +186,29 @@ impl Report<'_> {
         text
     }
 
+    /// Why the figures say little, or cannot be.
+    fn doubts(&self) -> Vec<String> {
+        let Outcome { tally, elapsed, .. } = self.outcome;
+        let mut doubts = Vec::new();
+        let requests = tally.total.len();
+        if (1..REQUESTS_FEW).contains(&requests) {
+            doubts.push(format!(
+                "{} of so short a run says little of a rate",
+                some(requests, "request")
+            ));
+        } else if requests > 0 && *elapsed < ELAPSED_SHORT {
+            let seconds = elapsed.as_secs_f64();
+            doubts.push(format!("{seconds:.3} s are too short for a rate"));
+        }
+        if requests > 0 && tally.total.min() < TOTAL_POSSIBLE_NS {
+            doubts.push(format!(
+                "a response after {} is not possible over a connection",
+                time(tally.total.min() as f64)
+            ));
+        }
+        doubts
+    }
+
     fn times(&self, text: &mut String) {
         let tally = &self.outcome.tally;
         let mut columns = vec![
@@ -123,9 +227,9 @@ impl Report<'_> {
         let mut row = |name: &str, value: &dyn Fn(&Histogram<u64>) -> f64| {
             let _ = write!(text, "  {name:<9}");
             for (_, column) in &columns {
-                let shown = match column.is_empty() {
-                    true => "-".to_owned(),
-                    false => time(value(column)),
+                let shown = match value(column) {
+                    value if column.is_empty() || value.is_nan() => "-".to_owned(),
+                    value => time(value),
                 };
                 let _ = write!(text, "{shown:>12}");
             }
@@ -135,10 +239,14 @@ impl Report<'_> {
         row("mean", &Histogram::mean);
         row("deviation", &Histogram::stdev);
         for percentile in PERCENTILES {
-            let value = |times: &Histogram<u64>| times.value_at_percentile(percentile) as f64;
+            let value = |times: &Histogram<u64>| match carries(times, percentile) {
+                true => times.value_at_percentile(percentile) as f64,
+                false => f64::NAN,
+            };
             row(&format!("p{percentile}"), &value);
         }
         row("max", &|times| times.max() as f64);
+        distribution(&tally.total, text);
     }
 
     /// One JSON object. Times are in microseconds, rates in one second.
@@ -419,6 +527,57 @@ mod tests {
         assert_eq!(times, ["0.9 us", "1.23 ms", "2.000 s"]);
         let sizes = [1.0, 1_500.0, 2.5e6, 3e9].map(bytes);
         assert_eq!(sizes, ["1 B", "1.5 kB", "2.5 MB", "3.00 GB"]);
+    }
+
+    fn times(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
+        let mut times = Histogram::new(3).unwrap();
+        values
+            .into_iter()
+            .for_each(|value| times.record(value).unwrap());
+        times
+    }
+
+    #[test]
+    fn a_percentile_needs_values_beyond_it() {
+        let hundred = times(1..=100);
+        let carried = |times: &Histogram<u64>| {
+            PERCENTILES
+                .into_iter()
+                .filter(|percentile| carries(times, *percentile))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(carried(&hundred), [50.0, 75.0, 90.0, 95.0]);
+        assert_eq!(carried(&times(1..=9)), [0.0; 0]);
+        assert_eq!(carried(&times((0..5_000).map(|_| 7))).last(), Some(&99.9));
+    }
+
+    #[test]
+    fn a_distribution_is_bars_that_add_up() {
+        let mut text = String::new();
+        // Three of up to 64 us, one of up to 128 us, and one far away.
+        distribution(
+            &times([40_000, 50_000, 60_000, 100_000, 1_000_000_000]),
+            &mut text,
+        );
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert!(lines[0].contains("64.0 us  60.00 %  ####"), "{text}");
+        assert!(lines[1].contains("128.0 us  20.00 %  ####"), "{text}");
+        assert!(lines[2].ends_with("256.0 us   0.00 %"), "{text}");
+        assert!(lines.last().unwrap().contains("20.00 %"), "{text}");
+        assert!(lines.len() <= ROWS_MAX as usize);
+        let longest = lines.iter().map(|line| line.matches('#').count()).max();
+        assert_eq!(longest, Some(BAR_LENGTH_MAX as usize));
+        text.clear();
+        distribution(&times([1]), &mut text);
+        assert_eq!(text, "");
+    }
+
+    #[test]
+    fn one_is_not_several() {
+        assert_eq!(
+            [some(1, "request"), some(2, "request")],
+            ["1 request", "2 requests"]
+        );
     }
 
     #[test]

@@ -9,6 +9,14 @@ use super::{Candidate, Explanation, Place, Station};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What was asked for first: what comes of it.
+        let status = match self.status {
+            Some(status) => format!("Status {status}"),
+            None => "Status of what is asked".to_owned(),
+        };
+        let Place { text, position } = &self.scope;
+        writeln!(out, "{status}, answered in {text}{}", at(*position))?;
+        writeln!(out, "  {}\n", self.outcome)?;
         writeln!(out, "{}\n  from {}", self.request, self.from)?;
         let others = match self.listen.others.as_slice() {
             [] => String::new(),

@@ -6,6 +6,7 @@
 
 mod data;
 mod html;
+mod page;
 
 use std::ffi::OsString;
 use std::fs;
@@ -48,16 +49,17 @@ pub static AUTOINDEX_LOCALTIME: Setting<bool> =
         .default("off")
         .manual("Shows times in the server's time zone; `off` shows UTC.");
 
-/// `autoindex_format html | xml | json | jsonp`
+/// `autoindex_format html | xml | json | jsonp | page`
 pub static AUTOINDEX_FORMAT: Setting<Format> = Setting::new(
     "autoindex_format",
-    &["html | xml | json | jsonp"],
+    &["html | xml | json | jsonp | page"],
     |setter| {
         let values = [
             ("html", Format::Html),
             ("json", Format::Json),
             ("jsonp", Format::Jsonp),
             ("xml", Format::Xml),
+            ("page", Format::Page),
         ];
         parse::enumeration(setter, &values)
     },
@@ -65,7 +67,8 @@ pub static AUTOINDEX_FORMAT: Setting<Format> = Setting::new(
 .contexts(HSL)
 .default("html")
 .manual(
-    "The format of listings. With `jsonp` the argument `callback` of a request names the \
+    "The format of listings. `page` is Tidegate's own: a page with styles, light or dark, that is \
+         sorted by the links in its headings and needs no script. With `jsonp` the argument `callback` of a request names the \
          function that the list is given to; without the argument it is plain `json`.",
 );
 
@@ -80,6 +83,8 @@ pub enum Format {
     Jsonp,
     /// An element for each entry.
     Xml,
+    /// A page with styles, sorted as its reader asks.
+    Page,
 }
 
 /// `autoindex` and its family.
@@ -151,14 +156,14 @@ pub async fn serve(request: &mut Request) -> Step {
     };
 
     let content_type = Bytes::from_static(match (settings.format, &callback) {
-        (Format::Html, _) => b"text/html",
+        (Format::Html | Format::Page, _) => b"text/html",
         (Format::Xml, _) => b"text/xml",
         (Format::Jsonp, Some(_)) => b"application/javascript",
         (Format::Json | Format::Jsonp, _) => b"application/json",
     });
     request.response.status = 200;
     request.response.content_type = content_type.clone();
-    if settings.format == Format::Xml {
+    if matches!(settings.format, Format::Xml | Format::Page) {
         request.response.charset = Bytes::from_static(b"utf-8");
     }
     if head_only {
@@ -171,6 +176,15 @@ pub async fn serve(request: &mut Request) -> Step {
         }
         Format::Json | Format::Jsonp => data::json(&entries, callback.as_deref()),
         Format::Xml => data::xml(&entries),
+        Format::Page => {
+            let sort = page::Sort::asked_for(&request.args);
+            let offset = if settings.local_time {
+                local_offset()
+            } else {
+                0
+            };
+            page::render(&request.uri, entries, sort, offset)
+        }
     }))
 }
 
