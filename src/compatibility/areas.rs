@@ -6,7 +6,9 @@ use std::fmt::Write;
 
 use conf::Registry;
 
-use super::{Here, Known, NGINX, here, known};
+use server::reference::{self, Name};
+
+use super::{Here, here};
 
 /// The lines of README.md between which the table stands.
 const BEGIN: &str = "<!-- made by `make docs`: what works -->\n";
@@ -121,10 +123,10 @@ pub(crate) fn refreshed(readme: &str, registry: &Registry) -> Option<String> {
 fn table(registry: &Registry) -> String {
     let mut table =
         String::from("| | works | accepted, no effect | not yet |\n|---|---|---|---|\n");
-    let names = known(NGINX);
+    let names = reference::nginx();
     for (title, modules) in AREAS {
         let (mut works, mut accepted, mut missing) = (0, 0, Vec::new());
-        let of_area = |known: &&Known| !known.is_variable && belongs(known.module, modules);
+        let of_area = |known: &&Name| !known.is_variable && belongs(known.module, modules);
         for known in names.iter().filter(of_area) {
             match here(*known, registry) {
                 Here::Yes(_) | Here::Variable => works += 1,
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_module_is_in_one_area() {
-        for known in known(NGINX).iter().filter(|known| !known.is_variable) {
+        for known in reference::nginx().iter().filter(|known| !known.is_variable) {
             let areas = AREAS
                 .iter()
                 .filter(|(_, modules)| belongs(known.module, modules));
