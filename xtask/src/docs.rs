@@ -1,5 +1,5 @@
 //! The directive manual, docs/directives/*.md, docs/compatibility.md, and the table of what works in README.md: written
-//! by `tidegate docs` from the directive table.
+//! by `tidegate docs` from the directive table. With them the plots, which plot.rs draws.
 //!
 //! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
 
@@ -21,6 +21,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         _ => return Err("usage: xtask docs [--check]".to_string()),
     };
     let root = crate::repository();
+    crate::plot::refresh(&root, check)?;
     let fresh = root.join("target/directives");
     let _ = std::fs::remove_dir_all(&fresh);
     std::fs::create_dir_all(&fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;

@@ -5,6 +5,7 @@ pub mod arrows;
 pub mod docs;
 pub mod floor;
 pub mod judge;
+pub mod plot;
 pub mod source;
 pub mod tidy;
 

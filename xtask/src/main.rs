@@ -9,7 +9,7 @@ const USAGE: &str = "usage: xtask COMMAND
 
   tidy                     what review would repeat: prints every finding, fails if there is one
   judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
-  docs [--check]           writes docs/directives and docs/compatibility.md, or says which page is stale
+  docs [--check]           writes the generated pages and plots, or says which is stale
   floor [options]          the cheapest server there can be, for the benches, see `xtask floor --help`";
 
 fn main() -> ExitCode {
