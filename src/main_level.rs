@@ -172,7 +172,7 @@ pub(crate) struct MainLevel {
     pub(crate) master_process: bool,
     /// `pid`, below the prefix where it is relative.
     pub(crate) pid: PathBuf,
-    /// `user`; none where this process cannot become anybody.
+    /// `user`; none where this process cannot become another user.
     pub(crate) identity: Option<Identity>,
     /// `worker_processes`
     pub(crate) threads: usize,
@@ -300,7 +300,7 @@ fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
         .parse::<usize>()
         .ok()
         .filter(|number| *number <= THREADS_MAX);
-    // nginx starts with no worker where none is asked for; nobody wants that.
+    // nginx starts with no worker where none is asked for; no operator wants that.
     let number = number.filter(|number| *number > 0);
     number.ok_or_else(|| Fault::at(word, "\"worker_processes\" directive invalid value"))
 }

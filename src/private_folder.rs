@@ -1,6 +1,6 @@
 //! A folder of this run alone: pid file, temporary files, logs.
 //!
-//! It is made anew, so nobody else can have put anything into it, and goes with its owner.
+//! It is made anew, so no other user can have put anything into it, and goes with its owner.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -38,7 +38,7 @@ impl PrivateFolder {
         }
     }
 
-    /// A folder that somebody wants to have here, and to keep.
+    /// A folder that the user wants to have here, and to keep.
     pub(crate) fn lasting(path: &Path) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         let path = path.to_owned();
         match make(&path) {

@@ -48,18 +48,15 @@ fn configurations_are_accepted() {
             text.replace(PORT, &support::port::free_port().to_string()),
         )
         .unwrap();
+        // The default's folder may not be there, or not be for this user.
+        let pid = match text.contains("pid ") {
+            true => "",
+            false => "pid nginx.pid;",
+        };
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .arg("-p")
             .arg(&folder.0)
-            .args([
-                "-c",
-                "nginx.conf",
-                "-e",
-                "error.log",
-                "-g",
-                "pid nginx.pid;",
-                "-t",
-            ])
+            .args(["-c", "nginx.conf", "-e", "error.log", "-g", pid, "-t"])
             .output()
             .unwrap();
         assert_success(&block.place, &output);

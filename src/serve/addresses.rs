@@ -73,7 +73,7 @@ fn bind(address: SocketAddr) -> io::Result<SocketAddr> {
 /// The addresses that a `--listen` names: a host name may have several.
 fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(port) = text.parse::<u16>() {
-        // Nothing is open to the network that nobody asked to be.
+        // Nothing is open to the network that the user did not ask for.
         return Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]);
     }
     // The system would take the number for that of an address.

@@ -1,6 +1,6 @@
 //! The configuration that `serve` amounts to.
 //!
-//! Nothing here is more than somebody could have written; it decides what is sensible where nobody
+//! Nothing here is more than an operator could have written; it decides what is sensible where none
 //! says: what is cached, compressed, hidden and logged.
 
 use std::fmt::Write;
@@ -189,7 +189,7 @@ http {{
             format!("add_header Cache-Control \"{caching}\";"),
             // A file is what its type says, and no script because it looks like one.
             "add_header X-Content-Type-Options nosniff always;".to_owned(),
-            // Other sites learn where somebody comes from, and not from which page.
+            // Other sites learn where a visitor comes from, and not from which page.
             "add_header Referrer-Policy strict-origin-when-cross-origin always;".to_owned(),
         ];
         if self.cors {

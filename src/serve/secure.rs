@@ -1,5 +1,5 @@
 //! How `serve` speaks TLS: with a certificate that this machine signs for itself (`--tls internal`), or
-//! with one that everybody trusts (`--domain`).
+//! with one that every browser trusts (`--domain`).
 //!
 //! Both amount to directives and files of a configuration like any other.
 

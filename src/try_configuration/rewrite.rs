@@ -132,7 +132,7 @@ struct Rewriter<'a> {
 enum Fate {
     /// The trial listens there.
     Moved(Address),
-    /// It could not be had; a socket that nobody knows stands for it.
+    /// It could not be had; a socket that no client knows stands for it.
     Hidden(Address),
 }
 
@@ -305,7 +305,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// A log goes into the folder, one to syslog as well. Devices and memory are nobody's.
+    /// A log goes into the folder, one to syslog as well. Devices and memory stay.
     fn log(&mut self, word: &Word) {
         if word.bytes.starts_with(b"syslog:") {
             let path = self.folder.join("syslog");

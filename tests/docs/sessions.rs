@@ -7,6 +7,7 @@
 //! makes what the reader has already; the servers that it starts end with the session.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -60,7 +61,7 @@ impl Session {
     /// Where a command prints something else.
     pub(crate) fn run(&self, programs: &Path) {
         let folder = Folder::new();
-        let port = support::port::free_port();
+        let port = free_ports();
         let root = folder.0.display().to_string();
         let into = |text: &str| {
             text.replace("16081", &(port + TRY_OFFSET).to_string())
@@ -145,6 +146,16 @@ impl Session {
         }
         let _ = fs::remove_file(&output);
     }
+}
+
+/// A free port, of which the one that `tidegate try` makes of it is free too.
+fn free_ports() -> u16 {
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let ports = std::iter::repeat_with(support::port::free_port).take(100);
+    ports
+        .into_iter()
+        .find(|port| is_free(port + TRY_OFFSET))
+        .expect("two free ports")
 }
 
 /// Whether `printed` is what `shown` shows.
@@ -232,6 +243,18 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        // A session that failed may have left a server behind.
+        for file in [
+            "nginx.pid",
+            "logs/nginx.pid",
+            "site/nginx.pid",
+            "site/logs/nginx.pid",
+        ] {
+            let pid = fs::read_to_string(self.0.join(file)).unwrap_or_default();
+            if pid.trim().parse::<u32>().is_ok() {
+                let _ = Command::new("kill").arg(pid.trim()).status();
+            }
+        }
         let _ = fs::remove_dir_all(&self.0);
     }
 }

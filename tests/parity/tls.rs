@@ -10,7 +10,7 @@
 //! alpn=A,B           protocols
 //! ```
 //!
-//! Whoever the server is, it is trusted. Keys are exchanged by X25519 or P-256, which any OpenSSL has.
+//! Any server is trusted. Keys are exchanged by X25519 or P-256, which any OpenSSL has.
 
 use std::net::TcpStream;
 use std::sync::Arc;

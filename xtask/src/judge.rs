@@ -6,7 +6,7 @@
 //! falls out of the second list is a failure. Whole files count, never subtests: many subtests only
 //! ask that something does not happen, and a server that never answers passes those.
 //!
-//! As root everything runs in network and process namespaces of its own, as the user nobody.
+//! As root everything runs in network and process namespaces of its own, as the user `nobody`.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -8,6 +8,7 @@ pub mod judge;
 pub mod plot;
 pub mod source;
 pub mod tidy;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

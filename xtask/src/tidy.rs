@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::{arrows, source, tracked_files};
+use crate::{arrows, source, tracked_files, words};
 
 /// Longest file, in lines without tests. What is longer holds a second idea.
 const FILE_LINES_MAX: usize = 1000;
@@ -42,6 +42,7 @@ pub fn findings(root: &Path) -> Result<Vec<String>, String> {
             continue; // not text
         };
         findings.extend(machine_paths(file, &text));
+        findings.extend(words::findings(file, &text));
         if file.ends_with(".rs") {
             findings.extend(rust_file(file, &text));
         }
@@ -151,7 +152,7 @@ fn has_word(line: &str, word: &str) -> bool {
         .any(|part| part == word)
 }
 
-/// Paths of the machine that somebody worked on. They are spelt in two halves here, or this file
+/// Paths of the machine that an author worked on. They are spelt in two halves here, or this file
 /// would find itself.
 fn machine_paths(file: &str, text: &str) -> Vec<String> {
     const HALVES: &[(&str, &str)] = &[
@@ -182,7 +183,7 @@ fn machine_paths(file: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// Rust files that no `mod` reaches from a crate's root: nobody compiles them.
+/// Rust files that no `mod` reaches from a crate's root: they are never compiled.
 fn dead_files(root: &Path, files: &[String]) -> Vec<String> {
     let all: BTreeSet<&str> = files
         .iter()

@@ -14,7 +14,7 @@ use crate::store::Folder;
 /// Certificate and key of the authority.
 const FILE: &str = "authority.pem";
 
-/// The certificate alone, for whoever is to trust it.
+/// The certificate alone, for clients that are to trust it.
 pub const AUTHORITY_CERTIFICATE: &str = "authority.crt";
 
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

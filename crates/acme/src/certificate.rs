@@ -217,7 +217,7 @@ fn identifier(name: &GeneralName) -> Option<Identifier> {
     }
 }
 
-/// The common name of whoever has signed the last certificate of a chain.
+/// The common name of the signer of the last certificate of a chain.
 pub(crate) fn topmost_issuer(chain_pem: &str) -> Option<String> {
     use x509_cert::der::asn1::{PrintableStringRef, Utf8StringRef};
     /// `id-at-commonName`

@@ -41,7 +41,7 @@ pub trait Host: Send + Sync + 'static {
     fn install(&self, order: &str, certificate: &Arc<Certificate>);
 }
 
-/// What a listener answers to whoever validates.
+/// What a listener answers to a validator.
 #[derive(Clone, Debug)]
 pub enum Shown {
     /// To a request for `/.well-known/acme-challenge/TOKEN`.

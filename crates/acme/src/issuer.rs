@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌──────────── due ◀──────────────┐
 //!            ▼                                 │ renewal time, or the wait after a failure
-//!   lock the store ─▶ has somebody else done it? ─▶ order ─▶ keep, install, ask when to renew
+//!   lock the store ─▶ has another process done it? ─▶ order ─▶ keep, install, ask when to renew
 //! ```
 //!
 //! Nothing that goes wrong ends the thread: it says so in the log and tries again, later each time. A

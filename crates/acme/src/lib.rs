@@ -1,4 +1,4 @@
-//! Certificates by themselves: an ACME client with its accounts, orders, renewals and state on disk.
+//! Automatic HTTPS: an ACME client with its accounts, orders, renewals and state on disk.
 //!
 //! An [`Issuer`] is one ACME server with one account; [`Issuer::start`] gives it a thread that asks for
 //! a certificate for each [`Order`] and renews it in time. What is made is handed to a [`Host`], which

@@ -19,7 +19,7 @@ use rustix::fs::FlockOperation;
 pub enum Store {
     /// On the disk.
     Folder(Folder),
-    /// In memory; whoever has a clone has the same.
+    /// In memory; all clones are the same.
     Memory(Arc<Memory>),
 }
 
@@ -64,7 +64,7 @@ impl Store {
         }
     }
 
-    /// Waits until nobody else changes the store: another process, or the thread of another
+    /// Waits until nothing else changes the store: another process, or the thread of another
     /// configuration.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! foldhash is several times faster than the standard library's SipHash on short keys. Its own seed comes from
 //! addresses and times, which a patient peer might guess; here the seed comes from the operating system, once a
-//! process, so that nobody can prepare keys that collide.
+//! process, so that no client can prepare keys that collide.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

@@ -8,7 +8,7 @@
 pub enum Level {
     /// The program cannot go on.
     Emerg = 1,
-    /// Somebody must act now.
+    /// The operator must act now.
     Alert,
     /// A part of the system fails.
     Crit,

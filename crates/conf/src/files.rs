@@ -104,7 +104,7 @@ impl Files for Disk {
     }
 }
 
-/// Reads everything anew, whoever asks.
+/// Reads everything anew for every caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Anew<F>(pub F);
 
@@ -251,7 +251,7 @@ pub struct Recording {
 
 /// Reads through to other files and remembers what it got.
 ///
-/// A path is read once, and a name looked up once: whoever asks again gets the same, so that a recording never
+/// A path is read once, and a name looked up once: a second caller gets the same, so that a recording never
 /// disagrees with what was made from it.
 #[derive(Debug, Default)]
 pub struct Recorder<F> {

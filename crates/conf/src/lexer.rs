@@ -12,7 +12,7 @@ use crate::position::Position;
 use crate::tree::Word;
 
 /// The longest word (and comment) in a file, in bytes as written: nginx's buffer. A longer one is
-/// refused, because what is that long is a quote that somebody forgot to close.
+/// refused, because what is that long is a quote that was never closed.
 pub(crate) const WORD_LENGTH_MAX: usize = 4096;
 
 /// How much of an overlong word the error shows.

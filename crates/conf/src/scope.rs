@@ -109,10 +109,10 @@ impl<'a> ScopeRef<'a> {
         lines.collect()
     }
 
-    /// The value in force here, the default where nobody writes it.
+    /// The value in force here, the default where no line writes it.
     ///
     /// # Errors
-    /// What the setting's parse function refuses. A list that nobody writes and that has no default
+    /// What the setting's parse function refuses. A list that no line writes and that has no default
     /// is parsed from no lines.
     pub fn get<T>(self, setting: &Setting<T>) -> Result<T, Fault> {
         self.get_with_scope(setting).map(|(_, value)| value)
@@ -139,7 +139,7 @@ impl<'a> ScopeRef<'a> {
         Ok((None, value))
     }
 
-    /// The value in force here, if anybody writes it.
+    /// The value in force here, if a line writes it.
     ///
     /// # Errors
     /// As [`ScopeRef::get`].

@@ -5,7 +5,7 @@
 //! be a turn of the loop for nothing. A short receive says that the socket is empty, so no second one is made
 //! before the next edge. Receives complete as [`Outcome::Ready`] and are made when the task asks again, so that one
 //! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and exclusive: one
-//! connection is accepted per event unless `many` is asked for, and a listener that nobody waits on is unregistered.
+//! connection is accepted per event unless `many` is asked for, and a listener that no task waits on is unregistered.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

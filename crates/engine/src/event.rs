@@ -18,7 +18,7 @@ impl Event {
         Event::default()
     }
 
-    /// It happens: everybody who waits goes on, and nobody waits any more.
+    /// It happens: every task that waits goes on.
     pub fn set(&self) {
         self.happened.set(true);
         for waker in self.waiting.take() {

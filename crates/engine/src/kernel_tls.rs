@@ -4,7 +4,7 @@
 //! ([`Stream::prepare_kernel_tls`](crate::net::Stream::prepare_kernel_tls)), which tells whether the kernel can; bytes pass as
 //! they are until a [`Segment::Keys`](crate::net::Segment::Keys) comes.
 //!
-//! Not here: handshakes; and opening what is received, which whoever has made the keys does.
+//! Not here: handshakes; and opening what is received, which the maker of the keys does.
 #![allow(unsafe_code)]
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! A thread's sign of life: another thread can see whether its loop turns.
 //!
-//! Two stores a turn, on a cache line that nobody else writes to. What is done about a thread that stands still is
+//! Two stores a turn, on a cache line that no other thread writes to. What is done about a thread that stands still is
 //! decided in the rooms above.
 
 use std::sync::Arc;

@@ -239,7 +239,7 @@ impl Client {
             return End::Closed;
         }
         match self.reader.end() {
-            // Only the end says how long the body is, and that end anybody could have made.
+            // Only the end says how long the body is, and an attacker could have made that end.
             Ok(_) if !connection.may_end() => self.fail_pending(Failure::ClosedInBody),
             Ok(answer) => self.complete(plan, answer, now),
             Err(failure) => self.fail_pending(failure),

@@ -73,7 +73,7 @@ impl Connection {
         self.session.as_ref().is_none_or(ended)
     }
 
-    /// Waits until something comes that nobody has asked for, or the connection ends: whether something came.
+    /// Waits until something comes that no request has asked for, or the connection ends: whether something came.
     pub(crate) async fn surplus(&self) -> bool {
         while let Ok(buffer) = self.stream.recv_idle(None).await
             && !buffer.is_empty()

@@ -331,7 +331,7 @@ pub(crate) mod tests {
     fn sources_are_addresses_of_this_machine() {
         let sources = ["127.0.0.1", "127.9.8.7"].map(|address| address.parse().unwrap());
         assert_eq!(check_sources(&sources), Ok(()));
-        // RFC 5737: for documentation, so nobody has it.
+        // RFC 5737: for documentation, so no host has it.
         let error = check_sources(&["192.0.2.1".parse().unwrap()]).unwrap_err();
         assert!(error.contains("--source 192.0.2.1: "), "{error}");
     }

@@ -19,7 +19,7 @@ const STATUSES: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Failure {
-    /// Nobody listens there (`ECONNREFUSED`), or the Unix socket is not there.
+    /// No server listens there (`ECONNREFUSED`), or the Unix socket is not there.
     Refused,
     /// No connection within the time limit.
     ConnectTimeout,

@@ -62,7 +62,7 @@ pub(crate) struct ProcessSettings {
 pub enum BundleError {
     /// The memory file could not be read.
     Read(io::Error),
-    /// It could still be changed by somebody else.
+    /// It could still be changed by another process.
     NotSealed,
     /// It does not begin as a bundle does.
     NotABundle,
@@ -111,7 +111,7 @@ const SEALS: SealFlags = SealFlags::SEAL
     .union(SealFlags::GROW)
     .union(SealFlags::WRITE);
 
-/// Puts bytes into a memory file that nobody can change any more.
+/// Puts bytes into a memory file that no process can change any more.
 pub(crate) fn seal(bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create("tidegate-bundle", flags)?);
@@ -129,7 +129,7 @@ pub(crate) fn unseal(file: OwnedFd) -> Result<Vec<u8>, BundleError> {
     let file = File::from(file);
     let length = file.metadata().map_err(BundleError::Read)?.len();
     let mut bytes = vec![0; usize::try_from(length).map_err(|_| BundleError::Truncated)?];
-    // The offset of the file is shared with everybody who holds it, so it must not matter.
+    // The offset of the file is shared with every holder, so it must not matter.
     file.read_exact_at(&mut bytes, 0)
         .map_err(BundleError::Read)?;
     Ok(bytes)

@@ -5,7 +5,7 @@
 //! sent as packets of descriptors first and the command last, because one packet takes 253 of
 //! them at most. The master never waits for a worker: what the socket does not take stays in a
 //! queue. It takes no descriptor from a worker and bounds what it reads, since a worker may have
-//! been taken over by somebody else.
+//! been taken over by another process.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -24,7 +24,7 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-/// Why a name is nobody.
+/// Why a name is no user's.
 #[derive(Debug)]
 pub struct UnknownName {
     /// The call that looked it up.
@@ -89,7 +89,7 @@ impl Identity {
     }
 }
 
-/// Whether this process may become somebody else.
+/// Whether this process may become another user.
 pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -2,7 +2,7 @@
 //!
 //! A start that would overwrite the pid file of a process that lives is refused: the file belongs
 //! to another program, or to this one already running. A file that is left over from a crash does
-//! not stop a start, even where its number now belongs to somebody else.
+//! not stop a start, even where its number now belongs to another process.
 
 use std::fmt::{self, Display};
 use std::fs::{self, File, OpenOptions};
@@ -66,7 +66,7 @@ pub(crate) fn read(path: &Path) -> Result<Pid, ReadError> {
         .ok_or_else(|| ReadError::Invalid(path.to_owned(), number.to_owned()))
 }
 
-/// Checks that nobody else lives behind a pid file that this process is about to write; the error
+/// Checks that no other process lives behind a pid file that this process is about to write; the error
 /// is the line for the log.
 pub(crate) fn check(path: &Path) -> Result<(), String> {
     let Ok(pid) = read(path) else { return Ok(()) };
@@ -230,7 +230,7 @@ mod tests {
         let refused = check(&path).unwrap_err();
         assert!(refused.contains("(sleep), which is running"), "{refused}");
 
-        // A file older than the process is left over from somebody else of that number.
+        // A file older than the process is left over from another process of that number.
         let old = SystemTime::now() - Duration::from_secs(3600);
         File::options()
             .write(true)

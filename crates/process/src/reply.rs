@@ -35,7 +35,7 @@ impl Reply {
     pub(crate) fn accept(signal: &Received) -> Option<Reply> {
         let path = format!("/proc/{}/fd/{}", signal.sender?, signal.value?);
         let mut options = OpenOptions::new();
-        // Without O_NONBLOCK a pipe that nobody reads would stop the master.
+        // Without O_NONBLOCK a pipe without a reader would stop the master.
         options
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
@@ -68,7 +68,7 @@ pub(crate) enum Outcome {
     Committed,
     /// Refused, with the errors.
     Failed(Vec<String>),
-    /// Nobody said.
+    /// No word came.
     Unknown,
 }
 

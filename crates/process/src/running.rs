@@ -2,7 +2,7 @@
 //!
 //! A number says nothing of what it belongs to: another server may have written the file, or its process may have ended
 //! and the number been given away. So a process is held (pidfd_open(2)) before it is looked at, and signalled through
-//! what is held: while that lives its number means nobody else, and once it has ended the signal goes nowhere.
+//! what is held: while that lives its number means no other process, and once it has ended the signal goes nowhere.
 //!
 //! A master of Tidegate is known by what makes it one: it is this program, by its file or by the name that it gives
 //! itself, and it has every signal blocked that it reads. That holds when the file was replaced by a newer version or
@@ -163,7 +163,7 @@ impl Status {
     }
 }
 
-/// A text of somebody else's, for one line of a log.
+/// A text of another process's, for one line of a log.
 fn printable(text: &str) -> String {
     let mut shown: String = text
         .chars()

@@ -63,7 +63,7 @@ impl Signals {
     pub(crate) fn block(numbers: &[i32]) -> io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set; the following calls get a valid pointer to it,
-        // and signalfd gives a descriptor that nobody else owns.
+        // and signalfd gives a descriptor that nothing else owns.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for number in numbers {
@@ -115,7 +115,7 @@ impl AsFd for Signals {
 }
 
 /// Lets faults end this process at once. The standard library catches them to tell an overflow of
-/// a stack; a fault signal that somebody sends would only switch that off.
+/// a stack; a fault signal that another process sends would only switch that off.
 pub(crate) fn end_by_faults() {
     for number in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default action replaces a handler that nothing here relies on.

@@ -425,7 +425,7 @@ impl SessionLog {
         }
     }
 
-    /// Follows the descriptors that are new; they stay with whoever they are passed on to.
+    /// Follows the descriptors that are new; they stay with the receiver.
     fn follow(&mut self, opened: &HashMap<String, OwnedFd>) {
         for target in &self.targets {
             let LogPlace::Descriptor(key) = &target.place else {

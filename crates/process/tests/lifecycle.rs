@@ -1,6 +1,6 @@
 //! The life of a server from outside, with real processes: `examples/answer.rs` is the program.
 //!
-//! As root the worker becomes the user nobody; without root the same tests run as the user who
+//! As root the worker becomes the user `nobody`; without root the same tests run as the user who
 //! runs them.
 
 use std::fs;

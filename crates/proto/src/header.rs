@@ -1,7 +1,7 @@
 //! Header field names that the server acts upon, recognised in any case, and the two list forms of values
 //! (`a, b` and `a; b`) as nginx searches them.
 //!
-//! Names that nobody here acts upon are [`Known::Other`]; they are found by their text.
+//! Names that no code here acts upon are [`Known::Other`]; they are found by their text.
 
 macro_rules! known {
     ($($variant:ident $name:literal)*) => {

@@ -26,7 +26,7 @@ pub mod status;
 pub mod tls;
 pub mod uri;
 
-/// A range of offsets into bytes that somebody else holds.
+/// A range of offsets into bytes that the caller holds.
 ///
 /// Parsers answer in spans so that the bytes may lie in any buffer, and move, while their meaning stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

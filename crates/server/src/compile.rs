@@ -50,7 +50,7 @@ pub struct Compiler<'a> {
     pub prefix: PathBuf,
     /// Relative paths of configuration files start here.
     pub conf_prefix: PathBuf,
-    /// Where errors go when nobody writes `error_log`: what `-e` says.
+    /// Where errors go when no line writes `error_log`: what `-e` says.
     pub default_error_log: crate::log::Destination,
     /// Whether ports below 1024 may be bound: decides the port of a server without `listen`.
     pub privileged: bool,
@@ -143,7 +143,7 @@ impl<'a> Compiler<'a> {
         path
     }
 
-    /// The log file of a path, shared by everybody who names the same path.
+    /// The log file of a path, shared by all lines that name the same path.
     pub fn log_file(&self, path: &Path) -> Arc<LogFile> {
         self.logs.borrow_mut().file(&self.path(path))
     }

@@ -17,7 +17,7 @@ use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Generations that somebody still holds.
+/// Generations that are still held.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// How many generations requests, connections or threads still use.

@@ -5,7 +5,7 @@
 //! begins plain (a PROXY header and the first byte are read so) and becomes secure once.
 //!
 //! Files are sent by the kernel on plain connections, and where it seals for a client
-//! (`ssl_conf_command Options KTLS`): whoever sends asks [`takes_file`] first and reads them into
+//! (`ssl_conf_command Options KTLS`): the sender asks [`takes_file`] first and reads them into
 //! memory where it says no.
 //!
 //! [`takes_file`]: Transport::takes_file

@@ -6,7 +6,7 @@
 //! whose size has changed begins empty, as in nginx.
 //!
 //! A zone holds what nginx's zone of the same size would hold: see [`Room`]. State lives in the worker
-//! process and ends with it. Whoever locks it does so for a few operations on memory and nothing else.
+//! process and ends with it. A thread that locks it does so for a few operations on memory and nothing else.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -91,7 +91,7 @@ impl<S: Shared> AnyZone for Zone<S> {
             return Ok(());
         }
         S::check(&self.name, &self.settings, &previous.settings)?;
-        // It was not used yet, unless somebody adopts twice; then it is what it was.
+        // It was not used yet, unless it is adopted twice; then it is what it was.
         let _ = self.state.set(Arc::clone(previous.state()));
         Ok(())
     }

@@ -37,7 +37,7 @@ const FAILURES_MAX: u64 = 1024;
 /// How long a request may take, as in siege's configuration.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What takes longer than anybody waits.
+/// What takes longer than a visitor waits.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Runs siege's arguments.

@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(steps("1, 2,4,8"), Ok(vec![1.0, 2.0, 4.0, 8.0]));
         assert_eq!(steps("1,3,...,8"), Ok(vec![1.0, 3.0, 5.0, 7.0, 8.0]));
         assert_eq!(steps("1,2,…,4,10"), Ok(vec![1.0, 2.0, 3.0, 4.0, 10.0]));
-        // The example that everybody sees first.
+        // The first example of the help.
         let many = steps("1,10,…,280").unwrap();
         assert_eq!((many.len(), many[2], many[31]), (32, 19.0, 280.0));
     }

@@ -1,4 +1,4 @@
-//! A TLS client that trusts everybody and tells what was agreed upon.
+//! A TLS client that trusts every server and tells what was agreed upon.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

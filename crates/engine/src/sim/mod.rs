@@ -98,7 +98,7 @@ pub fn set_faults(faults: Faults) -> io::Result<()> {
 /// Has the next accept at `address` fail with this `errno`, say `EMFILE`.
 ///
 /// # Errors
-/// `NotFound` when nobody listens there, `NotConnected` without a simulated runtime on this thread.
+/// `NotFound` when no listener is there, `NotConnected` without a simulated runtime on this thread.
 pub fn fail_accept(address: &Address, errno: i32) -> io::Result<()> {
     let network = network()?;
     let mut network = network.borrow_mut();
@@ -125,7 +125,7 @@ impl Client {
     /// Connects to `address`; the connection stands when the network has carried it there.
     ///
     /// # Errors
-    /// `ConnectionRefused` when nobody listens there, `NotConnected` without a simulated runtime on this thread.
+    /// `ConnectionRefused` when no listener is there, `NotConnected` without a simulated runtime on this thread.
     pub fn connect(address: &Address) -> io::Result<Client> {
         let network = network()?;
         let socket = network.borrow_mut().new_end();

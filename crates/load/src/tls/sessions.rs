@@ -1,6 +1,6 @@
 //! What connections to one server remember for those that follow: the group it chose, and where they are wanted, sessions.
 //!
-//! One for each thread and server, so that nobody waits for the lock, and the name needs no look.
+//! One for each thread and server, so that no thread waits for the lock, and the name needs no look.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

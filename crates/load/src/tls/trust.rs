@@ -1,4 +1,4 @@
-//! Whom to believe: authorities from a file, or anybody.
+//! Whom to believe: authorities from a file, or any certificate.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ pub(super) fn authorities(file: Option<&Path>) -> Result<RootCertStore, TlsError
     }
 }
 
-/// Believes everybody, and checks no signature of a handshake: a tool whose user does not care who the server is spares
+/// Believes every server, and checks no signature of a handshake: a tool whose user does not care who the server is spares
 /// itself the work.
 #[derive(Debug)]
 pub(super) struct Anybody {

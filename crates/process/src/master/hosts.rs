@@ -1,9 +1,9 @@
 //! Hosts that are looked up again after a reload, beside the master's loop.
 //!
-//! A reload asks nobody for the hosts that the configuration in force has already: it must come to an end, and at once,
+//! A reload asks no name server for the hosts that the configuration in force has already: it must come to an end, and at once,
 //! where no name server answers. But a reload is also how an operator has a server notice that a host has moved. So the
 //! hosts that a reload took over are looked up once it is in force, on threads of their own; where an address has
-//! changed, the master makes a generation of the same texts and the new addresses. A host that nobody tells of keeps
+//! changed, the master makes a generation of the same texts and the new addresses. A host that no name server tells of keeps
 //! the addresses that it had.
 
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// Looks every name up, some at the same time: one that nobody answers takes many seconds.
+/// Looks every name up, some at the same time: one that no server answers takes many seconds.
 fn look_up(names: &[String]) -> Vec<Answer> {
     let next = AtomicUsize::new(0);
     let answers = Mutex::new(Vec::with_capacity(names.len()));

@@ -273,7 +273,7 @@ impl ResponseHead {
     }
 
     /// How the body is framed; `head_request` tells that the request was HEAD. What follows a 101 is another protocol
-    /// or, where nobody has asked for one, nothing.
+    /// or, where the request did not ask for one, nothing.
     pub fn body(&self, head_request: bool) -> ResponseBody {
         if head_request || matches!(self.line.status, 101 | 204 | 304) {
             return ResponseBody::None;

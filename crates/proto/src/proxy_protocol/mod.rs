@@ -1,7 +1,7 @@
 //! The PROXY protocol: what a load balancer says of the client before the client's own first byte.
 //!
 //! Both versions, as nginx reads them; <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt> is the
-//! specification, whose sections are named below. Only reading: writing a header belongs to whoever connects to an
+//! specification, whose sections are named below. Only reading: writing a header belongs to the code that connects to an
 //! upstream.
 //!
 //! As in nginx, addresses of version 1 are not looked into: whatever consists of hexadecimal digits, dots and colons is
@@ -63,7 +63,7 @@ pub enum Address<'a> {
 pub enum Error<'a> {
     /// Neither version's. Holds the first line as far as it goes.
     Broken(&'a [u8]),
-    /// A version that nobody has defined yet.
+    /// A version that is not defined yet.
     UnknownVersion(u8),
     /// It is longer than the caller allows.
     TooLarge,

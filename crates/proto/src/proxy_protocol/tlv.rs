@@ -2,7 +2,7 @@
 //!
 //! Names are those of nginx's `$proxy_protocol_tlv_NAME`:
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#var_proxy_protocol_tlv_>. A list is only looked into when
-//! somebody asks; so a broken one is found then, and not by connections that nobody asks about.
+//! a configuration asks; so a broken one is found then, and not by connections that it does not ask about.
 
 use std::fmt;
 
@@ -129,7 +129,7 @@ mod tests {
         [&[kind][..], &length, value].concat()
     }
 
-    /// A list such as section 2.2 describes it: ALPN, authority, checksum, unique id, TLS, name space, one of nobody's.
+    /// A list such as section 2.2 describes it: ALPN, authority, checksum, unique id, TLS, name space, an unknown one.
     fn list() -> Vec<u8> {
         let ssl = [
             &[0x01, 0, 0, 0, 255][..],
@@ -195,7 +195,7 @@ mod tests {
         for invalid in ["0x", "0x+1", "0xg", "0x8000000000000000", "ssl_0x"] {
             assert_eq!(named(invalid), Err(TlvError::InvalidNumber), "{invalid}");
         }
-        // Without an entry about TLS nobody looks at the name.
+        // Without an entry about TLS the name is not looked at.
         assert_eq!(Tlvs(b"").named(b"ssl_nonsense"), Ok(None));
     }
 

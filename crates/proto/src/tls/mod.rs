@@ -1,4 +1,4 @@
-//! What a TLS client says first, before anybody has chosen whom it talks to.
+//! What a TLS client says first, before the server has chosen a certificate.
 //!
 //! RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3 (`server_name`), RFC 7301 (ALPN). The server
 //! needs the name and the protocols of a ClientHello to choose a virtual server, and variables

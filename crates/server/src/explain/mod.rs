@@ -2,7 +2,7 @@
 //!
 //! [`explain`] takes a compiled configuration and a [`Question`] and runs what serves: the head is
 //! parsed, the server chosen and the phases passed by the very functions that serve, on a
-//! simulated network. Files are looked for where the configuration says. What would ask somebody
+//! simulated network. Files are looked for where the configuration says. What would ask another server
 //! else is only named: upstreams, subrequests, the client's own address (127.0.0.1 unless the
 //! question says otherwise). Nothing is logged. The clock is simulated too, so what depends on the
 //! time of day is not to be believed.

@@ -1,6 +1,6 @@
 //! Subrequests that run beside a request, each in a task of its own.
 //!
-//! The answers of [`Background`] subrequests go to nobody. As in nginx, the request's line in the access log and the next request of its connection come
+//! The answers of [`Background`] subrequests go to no client. As in nginx, the request's line in the access log and the next request of its connection come
 //! after them, so that a client cannot have more of them at work than its connections allow; the
 //! response itself waits for none. A request that is given up takes them with it.
 
@@ -53,7 +53,7 @@ pub struct Ended {
 /// It, as its task and the request that has started it see it.
 #[derive(Default)]
 struct Task {
-    /// What came of it, until somebody takes it.
+    /// What came of it, until the request takes it.
     outcome: Cell<Option<Result<Ended, Abort>>>,
     ended: Cell<bool>,
     given_up: Cell<bool>,

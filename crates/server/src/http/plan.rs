@@ -98,9 +98,9 @@ pub struct Plan {
     pub limit_req: Option<Arc<crate::http::modules::limit_req::LimitReq>>,
     /// `limit_conn`; `None` where nothing is limited.
     pub limit_conn: Option<Arc<crate::http::modules::limit_conn::LimitConn>>,
-    /// `set_real_ip_from` and its family; `None` where nobody is trusted.
+    /// `set_real_ip_from` and its family; `None` where no proxy is trusted.
     pub real_ip: Option<Arc<RealIp>>,
-    /// `auth_basic`; `None` where nobody is asked.
+    /// `auth_basic`; `None` where no client is asked.
     pub auth_basic: Option<Arc<AuthBasic>>,
     /// `auth_request`; `None` where it is off.
     pub auth_request: Option<Arc<AuthRequest>>,

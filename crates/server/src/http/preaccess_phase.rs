@@ -1,4 +1,4 @@
-//! The preaccess phase: the client's address, then limits, before anybody asks who the client is.
+//! The preaccess phase: the client's address, then limits, before the access phase asks who the client is.
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::{limit_conn, limit_req, realip};

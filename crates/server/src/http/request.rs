@@ -127,7 +127,7 @@ pub struct Request {
     pub internal: bool,
     /// Whether this is a subrequest, and how deep.
     pub depth: u8,
-    /// A subrequest whose body nobody wants (`auth_request`).
+    /// A subrequest whose body is not wanted (`auth_request`).
     pub head_only: bool,
     /// What was being done when a redirect within the server was asked for, for log lines about it: empty, or as nginx
     /// ends them (` while reading response header from upstream`).

@@ -203,7 +203,7 @@ pub(super) fn failure_level(cause: &io::Error) -> Level {
 mod tests {
     use super::*;
 
-    /// A session keeps its error for whoever receives.
+    /// A session keeps its error for the receiver.
     #[test]
     fn a_client_that_speaks_no_tls_is_no_alarm() {
         let garbage = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::OnceLock;
 
 /// Bytes that a peer or a file chose. Text is shown as it is; control characters and bytes that
-/// are no UTF-8 are shown as `\xHH`, so that nobody can forge a line (nginx writes them raw).
+/// are no UTF-8 are shown as `\xHH`, so that no client can forge a line (nginx writes them raw).
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a [u8]);
 

@@ -61,7 +61,7 @@ pub fn handshake_panicked(connection: &Connection, panicked: &Panicked) {
     write(connection, Level::Alert, text);
 }
 
-/// Nobody says whether a client's certificate has been revoked.
+/// No responder says whether a client's certificate has been revoked.
 pub fn status_unknown(connection: &Connection, cause: &dyn std::fmt::Display) {
     let text = format_args!("{cause} while requesting certificate status");
     write(connection, Level::Error, text);

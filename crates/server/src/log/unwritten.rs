@@ -48,7 +48,7 @@ const FAILED_RETRY: Duration = Duration::from_secs(1);
 /// How often the failure of one file is reported (nginx: once a minute).
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Lines that are held back are looked at this often: files that nobody uses any more are then
+/// Lines that are held back are looked at this often: files that no generation uses any more are then
 /// written, and a shorter `flush=` than the one waited for is late by no more than this.
 const TICK: Duration = Duration::from_secs(1);
 

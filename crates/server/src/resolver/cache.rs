@@ -3,7 +3,7 @@
 //! ```text
 //!           lookup: the first                    the answer
 //! (nothing) ─────────────────▶ Asked ───────────────────────────────▶ Known ── time over ──▶ (nothing)
-//!               others wait ──▶ │  nobody waits any more, or the task died
+//!               others wait ──▶ │  no task waits any more, or the task died
 //!                               └───────────────────────────────────────────▶ (nothing)
 //! ```
 //!
@@ -41,7 +41,7 @@ pub(super) enum Known {
     Addresses(Rc<[IpAddr]>),
     /// Whose alias it is.
     Alias(Name),
-    /// That it has no address, or that nobody tells.
+    /// That it has no address, or that no server tells.
     Failed(Failure),
 }
 
@@ -53,7 +53,7 @@ enum Entry {
 /// A name that is being asked for.
 #[derive(Default)]
 struct Inquiry {
-    /// Set once; `None` inside where nobody answered.
+    /// Set once; `None` inside where no server answered.
     outcome: RefCell<Option<Known>>,
     wakers: RefCell<Vec<Waker>>,
     /// How many wait.

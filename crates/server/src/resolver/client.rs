@@ -1,4 +1,4 @@
-//! Asking name servers: over UDP, in turn, again and again until one answers or nobody wants to know any more; over
+//! Asking name servers: over UDP, in turn, again and again until one answers or no request waits any more; over
 //! TCP where an answer is too long for a datagram (RFC 1035, section 4.2).
 //!
 //! Each question has a socket of its own, so that who wants to forge an answer must guess the port beside the
@@ -27,7 +27,7 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(5);
 const REJECTED_MAX: usize = 32;
 
 /// What the servers say of a name, and for how many seconds. Both families are asked for at the same time. `None` when
-/// `wanted` says that nobody waits any more, which is asked before each round of questions but the first.
+/// `wanted` says that no request waits any more, which is asked before each round of questions but the first.
 pub(super) async fn ask(
     resolver: &Resolver,
     name: &Name,
@@ -196,7 +196,7 @@ async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Faile
     Err(no_answer())
 }
 
-/// A question with an identifier that nobody can guess, and its message.
+/// A question with an identifier that no attacker can guess, and its message.
 fn query(question: &Question) -> (u16, Vec<u8>) {
     let id = (random::number() & 0xffff) as u16;
     (id, dns::query(id, question))

@@ -1,7 +1,7 @@
 //! `resolver`: names of hosts that are known only when a request is served, looked up without blocking.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#resolver>. [`Resolving::resolve`] gives the addresses of a
-//! name. `cache` remembers what is known and lets everybody who asks for the same name at the same time wait for one
+//! name. `cache` remembers what is known and lets all requests that ask for the same name at the same time wait for one
 //! inquiry; `client` asks the servers; what the messages mean is the business of `proto::dns`.
 //!
 //! Each thread has a cache of its own for each `resolver`, which lives as long as the generation, as nginx's workers

@@ -23,7 +23,7 @@ use crate::tls::certificates::{self, LoadError};
 pub struct CacheSettings {
     /// Certificates that are kept; those that have not been used for longest leave first.
     pub max: usize,
-    /// How long one stays that nobody uses.
+    /// How long one stays that no handshake uses.
     pub inactive: Duration,
     /// After this time a certificate is loaded again.
     pub valid: Duration,

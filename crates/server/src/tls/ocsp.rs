@@ -36,7 +36,7 @@ pub static OCSP: Setting<Option<Which>> = Setting::new("ssl_ocsp", &["on | off |
 .default("off")
 .manual(
     "Asks whether the certificates of clients have been revoked: those of their chain, or with `leaf` their own \
-     alone. Where nobody answers, the certificate does not hold. Needs `ssl_verify_client on` or `optional`, and \
+     alone. Where no responder answers, the certificate does not hold. Needs `ssl_verify_client on` or `optional`, and \
      a `resolver` where responders have names.",
 );
 
@@ -72,7 +72,7 @@ fn cache(setter: &Setter<'_>) -> Result<Option<(String, u64)>, Fault> {
     Ok(Some((name.to_owned(), size)))
 }
 
-/// Which certificates of a chain are asked about. Nobody asks about the one that is trusted.
+/// Which certificates of a chain are asked about. The one that is trusted is not asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// `on`
@@ -168,7 +168,7 @@ impl fmt::Display for Unknown {
 }
 
 impl StatusCheck {
-    /// Whether anybody is asked.
+    /// Whether a responder is asked.
     pub fn is_on(&self) -> bool {
         self.which.is_some()
     }

@@ -25,7 +25,7 @@ pub const BUILTIN_SESSIONS: u64 = 20_480;
 /// What a session takes, for a cache that is given in sessions.
 const SESSION_SIZE: u64 = 512;
 
-/// How long a key that nobody has chosen seals tickets. It opens them for as long again.
+/// How long a key that no operator has chosen seals tickets. It opens them for as long again.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Bytes of a key's name at the head of a ticket.

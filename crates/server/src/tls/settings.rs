@@ -84,8 +84,8 @@ static CERTIFICATE_COMPRESSION: Setting<bool> =
 static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse::path)
     .contexts(HTTP_AND_SERVER)
     .manual(
-        "A file that gets the secrets of connections of clients, for tools such as Wireshark. Whoever reads it reads \
-         everything.",
+        "A file that gets the secrets of connections of clients, for tools such as Wireshark. With it all of their traffic \
+         can be read.",
     );
 
 static PASSWORD_FILE: Setting<PathBuf> = Setting::new("ssl_password_file", &["file"], parse::path)

@@ -123,7 +123,7 @@ fn of_modules(name: &str) -> Option<Found> {
     Some(Found { source, assignable })
 }
 
-/// Members of families that nginx lets nobody assign.
+/// Members of families that nginx lets no configuration assign.
 const RESERVED: [&str; 3] = [
     "sent_http_cache_control",
     "sent_http_link",
@@ -319,7 +319,7 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// 32 hexadecimal digits that nobody can guess and that no other request has.
+/// 32 hexadecimal digits that no client can guess and that no other request has.
 fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
     for _ in 0..2 {
         for byte in crate::random::number().to_be_bytes() {

@@ -144,7 +144,7 @@ impl TableBuilder {
         Ok(variable)
     }
 
-    /// The table, or the names that nobody defines.
+    /// The table, or the names that no line defines.
     pub fn finish(self) -> Result<Table, Vec<Box<str>>> {
         let mut unknown = Vec::new();
         let mut definitions = Vec::with_capacity(self.names.len());

@@ -2,7 +2,7 @@
 //!
 //! It interleaves nothing and times nothing. Handlers and filters are tested on it as the
 //! protocols call them (see the tests of [`request`](crate::http::request)): pieces can be told
-//! apart here, which nobody sees on the wire. `post_action` works on it, too, for nobody.
+//! apart here, which no client sees on the wire. `post_action` works on it, too, without a client.
 
 use std::collections::VecDeque;
 

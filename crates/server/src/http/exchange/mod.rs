@@ -1,8 +1,8 @@
 //! One request and its response on whatever protocol.
 //!
-//! Above this line nobody sees a Connection header, chunk framing or a socket: a handler takes
+//! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes
 //! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
-//! [`h1`] is HTTP/1, [`memory`] has no client: handlers are tested on it, and work for nobody.
+//! [`h1`] is HTTP/1, [`memory`] has no client: handlers are tested on it, and background requests run on it.
 //! An included subrequest has one that leads to where its response [stands](crate::http::ahead).
 
 pub mod h1;
@@ -139,7 +139,7 @@ impl Exchange {
         }
     }
 
-    /// Drops what has been received of a body that nobody reads: a response that does not look
+    /// Drops what has been received of a body that no handler reads: a response that does not look
     /// at it is about to be sent.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {

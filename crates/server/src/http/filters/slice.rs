@@ -1,6 +1,6 @@
 //! `slice`: a response fetched in parts, by one request to the upstream for each.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. Whoever uses `$slice_range` asks
+//! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. A configuration that uses `$slice_range` asks
 //! the upstream for the first part; what comes is made the beginning of a response of the whole
 //! length, and the parts that follow are fetched one after the other as the client takes them
 //! (see `output`). There is no cache yet that would keep the parts.

@@ -46,7 +46,7 @@ pub enum Verdict {
 /// Whom a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Everybody, over whatever socket.
+    /// Every client, over any socket.
     All,
     /// Clients of a Unix socket.
     Unix,
@@ -169,7 +169,7 @@ pub fn stray_bits(word: &Word) -> String {
     format!("low address bits of {} are meaningless", word.text())
 }
 
-/// Peers that are named one by one: by address, network, host name, or as whoever comes over a Unix socket. What
+/// Peers that are named one by one: by address, network, host name, or as any client of a Unix socket. What
 /// `set_real_ip_from` and `debug_connection` name.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
@@ -213,7 +213,7 @@ impl Peers {
         })
     }
 
-    /// Whether nobody is named.
+    /// Whether no peer is named.
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
     }

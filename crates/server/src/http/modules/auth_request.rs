@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_auth_request_module.html>. A subrequest that is
 //! answered with 2xx grants access, with 401 or 403 refuses it; any other answer is an error.
-//! Only the head of its response counts, the body is not sent to anybody.
+//! Only the head of its response counts, the body is not sent to any client.
 
 use bytes::Bytes;
 use conf::{
@@ -81,7 +81,7 @@ impl Feature for AuthRequest {
 }
 
 impl AuthRequest {
-    /// Whether nobody is asked.
+    /// Whether no subrequest is made.
     pub fn is_off(&self) -> bool {
         self.uri.is_none()
     }

@@ -1,7 +1,7 @@
 //! `disable_symlinks`: files that are reached over symbolic links are refused.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#disable_symlinks>. The path is
-//! walked one component at a time with `openat()`, as nginx does, so that nobody can put a link
+//! walked one component at a time with `openat()`, as nginx does, so that no other process can put a link
 //! into a place that has been looked at. Listings of directories do not ask here, nor do paths
 //! of logs.
 

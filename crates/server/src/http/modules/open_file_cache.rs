@@ -5,7 +5,7 @@
 //! `open_file_cache_valid`; then one `stat()` of the path tells whether it still holds. The kernel is
 //! not asked to report changes: `open_file_cache_events` has no effect.
 //!
-//! [`lookup`] is the way in for everybody who needs a file by its path, cached or not.
+//! [`lookup`] is the way in for every module that needs a file by its path, cached or not.
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::ffi::OsStr;
@@ -25,10 +25,10 @@ use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// How long an entry stays that nobody asks for, unless `inactive=` says otherwise.
+/// How long an entry stays that no request asks for, unless `inactive=` says otherwise.
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// How many entries that nobody asks for are dropped at a look-up, so that none takes long.
+/// How many entries that no request asks for are dropped at a look-up, so that none takes long.
 const EXPIRED_PER_LOOKUP_MAX: usize = 2;
 
 /// `open_file_cache max=N [inactive=TIME] | off`
@@ -532,7 +532,7 @@ impl Cache {
         }
     }
 
-    /// Drops a few entries that nobody asked for.
+    /// Drops a few entries that no request asked for.
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_PER_LOOKUP_MAX {
             let oldest = self.oldest;

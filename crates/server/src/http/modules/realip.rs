@@ -24,7 +24,7 @@ static SET_REAL_IP_FROM: Setting<Vec<Word>> = Setting::new(
 .inherit(Inherit::List)
 .manual(
     "A proxy that is trusted to tell the client's address: an address, a network, all addresses of a name, or \
-     whoever comes over a Unix socket.",
+     every client of a Unix socket.",
 );
 
 static REAL_IP_HEADER: Setting<Header> = Setting::new(
@@ -88,7 +88,7 @@ impl Feature for RealIp {
 }
 
 impl RealIp {
-    /// Whether nobody is trusted.
+    /// Whether no proxy is trusted.
     pub fn is_off(&self) -> bool {
         self.trusted.is_empty()
     }

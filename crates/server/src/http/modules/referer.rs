@@ -2,7 +2,7 @@
 //! link here.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_referer_module.html>. The Referer field is whatever
-//! the client likes, so this keeps ordinary browsers of other sites' visitors away and nobody
+//! the client likes, so this keeps ordinary browsers of other sites' visitors away and no one
 //! else. Names are looked up as `map` looks up host names.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Questions about certificates and the answers to them: OCSP, RFC 6960.
 //!
 //! A question names a certificate by its number and by digests of its issuer's name and key. An answer
-//! counts where somebody has signed it who may speak for the issuer, where it is about that certificate,
+//! counts where a signer that may speak for the issuer has signed it, where it is about that certificate,
 //! and where now lies within its time. Not here: how the two travel (`fetch.rs`), and nonces, which
 //! would keep responders from answering in advance.
 
@@ -128,9 +128,9 @@ pub enum Rejected {
     NotSuccessful(u32, &'static str),
     /// It is not about the certificate.
     OtherCertificate,
-    /// Nobody has signed it who may, or the signature is wrong.
+    /// No permitted signer has signed it, or the signature is wrong.
     BadSignature,
-    /// The signer is nobody that `ssl_trusted_certificate` leads to.
+    /// The signer is none that `ssl_trusted_certificate` leads to.
     Untrusted,
     /// Its time is over, or has not begun.
     OutOfTime,
@@ -291,7 +291,7 @@ impl Subject {
         }
     }
 
-    /// Whether somebody has signed who may: the issuer, or somebody whom it has let.
+    /// Whether a permitted signer has signed: the issuer, or a responder that it has let.
     fn check_signer(
         &self,
         basic: &BasicResponse,
@@ -381,7 +381,7 @@ fn is_issuer(issuer: &Certificate, certificate: &Certificate) -> bool {
     issuer.is_named_as_issuer_of(certificate) && issuer.has_signed(certificate)
 }
 
-/// Whether the issuer has made somebody a responder, for now (RFC 6960 section 4.2.2.2).
+/// Whether the issuer has made the signer a responder, for now (RFC 6960 section 4.2.2.2).
 fn is_responder(certificate: &Certificate, now: u64) -> bool {
     certificate.may_be_used_for(&OCSP_SIGNING) && certificate.check_time(now).is_none()
 }

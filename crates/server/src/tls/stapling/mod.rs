@@ -54,7 +54,7 @@ pub struct Times {
     due: AtomicU64,
     /// When the answer that is shown ends; 0 where none is shown.
     ends: AtomicU64,
-    /// Somebody is asking.
+    /// A thread is asking.
     busy: AtomicBool,
 }
 

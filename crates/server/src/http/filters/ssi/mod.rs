@@ -47,7 +47,7 @@ pub static SSI_IGNORE_RECYCLED_BUFFERS: Setting<bool> =
     Setting::new("ssi_ignore_recycled_buffers", &["on | off"], parse::flag)
         .contexts(HSL)
         .default("off")
-        .no_effect("buffers are not used again while somebody needs what is in them")
+        .no_effect("buffers are not used again while their bytes are needed")
         .manual("Does not send parts of a response because nginx wants its buffers back.");
 
 /// `ssi_last_modified on | off`

@@ -53,9 +53,9 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &HEADERS_HASH_BUCKET_SIZE,
 ];
 
-/// The size of a buffer where nobody says another: a page.
+/// The size of a buffer where no line says another: a page.
 const SIZE: u64 = 4096;
-/// The number of buffers where nobody says another.
+/// The number of buffers where no line says another.
 const NUMBER: u64 = 8;
 
 /// Refuses sizes that do not suit each other, as nginx does; `head` is `proxy_buffer_size`.

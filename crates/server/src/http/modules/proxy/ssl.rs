@@ -131,7 +131,7 @@ static CONF_COMMAND: Setting<()> =
 
 static KEY_LOG: Setting<PathBuf> = Setting::new("proxy_ssl_key_log", &["path"], parse::path)
     .contexts(HSL)
-    .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. Whoever reads it reads everything.");
+    .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. With it all of their traffic can be read.");
 
 /// The directives of this file.
 pub const DIRECTIVES: [&dyn Declared; 15] = [

@@ -205,7 +205,7 @@ struct Answer {
 #[derive(Debug, Default)]
 pub struct State {
     buffers: Vec<Vec<u8>>,
-    /// What the scripts have done, where somebody wants to know.
+    /// What the scripts have done, where `explain` wants to know.
     pub trail: Option<Vec<Trace>>,
 }
 
@@ -219,7 +219,7 @@ pub struct Trace {
 }
 
 impl State {
-    /// Leaves a trace where somebody wants to know.
+    /// Leaves a trace where `explain` wants to know.
     fn trace(&mut self, position: Position, text: impl FnOnce() -> String) {
         if let Some(trail) = &mut self.trail {
             trail.push(Trace {
