@@ -659,9 +659,30 @@ fn a_folder_is_served_by_an_authority_of_this_machine() {
         ];
         let (_process, printed) = serve(&site, &arguments);
         assert!(
-            printed.contains(&format!("was {found}; browsers trust it")),
+            printed.contains(&format!("The authority of this machine was {found}.")),
             "{printed}"
         );
+        // Its certificate can be read by people, who are told what to do with it; its key cannot.
+        let mode =
+            |name: &str| fs::metadata(state.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(
+            (mode("authority.crt"), mode("authority.pem")),
+            (0o644, 0o600)
+        );
+        assert!(
+            printed.contains(&format!(
+                "certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n tidegate -i {authority}\n"
+            )),
+            "{printed}"
+        );
+        let line = printed.lines().find(|line| line.contains("curl --cacert"));
+        let command = line.unwrap().trim().strip_prefix("curl ").unwrap();
+        let output = Command::new("sh")
+            .args(["-c", &format!("{command} -sS")])
+            .output();
+        assert_eq!(output.unwrap().stdout, b"hello", "{command}");
+        // A file of earlier times may be closed.
+        fs::set_permissions(&authority, fs::Permissions::from_mode(0o600)).unwrap();
         assert!(
             printed.contains(&format!("https://127.0.0.1:{port}/")),
             "{printed}"

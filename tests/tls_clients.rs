@@ -346,6 +346,55 @@ fn any_host_may_be_asked_for() {
     }
 }
 
+/// `TRUSTED CERTIFICATE`: a certificate with what OpenSSL is to trust it for.
+#[test]
+fn certificates_say_what_they_are_trusted_for() {
+    let folder = std::env::temp_dir().join(format!("tidegate-trusted-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let make = |certificate: &str, name: String, options: &[&str]| {
+        let (input, output) = (file(certificate), folder.join(name).display().to_string());
+        let arguments = ["x509", "-trustout", "-in", &input, "-out", &output];
+        run(
+            "openssl",
+            "openssl",
+            &[&arguments[..], options].concat(),
+            b"",
+        );
+        let written = std::fs::read_to_string(&output).unwrap();
+        assert!(written.starts_with("-----BEGIN TRUSTED CERTIFICATE-----"));
+        output
+    };
+    let chain = make("ecdsa.crt", "server.pem".into(), &["-setalias", "x"]);
+    let cases: [(&[&str], bool); 6] = [
+        (&[], true),
+        (&["-setalias", "x"], true),
+        (&["-addtrust", "clientAuth"], true),
+        (&["-addtrust", "anyExtendedKeyUsage"], true),
+        (&["-addtrust", "serverAuth"], false),
+        (&["-addreject", "clientAuth"], false),
+    ];
+    let (mut blocks, mut expected) = (String::from("[http]\n"), Vec::new());
+    for directive in ["ssl_client_certificate", "ssl_trusted_certificate"] {
+        for (at, (options, trusted)) in cases.iter().enumerate() {
+            let authority = make("ca.crt", format!("{directive}-{at}.pem"), options);
+            let (port, key) = (free_port(), file("ecdsa.key"));
+            blocks += &format!(
+                "server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {chain}; ssl_certificate_key {key}; \
+                 ssl_verify_client optional; {directive} {authority}; {SHOW} }}\n"
+            );
+            expected.push((port, *trusted, format!("{directive} {options:?}")));
+        }
+    }
+    let _server = Server::start(EPOLL, &blocks);
+    let (client, key) = (file("client.crt"), file("client.key"));
+    for (port, trusted, what) in expected {
+        let shown = curl(port, &["--cert", &client, "--key", &key]).unwrap();
+        assert_eq!(shown.contains(" SUCCESS\n"), trusted, "{what}: {shown}");
+        assert_eq!(shown.contains("certificate error"), !trusted, "{what}");
+    }
+    let _ = std::fs::remove_dir_all(folder);
+}
+
 #[test]
 fn s_client_sends_early_data() {
     for engine in support::engines::lines() {

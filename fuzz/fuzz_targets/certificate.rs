@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::UnixTime;
 use server::tls::pem;
 use server::tls::verify::{ClientVerification, Mode, Verdict};
 use server::tls::{certificates, names};
@@ -25,7 +25,8 @@ fuzz_target!(|input: (bool, &[u8], &[u8])| {
         return;
     };
     if !in_pem {
-        assert_eq!(chain, [first, second].map(CertificateDer::from));
+        // What stands behind a certificate is cut off.
+        assert!(first.starts_with(&chain[0]) && second.starts_with(&chain[1]));
     }
     // The key is another one's, whatever the certificate says.
     let _ = certificates::certified_key::<&[u8]>(&file, KEY, &[]);

@@ -3,10 +3,13 @@
 //!
 //! Both amount to directives and files of a configuration like any other.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use acme::{Authority, Folder, Identifier};
 
+use super::addresses;
 use super::configuration::quoted;
 
 /// The directory of Let's Encrypt.
@@ -107,7 +110,7 @@ impl Secure {
 /// A certificate for localhost and these addresses, signed by the authority of the state folder.
 pub(super) fn internal(
     state: &Path,
-    addresses: &[std::net::SocketAddr],
+    listening: &[std::net::SocketAddr],
 ) -> Result<Internal, String> {
     let failed = |error: &dyn std::fmt::Display| {
         format!(
@@ -123,7 +126,7 @@ pub(super) fn internal(
         .filter_map(|name| Identifier::parse(name.as_bytes()).ok())
         .flatten()
         .collect();
-    for address in addresses
+    for address in listening
         .iter()
         .filter(|address| !address.ip().is_unspecified())
     {
@@ -136,15 +139,58 @@ pub(super) fn internal(
         .sign(&identifiers)
         .map_err(|error| failed(&error))?;
     let path = state.join(acme::AUTHORITY_CERTIFICATE);
+    // It is no secret, and who runs this by sudo is to hand it to a browser without.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644))
+        .map_err(|error| failed(&error))?;
     let verb = if authority.is_new { "made" } else { "found" };
+    let url = addresses::urls(listening).into_iter().next();
+    let url = url.map(|url| url.replacen("http://", "https://", 1));
     Ok(Internal {
         certificate,
         key,
-        note: format!(
-            "The authority of this machine was {verb}; browsers trust it once they have {}.\n",
-            path.display()
+        note: trust_note(
+            verb,
+            &shell_word(&path.to_string_lossy()),
+            &url.unwrap_or_default(),
         ),
     })
+}
+
+/// How people get programs to trust the authority whose certificate is in this file.
+fn trust_note(verb: &str, file: &str, url: &str) -> String {
+    /// Where systems keep more authorities, and what takes them in from there.
+    const STORES: [(&str, &str); 2] = [
+        (
+            "/usr/local/share/ca-certificates",
+            "update-ca-certificates", // Debian, Ubuntu, Alpine
+        ),
+        ("/etc/pki/ca-trust/source/anchors", "update-ca-trust"), // Fedora and its family, SUSE
+    ];
+    let mut stores = STORES
+        .iter()
+        .filter(|(folder, _)| Path::new(folder).is_dir());
+    let system = match stores.next() {
+        Some((folder, command)) => {
+            format!("sudo cp {file} {folder}/tidegate.crt && sudo {command}")
+        }
+        None => format!("sudo trust anchor {file}"),
+    };
+    format!(
+        "The authority of this machine was {verb}. What is to trust it needs its certificate:\n  \
+         curl          curl --cacert {file} {url}\n  \
+         this system   {system}\n  \
+         Chromium      certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n tidegate -i {file}\n  \
+         Firefox       Settings, Privacy & Security, View Certificates, Authorities, Import: {file}\n"
+    )
+}
+
+/// A path as a shell takes it.
+fn shell_word(path: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%".contains(letter);
+    match path.chars().all(plain) {
+        true => path.to_owned(),
+        false => format!("'{}'", path.replace('\'', r"'\''")),
+    }
 }
 
 /// Where authorities, accounts and certificates are kept: `--state`, else where systems keep such things.
@@ -167,4 +213,18 @@ pub(super) fn state_folder(wanted: Option<PathBuf>) -> Result<PathBuf, String> {
     folder.canonicalize().map_err(|error| {
         process::log::failure(&format!("\"{}\" cannot be used", folder.display()), &error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_for_a_shell() {
+        assert_eq!(
+            shell_word("/var/lib/tidegate/a.crt"),
+            "/var/lib/tidegate/a.crt"
+        );
+        assert_eq!(shell_word("/a b/it's"), r"'/a b/it'\''s'");
+    }
 }

@@ -170,6 +170,13 @@ impl Transport {
         }
     }
 
+    /// Has what is received from now on not opened, as it will be dropped.
+    pub fn drop_received(&self) {
+        if let Some(session) = self.session() {
+            session.drop_received();
+        }
+    }
+
     /// See [`Stream::push`]. A file must only be given to a connection that takes it, which fails else.
     pub fn push(&self, segment: impl Into<Segment>) {
         match self.session.get() {

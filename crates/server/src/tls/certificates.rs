@@ -42,7 +42,7 @@ pub fn certified_key<P: AsRef<[u8]>>(
     key: &[u8],
     passwords: &[P],
 ) -> Result<Arc<CertifiedKey>, LoadError> {
-    let chain = pem::certificates(chain).map_err(LoadError::Certificate)?;
+    let chain = pem::chain(chain).map_err(LoadError::Certificate)?;
     let key = pem::private_key(key, passwords).map_err(LoadError::Key)?;
     let key = provider()
         .key_provider

@@ -4,6 +4,8 @@
 //! those of PKCS #8 (RFC 5958, PBES2), which OpenSSL writes since 1.0. Not here: files, and the
 //! older encryption that lines in a section's head announce (`DEK-Info`).
 
+mod auxiliary;
+
 use std::fmt;
 
 use proto::base64::{self, Alphabet};
@@ -11,6 +13,8 @@ use rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs1KeyDer,
     PrivatePkcs8KeyDer, PrivateSec1KeyDer,
 };
+
+pub use auxiliary::TrustedFor;
 
 /// Why a file does not give what is wanted of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,21 +98,59 @@ fn decode(text: &[u8]) -> Result<Vec<u8>, PemError> {
     }
 }
 
+/// OpenSSL's label for a certificate with what it is trusted for behind it (X509_AUX).
+const TRUSTED: &[u8] = b"TRUSTED CERTIFICATE";
+
+fn is_certificate(label: &[u8]) -> bool {
+    matches!(label, b"CERTIFICATE" | b"X509 CERTIFICATE")
+}
+
 /// The certificates of a file, in order.
 ///
 /// # Errors
 /// Where there is none, or one is no Base64. Whether they are certificates is not asked.
 pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
-    let wanted = |label: &[u8]| {
-        matches!(
-            label,
-            b"CERTIFICATE" | b"X509 CERTIFICATE" | b"TRUSTED CERTIFICATE"
-        )
-    };
-    let sections = sections(file, wanted)?;
-    Ok(sections
-        .into_iter()
-        .map(|section| section.content.into())
+    let sections = sections(file, |label| is_certificate(label) || label == TRUSTED)?;
+    let contents = sections.into_iter().map(|section| section.content);
+    Ok(contents
+        .map(|content| auxiliary::split(&content).0.to_vec().into())
+        .collect())
+}
+
+/// A certificate and those behind it that lead to its authority. As with OpenSSL only the first may be one with what it is
+/// trusted for; others of that kind are passed over.
+///
+/// # Errors
+/// As [`certificates`].
+pub fn chain(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let sections = sections(file, |label| is_certificate(label) || label == TRUSTED)?;
+    let mut sections = sections.into_iter();
+    let first = sections.next().ok_or(PemError::Missing)?;
+    let others = sections.filter(|section| is_certificate(section.label));
+    let contents = std::iter::once(first)
+        .chain(others)
+        .map(|section| section.content);
+    Ok(contents
+        .map(|content| auxiliary::split(&content).0.to_vec().into())
+        .collect())
+}
+
+/// The certificates of a file that are trusted for a purpose: all that do not say otherwise.
+///
+/// # Errors
+/// As [`certificates`].
+pub fn authorities(
+    file: &[u8],
+    purpose: TrustedFor,
+) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let sections = sections(file, |label| is_certificate(label) || label == TRUSTED)?;
+    let contents = sections.into_iter().map(|section| section.content);
+    Ok(contents
+        .filter_map(|content| {
+            let (certificate, auxiliary) = auxiliary::split(&content);
+            let trusted = auxiliary::is_trusted(auxiliary, purpose);
+            trusted.then(|| certificate.to_vec().into())
+        })
         .collect())
 }
 

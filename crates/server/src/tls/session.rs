@@ -112,6 +112,8 @@ struct Inner {
     failure: Option<rustls::Error>,
     /// We have said that nothing more follows.
     closed: bool,
+    /// What is received is passed on as it is, to be dropped.
+    drops: bool,
     /// Whether the session's number is of interest.
     keeps_number: bool,
     /// What our first message says it is.
@@ -148,6 +150,7 @@ impl Session {
                 ended: false,
                 failure: None,
                 closed: false,
+                drops: false,
                 keeps_number: false,
                 number: Box::default(),
                 hidden: None,
@@ -276,6 +279,10 @@ impl Session {
         if inner.failure.is_some() {
             return; // nothing that follows counts
         }
+        if inner.drops {
+            inner.received.push_back(buffer); // who waits for it does not look at it
+            return;
+        }
         if inner.partial.is_empty() {
             let taken = inner.advance(stream, &mut buffer);
             inner
@@ -290,6 +297,12 @@ impl Session {
         if !response_follows || inner.failure.is_some() {
             stream.start_send();
         }
+    }
+
+    /// From now on what is received is not opened: it will be dropped, and only that it comes matters. So what a client
+    /// sends behind its request, once it has its answer, costs little and cannot fail.
+    pub fn drop_received(&self) {
+        self.inner.borrow_mut().drops = true;
     }
 
     /// Queues a piece for the client. Bytes are sealed when the turn's sending starts, or when many
@@ -511,6 +524,9 @@ impl Inner {
         let Side::Ours(tls) = &mut self.side else {
             return;
         };
+        if self.closed {
+            return; // nothing follows what says that nothing follows
+        }
         if !tls.wants_write() {
             // Of some failures rustls says nothing (a message that is too long, another record between its parts). An
             // impossible record makes it. It stands in the place of those bytes, for rustls counts on their number.

@@ -26,6 +26,7 @@ use crate::tls::certificates::{self, LoadError, Resolver, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
 use crate::tls::key_log::KeyLog;
 use crate::tls::ocsp::{self, StatusCheck};
+use crate::tls::pem::{PemError, TrustedFor};
 use crate::tls::resumption::{
     self, BUILTIN_SESSIONS, Context, ServerSessions, SessionCache, TicketKey, Tickets,
 };
@@ -587,7 +588,9 @@ fn clients(
     scope: ScopeRef<'_>,
 ) -> Result<Option<ClientVerification>, Fault> {
     let load = |setting: &Setting<Word>| match scope.written(setting)? {
-        Some(word) => authorities(compiler, &word),
+        Some(word) => authorities(compiler, &word, |file| {
+            pem::authorities(file, TrustedFor::Clients)
+        }),
         None => Ok(Vec::new()),
     };
     // They are read in any case, so that a mistake shows.
@@ -599,7 +602,11 @@ fn clients(
     let Some(mode) = scope.get(&VERIFY_CLIENT)? else {
         return Ok(None);
     };
-    if mode != Mode::OptionalNoCa && told.is_empty() && others.is_empty() {
+    let is_named = |setting: &Setting<Word>| Ok(scope.written(setting)?.is_some());
+    if mode != Mode::OptionalNoCa
+        && !is_named(&CLIENT_CERTIFICATE)?
+        && !is_named(&TRUSTED_CERTIFICATE)?
+    {
         return Err(Fault::new(
             "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
         ));
@@ -617,6 +624,7 @@ fn clients(
 fn authorities(
     compiler: &Compiler<'_>,
     word: &Word,
+    certificates: fn(&[u8]) -> Result<Vec<CertificateDer<'static>>, PemError>,
 ) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let path = compiler.conf_prefix.join(word.path());
     let failed = |why: &dyn std::fmt::Display| {
@@ -627,7 +635,7 @@ fn authorities(
     };
     let content = compiler.files.read_unchanged(&path);
     let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
-    pem::certificates(&content).map_err(|error| failed(&error))
+    certificates(&content).map_err(|error| failed(&error))
 }
 
 fn revocation_lists(
@@ -681,7 +689,7 @@ fn fetched_staple(
         Ok(None)
     };
     let trusted = match scope.written(&TRUSTED_CERTIFICATE)? {
-        Some(word) => authorities(compiler, &word)?,
+        Some(word) => authorities(compiler, &word, pem::certificates)?,
         None => Vec::new(),
     };
     let verifies = scope.get(&STAPLING_VERIFY)?;

@@ -604,6 +604,7 @@ impl H1 {
             return;
         }
         stream.shutdown_write();
+        stream.drop_received();
         self.input = Buffer::default();
         let end = engine::now() + core.lingering_time;
         loop {

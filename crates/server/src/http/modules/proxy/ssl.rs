@@ -27,6 +27,7 @@ use crate::text::Text;
 use crate::tls::chain::Trust;
 use crate::tls::dynamic::{self, Cache, CacheSettings};
 use crate::tls::key_log::KeyLog;
+use crate::tls::pem::TrustedFor;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
 use crate::tls::{pem, provider, settings, suites};
@@ -266,7 +267,8 @@ fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Faul
         )
     };
     let text = settings::read(compiler, &file, "certificate")?;
-    let certificates = pem::certificates(&text).map_err(|error| unusable(&file, &error))?;
+    let certificates = pem::authorities(&text, TrustedFor::Servers);
+    let certificates = certificates.map_err(|error| unusable(&file, &error))?;
     let lists = match scope.written(&CRL)?.filter(|file| !file.bytes.is_empty()) {
         Some(file) => {
             let text = settings::read(compiler, &file, "CRL")?;
