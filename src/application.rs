@@ -222,7 +222,7 @@ pub(crate) fn environment<'a>(files: &'a dyn Files, options: &'a Options) -> Env
                 Destination::File(below.to_owned())
             }
         },
-        privileged: process::identity::is_superuser(),
+        privileged: options.privileged,
     }
 }
 

@@ -172,6 +172,7 @@ impl Flags {
             globals: self.globals.into_iter().map(OsString::into_vec).collect(),
             action,
             quiet: self.quiet,
+            privileged: process::identity::is_superuser(),
         };
         CommandLine {
             show: self.show,

@@ -189,6 +189,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         globals: Vec::new(),
         action: Action::Start,
         quiet: false,
+        privileged: identity::is_superuser(),
     };
     Ok(Some(Prepared {
         options,

@@ -101,6 +101,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         globals: Vec::new(),
         action: Action::Start,
         quiet: false,
+        privileged: process::identity::is_superuser(),
     };
     let files = Tolerant::new(&options.conf_path);
     let loaded = conf::load(

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         globals: Vec::new(),
         action: Action::Start,
         quiet: false,
+        privileged: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(flag) = arguments.next() {

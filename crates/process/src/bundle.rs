@@ -174,6 +174,7 @@ impl Contents {
             ErrorLog::File(path) => Some(|writer: &mut Writer| writer.path(path)),
         });
         writer.list(&self.options.globals, |writer, text| writer.text(text));
+        writer.number(u64::from(self.options.privileged));
         writer.option(self.process.identity.as_ref().map(|identity| {
             move |writer: &mut Writer| {
                 writer.text(identity.name.as_bytes());
@@ -224,6 +225,11 @@ impl Contents {
             None => ErrorLog::Stderr,
         };
         let globals = reader.list(|reader| Ok(reader.text()?.to_vec()))?;
+        let privileged = match reader.number()? {
+            0 => false,
+            1 => true,
+            _ => return Err(BundleError::Invalid("privileges")),
+        };
         let identity = reader.option(|reader| {
             Ok(Identity {
                 name: reader.string("user name")?,
@@ -265,6 +271,7 @@ impl Contents {
                 globals,
                 action: Action::Start,
                 quiet: false,
+                privileged,
             },
             process: ProcessSettings {
                 identity,
@@ -453,6 +460,7 @@ mod tests {
                 globals: vec![b"daemon off;".to_vec()],
                 action: Action::Start,
                 quiet: false,
+                privileged: true,
             },
             process: ProcessSettings {
                 identity: Some(Identity {

@@ -19,6 +19,9 @@ pub struct Options {
     pub action: Action,
     /// Say nothing on success of a test (`-q`).
     pub quiet: bool,
+    /// Whether the program was started by the superuser: then a `server` without `listen` is at port 80. The worker process,
+    /// which is no superuser any more, compiles for the same sockets.
+    pub privileged: bool,
 }
 
 /// What a run does.

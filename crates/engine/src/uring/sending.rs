@@ -60,8 +60,15 @@ impl Sending {
             });
         }
         let mut flags = libc::MSG_NOSIGNAL;
-        let end_follows = self.last == Ending::Quick && total <= LINKED_SEND_MAX;
-        if end_follows || segments.next().is_some() {
+        // The kernel shall not send a small packet for what has more right behind it. A range of a file that has to be read
+        // from the disk first is not right behind.
+        let follows = match segments.next() {
+            None => self.last == Ending::Quick && total <= LINKED_SEND_MAX,
+            Some(Segment::Bytes(_)) => true,
+            Some(Segment::File { .. }) => self.outgoing.warm > 0,
+            Some(Segment::Keys(_) | Segment::Record { .. }) => false,
+        };
+        if follows {
             flags |= libc::MSG_MORE;
         }
         if self.last.closes() {
