@@ -1,206 +1,136 @@
-//! Regular expressions of configurations: PCRE's language as far as two crates have it.
+//! Regular expressions of configurations, and the captures that they leave in a request.
 //!
-//! `regex` runs in linear time and is used wherever it can; patterns with look-around or
-//! back-references go to `fancy-regex` under a bound of backtracking, beyond which they do
-//! not match. Matching is over bytes; `fancy-regex` sees text, so a subject that is not UTF-8
-//! does not match there.
+//! What a pattern means and how it is matched is the crate `pattern`. Here its named groups become variables, and what
+//! could not be decided becomes the alert that nginx writes.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use conf::Fault;
+use pattern::{Pattern, Spans, Undecided};
 
 use crate::compile::Compiler;
 use crate::http::request::Request;
+use crate::log;
 use crate::variables::{Source, Variable};
 
-/// Steps of backtracking after which a pattern with look-around gives up.
-const BACKTRACK_LIMIT: usize = 100_000;
-
-#[derive(Debug)]
-enum Program {
-    Linear(::regex::bytes::Regex),
-    Backtracking(fancy_regex::Regex),
-}
+/// What a match disturbs once the response's head is made.
+pub const WHILE_SENDING: &str = " while sending response to client";
 
 /// A compiled pattern with the variables that its named groups assign.
 #[derive(Debug)]
 pub struct Regex {
-    program: Program,
-    pattern: Box<str>,
+    pattern: Pattern,
     names: Vec<(usize, Variable)>,
-    groups: usize,
-    /// It may ask for the end of its subject.
-    has_dollar: bool,
 }
 
 impl Regex {
     /// Compiles a pattern; named groups become variables. Error text as nginx words it.
-    pub fn new(compiler: &Compiler<'_>, pattern: &str, caseless: bool) -> Result<Regex, Fault> {
-        let program = program(pattern, caseless)
-            .map_err(|error| Fault::new(format!("regex \"{pattern}\" failed: {error}")))?;
-        let names = program.names();
-        let groups = names.len();
-        let mut assigned = Vec::new();
-        for (group, name) in names.into_iter().enumerate() {
-            if let Some(name) = name {
-                let variable = compiler
-                    .define(&name, Source::Assigned)
-                    .map_err(Fault::new)?;
-                assigned.push((group, variable));
-            }
-        }
-        Ok(Regex {
-            program,
-            pattern: pattern.into(),
-            has_dollar: pattern.contains('$'),
-            names: assigned,
-            groups,
-        })
+    pub fn new(compiler: &Compiler<'_>, pattern: &[u8], caseless: bool) -> Result<Regex, Fault> {
+        let pattern =
+            Pattern::new(pattern, caseless).map_err(|refusal| Fault::new(refusal.to_string()))?;
+        let names = pattern.names().iter().map(|(group, name)| {
+            let variable = compiler.define(name, Source::Assigned);
+            Ok((*group, variable.map_err(Fault::new)?))
+        });
+        let names = names.collect::<Result<_, Fault>>()?;
+        Ok(Regex { pattern, names })
     }
 
     /// The pattern as written.
     pub fn pattern(&self) -> &str {
-        &self.pattern
-    }
-
-    /// How many groups it has, the whole match included.
-    pub fn groups(&self) -> usize {
-        self.groups
+        self.pattern.text()
     }
 
     /// Whether it matches, leaving captures alone.
-    pub fn is_match(&self, subject: &[u8]) -> bool {
-        self.program.is_match(subject)
-            || self
-                .without_last_line_feed(subject)
-                .is_some_and(|subject| self.program.is_match(subject))
+    pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
+        self.pattern.is_match(subject)
     }
 
     /// Matches and, on success, makes the groups the request's captures and assigns the named
     /// ones, as every regex evaluated in a request does.
-    pub fn matches(&self, request: &mut Request, subject: &[u8]) -> bool {
-        if self.groups <= 1 {
+    pub fn matches(&self, request: &mut Request, subject: &[u8]) -> Result<bool, Undecided> {
+        if self.pattern.groups() <= 1 {
             // A pattern without groups still ends the life of earlier captures.
-            let matched = self.is_match(subject);
+            let matched = self.is_match(subject)?;
             if matched {
                 request.captures.clear();
             }
-            return matched;
+            return Ok(matched);
         }
-        let shorter = || self.program.spans(self.without_last_line_feed(subject)?);
-        let Some(spans) = self.program.spans(subject).or_else(shorter) else {
-            return false;
-        };
+        let captures = &mut request.captures;
+        if !self.pattern.captures(subject, &mut captures.next)? {
+            return Ok(false);
+        }
+        std::mem::swap(&mut captures.spans, &mut captures.next);
+        captures.subject.clear();
+        captures.subject.extend_from_slice(subject);
         for (group, variable) in &self.names {
-            let value = spans
-                .get(*group)
-                .and_then(|span| subject.get(span.clone()))
-                .unwrap_or_default();
-            request.assign(*variable, Bytes::copy_from_slice(value));
+            let value = Bytes::copy_from_slice(request.captures.group(*group));
+            request.assign(*variable, value);
         }
-        request.captures.set(subject, spans);
-        true
+        Ok(true)
     }
 
-    /// In PCRE, `$` also stands before a line feed that ends the subject; in the two crates it
-    /// does not. Where such a subject does not match, it is tried without the line feed.
-    fn without_last_line_feed<'a>(&self, subject: &'a [u8]) -> Option<&'a [u8]> {
-        let shorter = subject.strip_suffix(b"\n");
-        shorter.filter(|_| self.has_dollar)
+    /// The alert about a match that could not be decided: `ngx_http_regex_exec`. `doing` is what it disturbs, and
+    /// empty before there is a response.
+    pub fn alert(&self, request: &Request, subject: &[u8], undecided: Undecided, doing: &str) {
+        let text = self.undecided(subject, undecided);
+        log::error!(request, Alert, "{text}{doing}");
+    }
+
+    /// What such an alert says.
+    pub fn undecided(&self, subject: &[u8], undecided: Undecided) -> String {
+        said_of(undecided, subject, self.pattern())
     }
 }
 
-impl Program {
-    fn names(&self) -> Vec<Option<String>> {
-        let owned = |name: Option<&str>| name.map(str::to_owned);
-        match self {
-            Program::Linear(regex) => regex.capture_names().map(owned).collect(),
-            Program::Backtracking(regex) => regex.capture_names().map(owned).collect(),
-        }
-    }
-
-    fn is_match(&self, subject: &[u8]) -> bool {
-        match self {
-            Program::Linear(regex) => regex.is_match(subject),
-            Program::Backtracking(regex) => std::str::from_utf8(subject)
-                .is_ok_and(|subject| regex.is_match(subject).unwrap_or(false)),
-        }
-    }
-
-    fn spans(&self, subject: &[u8]) -> Option<Vec<Range<usize>>> {
-        match self {
-            Program::Linear(regex) => {
-                let found = regex.captures(subject)?;
-                Some(
-                    found
-                        .iter()
-                        .map(|group| group.map_or(0..0, |g| g.range()))
-                        .collect(),
-                )
-            }
-            Program::Backtracking(regex) => {
-                let subject = std::str::from_utf8(subject).ok()?;
-                let found = regex.captures(subject).ok().flatten()?;
-                Some(
-                    found
-                        .iter()
-                        .map(|group| group.map_or(0..0, |g| g.start()..g.end()))
-                        .collect(),
-                )
-            }
-        }
-    }
-}
-
-fn program(pattern: &str, caseless: bool) -> Result<Program, String> {
-    let linear = ::regex::bytes::RegexBuilder::new(pattern)
-        .case_insensitive(caseless)
-        .unicode(false)
-        .build();
-    let error = match linear {
-        Ok(regex) => return Ok(Program::Linear(regex)),
-        Err(error) => error,
-    };
-    let flagged = if caseless {
-        format!("(?i){pattern}")
-    } else {
-        pattern.to_owned()
-    };
-    fancy_regex::RegexBuilder::new(&flagged)
-        .backtrack_limit(BACKTRACK_LIMIT)
-        .build()
-        .map(Program::Backtracking)
-        .map_err(|_| {
-            error
-                .to_string()
-                .lines()
-                .last()
-                .unwrap_or("invalid")
-                .trim()
-                .to_owned()
-        })
+fn said_of(undecided: Undecided, subject: &[u8], pattern: &str) -> String {
+    let (code, subject) = (undecided.code, log::Printable(subject));
+    format!("pcre2_match() failed: {code} on \"{subject}\" using \"{pattern}\"")
 }
 
 /// A group's name, if it has one, and where it matched.
 pub type Group = (Option<String>, Range<usize>);
 
-/// Matches a pattern that a response holds (SSI). `Ok(None)` where it does not match; `Err` holds words for
-/// the log.
-pub fn match_once(pattern: &str, subject: &[u8]) -> Result<Option<Vec<Group>>, String> {
-    let program =
-        program(pattern, false).map_err(|error| format!("regex \"{pattern}\" failed: {error}"))?;
-    let Some(spans) = program.spans(subject) else {
-        return Ok(None);
-    };
-    Ok(Some(program.names().into_iter().zip(spans).collect()))
+/// Why a pattern that a response holds has not been matched. Each holds words for the log.
+#[derive(Debug)]
+pub enum Failed {
+    /// The pattern is none.
+    Pattern(String),
+    /// The match could not be decided.
+    Undecided(String),
 }
 
-/// Groups of the regex evaluated last.
+/// Matches a pattern that a response holds (SSI). `None` where it does not match.
+pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, Failed> {
+    let pattern =
+        Pattern::for_one_match(pattern).map_err(|refusal| Failed::Pattern(refusal.to_string()))?;
+    let mut spans = Spans::default();
+    let matched = pattern
+        .captures(subject, &mut spans)
+        .map_err(|undecided| Failed::Undecided(said_of(undecided, subject, pattern.text())))?;
+    if !matched {
+        return Ok(None);
+    }
+    let mut groups: Vec<Group> = (0..spans.len())
+        .map(|group| (None, spans.get(group).unwrap_or_default()))
+        .collect();
+    for (group, name) in pattern.names() {
+        if let Some((known, _)) = groups.get_mut(*group) {
+            *known = Some(name.clone());
+        }
+    }
+    Ok(Some(groups))
+}
+
+/// Groups of the regex evaluated last. Their memory is used again.
 #[derive(Clone, Debug, Default)]
 pub struct Captures {
     subject: Vec<u8>,
-    spans: Vec<Range<usize>>,
+    spans: Spans,
+    /// What the next match fills, so that one that fails leaves the captures as they are.
+    next: Spans,
 }
 
 impl Captures {
@@ -208,7 +138,7 @@ impl Captures {
     pub fn group(&self, number: usize) -> &[u8] {
         self.spans
             .get(number)
-            .and_then(|span| self.subject.get(span.clone()))
+            .and_then(|span| self.subject.get(span))
             .unwrap_or_default()
     }
 
@@ -221,37 +151,5 @@ impl Captures {
     pub fn clear(&mut self) {
         self.subject.clear();
         self.spans.clear();
-    }
-
-    fn set(&mut self, subject: &[u8], spans: Vec<Range<usize>>) {
-        self.subject.clear();
-        self.subject.extend_from_slice(subject);
-        self.spans = spans;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn regex(pattern: &str) -> Regex {
-        Regex {
-            program: program(pattern, false).unwrap(),
-            pattern: pattern.into(),
-            names: Vec::new(),
-            groups: 1,
-            has_dollar: pattern.contains('$'),
-        }
-    }
-
-    /// pcre2pattern(3), "Circumflex and dollar".
-    #[test]
-    fn a_dollar_stands_before_a_last_line_feed_too() {
-        assert!(regex(r"\.php$").is_match(b"/a.php"));
-        assert!(regex(r"\.php$").is_match(b"/a.php\n"));
-        assert!(!regex(r"\.php$").is_match(b"/a.php\n\n"));
-        assert!(!regex(r"\.php$").is_match(b"/a.php\nb"));
-        assert!(!regex(r"\.php\z").is_match(b"/a.php\n"));
-        assert!(regex(r"^/(?!b)a$").is_match(b"/a\n"));
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     let found = location::find_observed(request, &mut seen);
     let chosen = match found {
         Found::Plan(plan) | Found::Slash(plan, _) => around(tree.scope(plan.scope)),
+        Found::Undecided(..) => Vec::new(),
     };
     let uri = request.uri.clone();
     let server = tree.scope(request.server.plan.scope);

@@ -337,7 +337,7 @@ fn matched(request: &Request) -> Option<String> {
     // Regexes leave captures: they are asked on another request.
     let mut other = Box::new(Request::new(&local, connection.shared()?, &request.server));
     let found = connection.with_servers(&local, |servers| {
-        let (name, _) = servers.names.find_with_name(host, &mut other)?;
+        let (name, _) = servers.names.find_with_name(host, &mut other).ok()??;
         let lossy = |bytes| String::from_utf8_lossy(bytes).into_owned();
         Some(match name {
             Matched::Exact if host.is_empty() => {

@@ -150,7 +150,7 @@ pub enum LocationName {
     /// `~ pattern` and `~* pattern`.
     Regex {
         /// The pattern.
-        pattern: String,
+        pattern: Bytes,
         /// Written with `~*`.
         caseless: bool,
         /// Where it stands, for errors.
@@ -165,7 +165,7 @@ impl LocationName {
     pub fn parse(line: &Line) -> Result<LocationName, Fault> {
         let bytes = |word: &[u8]| Bytes::copy_from_slice(word);
         let regex = |word: &Word, pattern: &[u8], caseless| LocationName::Regex {
-            pattern: String::from_utf8_lossy(pattern).into_owned(),
+            pattern: bytes(pattern),
             caseless,
             word: word.clone(),
         };
@@ -219,8 +219,10 @@ impl LocationName {
         match self {
             LocationName::Exact(name)
             | LocationName::Prefix { name, .. }
-            | LocationName::Named(name) => String::from_utf8_lossy(name).into_owned(),
-            LocationName::Regex { pattern, .. } => pattern.clone(),
+            | LocationName::Named(name)
+            | LocationName::Regex { pattern: name, .. } => {
+                String::from_utf8_lossy(name).into_owned()
+            }
         }
     }
 }
@@ -450,11 +452,10 @@ impl Builder<'_, '_> {
         }
         let lower = word.bytes.to_ascii_lowercase();
         if let Some(pattern) = word.bytes.strip_prefix(b"~") {
-            let pattern = String::from_utf8_lossy(pattern);
             if pattern.is_empty() {
                 return Err(Fault::at(word, "empty regex in server name \"~\""));
             }
-            let regex = Regex::new(self.compiler, &pattern, true)?;
+            let regex = Regex::new(self.compiler, pattern, true)?;
             return Ok((
                 Bytes::copy_from_slice(&word.bytes),
                 Written::Regex(Arc::new(regex)),

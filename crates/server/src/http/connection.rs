@@ -29,6 +29,7 @@ use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
 use crate::http::proxy_protocol::{self, Told};
 use crate::http::request::{self, Request};
+use crate::http::server_name::UndecidedName;
 use crate::http::{error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
 use crate::log::{self, ErrorLog};
@@ -283,7 +284,10 @@ impl Connection {
         };
         let session = self.stream.session();
         let name = session.and_then(|session| session.server_name.as_ref());
-        let named = name.and_then(|name| address.names.find_name(name));
+        let named = match name {
+            Some(name) => address.names.find_name(name).ok()?,
+            None => None,
+        };
         *self.servers.borrow_mut() = Some(Servers {
             generation,
             first: named.unwrap_or_else(|| Arc::clone(&address.default)),
@@ -808,11 +812,13 @@ fn note_abort(request: &mut Request, abort: &Abort) {
 }
 
 /// The server of an address for a Host, or its default.
-pub fn server_for(servers: &AddressServers, host: &[u8], request: &mut Request) -> Arc<Server> {
-    servers
-        .names
-        .find(host, request)
-        .unwrap_or_else(|| Arc::clone(&servers.default))
+pub fn server_for(
+    servers: &AddressServers,
+    host: &[u8],
+    request: &mut Request,
+) -> Result<Arc<Server>, UndecidedName> {
+    let found = servers.names.find(host, request)?;
+    Ok(found.unwrap_or_else(|| Arc::clone(&servers.default)))
 }
 
 #[cfg(test)]

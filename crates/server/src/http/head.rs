@@ -73,6 +73,7 @@ impl Request {
             slices: None,
             script: Default::default(),
             prepared: false,
+            server_undecided: false,
             repeatable: None,
             answer: None,
         }
@@ -122,6 +123,7 @@ impl Request {
         self.told_peer = None;
         self.slices = None;
         self.prepared = false;
+        self.server_undecided = false;
         self.repeatable = None;
         self.answer = None;
         let client = self.client_mut();
@@ -206,7 +208,7 @@ impl Request {
     /// Counts the request and makes host, virtual server and URI of its parsed head; once.
     pub fn begin(&mut self) -> Result<(), Refusal> {
         if self.prepared {
-            return Ok(());
+            return self.server_decided();
         }
         self.prepared = true;
         self.connection.count_request();
@@ -220,11 +222,19 @@ impl Request {
         self.uri_unchanged = client.head.has_valid_target();
         drop(client);
         self.choose_server_by_name();
-        Ok(())
+        self.server_decided()
+    }
+
+    /// 500 where a `server_name` could not be decided; the log has said so.
+    fn server_decided(&self) -> Result<(), Refusal> {
+        match self.server_undecided {
+            true => Err((Vec::new(), 500)),
+            false => Ok(()),
+        }
     }
 
     /// The virtual server that the client's head names; a client that names none asks for the
-    /// server whose name is empty.
+    /// server whose name is empty. Where it cannot be decided, it stays the address's default.
     pub fn choose_server_by_name(&mut self) {
         if let Some(named) = self.client.head.server_name() {
             let ClientHead { bytes, host, .. } = self.client_mut();
@@ -240,8 +250,12 @@ impl Request {
             }
             let host = std::mem::take(&mut self.client_mut().host);
             let server = server_for(servers, &host, self);
+            if let Err((regex, cause)) = &server {
+                regex.alert(self, &host, *cause, " while reading client request headers");
+                self.server_undecided = true;
+            }
             self.client_mut().host = host;
-            Some(server)
+            server.ok()
         });
         if let Some(server) = chosen.flatten() {
             self.choose_server(&server);

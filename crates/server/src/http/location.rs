@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pattern::Undecided;
 use proto::method::Method;
 
 use crate::http::plan::Plan;
@@ -44,6 +45,8 @@ pub enum Found {
     /// The URI lacks only the final slash of a location that passes requests on: that location's plan, which is in
     /// force from now on, and the path with the slash.
     Slash(Arc<Plan>, Bytes),
+    /// Whether this regex matches could not be decided.
+    Undecided(Arc<Regex>, Undecided),
 }
 
 impl Locations {
@@ -172,6 +175,7 @@ pub fn find_observed(request: &mut Request, observer: &mut impl Observer) -> Fou
         Search::Plan(plan, _) => Found::Plan(for_method(plan, request.method)),
         Search::Slash(plan, path) => Found::Slash(for_method(plan, request.method), path),
         Search::Nothing => Found::Plan(server_plan),
+        Search::Undecided(regex, cause) => Found::Undecided(regex, cause),
     }
 }
 
@@ -180,6 +184,7 @@ enum Search {
     /// The plan, and whether it is settled: no regex of an outer scope may replace it.
     Plan(Arc<Plan>, bool),
     Slash(Arc<Plan>, Bytes),
+    Undecided(Arc<Regex>, Undecided),
 }
 
 fn search(
@@ -202,7 +207,9 @@ fn search(
         no_regex = prefix.no_regex;
         found = match search(request, &prefix.plan.locations, uri, observer) {
             Search::Nothing => Search::Plan(Arc::clone(&prefix.plan), false),
-            settled @ (Search::Plan(_, true) | Search::Slash(..)) => return settled,
+            settled @ (Search::Plan(_, true) | Search::Slash(..) | Search::Undecided(..)) => {
+                return settled;
+            }
             inner => inner,
         };
     }
@@ -210,14 +217,17 @@ fn search(
         return found;
     }
     for (regex, plan) in &locations.regexes {
-        let matched = regex.matches(request, uri);
+        let matched = match regex.matches(request, uri) {
+            Ok(matched) => matched,
+            Err(cause) => return Search::Undecided(Arc::clone(regex), cause),
+        };
         observer.regex(plan, matched);
         if matched {
             let plan = Arc::clone(plan);
             return match search(request, &plan.locations, uri, observer) {
                 Search::Nothing => Search::Plan(plan, true),
                 Search::Plan(inner, _) => Search::Plan(inner, true),
-                slash => slash,
+                other => other,
             };
         }
     }

@@ -184,6 +184,8 @@ pub struct Request {
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.
     pub prepared: bool,
+    /// Which server its host means could not be decided: no server may answer for it.
+    pub server_undecided: bool,
     /// Set when a kept response answered it: the servers of the address at which the same head,
     /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
     /// is compared and never followed; the generation in `local` keeps the place taken.
@@ -368,6 +370,10 @@ fn find_location(request: &mut Request) -> Step {
     let (plan, with_slash) = match location::find(request) {
         location::Found::Plan(plan) => (plan, None),
         location::Found::Slash(plan, path) => (plan, Some(path)),
+        location::Found::Undecided(regex, cause) => {
+            regex.alert(request, &request.uri, cause, "");
+            return Step::Finish(500);
+        }
     };
     request.plan = plan;
     log::error!(

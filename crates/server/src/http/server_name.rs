@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use base::hash::Map;
+use pattern::Undecided;
 
 use crate::http::plan::Server;
 use crate::http::request::Request;
@@ -37,6 +38,12 @@ pub enum Matched<'a> {
     /// `~pattern`.
     Regex(&'a Regex),
 }
+
+/// A regex that could not be decided, so that no server may be chosen.
+pub type UndecidedName = (Arc<Regex>, Undecided);
+
+/// A server and the name that it was found by, if it was.
+pub type FoundName<'a> = Result<Option<(Matched<'a>, &'a Arc<Server>)>, UndecidedName>;
 
 /// The servers of one listening address by name.
 #[derive(Default)]
@@ -89,23 +96,23 @@ impl ServerNames {
     }
 
     /// The server for a host in lower case without port.
-    pub fn find(&self, host: &[u8], request: &mut Request) -> Option<Arc<Server>> {
-        self.find_with_name(host, request)
-            .map(|(_, server)| Arc::clone(server))
-    }
-
-    /// The server for a host that the client names before it has sent a request.
-    pub fn find_name(&self, host: &[u8]) -> Option<Arc<Server>> {
-        self.find_by(host, |regex| regex.is_match(host))
-            .map(|(_, server)| Arc::clone(server))
-    }
-
-    /// The same as [`ServerNames::find`] with the kind of name that led to it.
-    pub fn find_with_name(
+    pub fn find(
         &self,
         host: &[u8],
         request: &mut Request,
-    ) -> Option<(Matched<'_>, &Arc<Server>)> {
+    ) -> Result<Option<Arc<Server>>, UndecidedName> {
+        let found = self.find_with_name(host, request)?;
+        Ok(found.map(|(_, server)| Arc::clone(server)))
+    }
+
+    /// The server for a host that the client names before it has sent a request.
+    pub fn find_name(&self, host: &[u8]) -> Result<Option<Arc<Server>>, UndecidedName> {
+        let found = self.find_by(host, |regex| regex.is_match(host))?;
+        Ok(found.map(|(_, server)| Arc::clone(server)))
+    }
+
+    /// The same as [`ServerNames::find`] with the kind of name that led to it.
+    pub fn find_with_name(&self, host: &[u8], request: &mut Request) -> FoundName<'_> {
         self.find_by(host, |regex| regex.matches(request, host))
     }
 
@@ -113,17 +120,17 @@ impl ServerNames {
     fn find_by(
         &self,
         host: &[u8],
-        mut matches: impl FnMut(&Regex) -> bool,
-    ) -> Option<(Matched<'_>, &Arc<Server>)> {
+        mut matches: impl FnMut(&Regex) -> Result<bool, Undecided>,
+    ) -> FoundName<'_> {
         if let Some(server) = self.exact.get(host) {
-            return Some((Matched::Exact, server));
+            return Ok(Some((Matched::Exact, server)));
         }
         if !self.suffixes.is_empty() {
             // From the left, so that the longest suffix is met first. Before the dot there may be nothing.
             for dot in memchr::memchr_iter(b'.', host) {
                 let suffix = host.get(dot..).unwrap_or_default();
                 if let Some((suffix, server)) = self.suffixes.get_key_value(suffix) {
-                    return Some((Matched::Suffix(suffix), server));
+                    return Ok(Some((Matched::Suffix(suffix), server)));
                 }
             }
         }
@@ -133,16 +140,18 @@ impl ServerNames {
                 if dot + 1 < host.len()
                     && let Some((prefix, server)) = self.prefixes.get_key_value(prefix)
                 {
-                    return Some((Matched::Prefix(prefix), server));
+                    return Ok(Some((Matched::Prefix(prefix), server)));
                 }
             }
         }
         for (regex, server) in &self.regexes {
-            if matches(regex) {
-                return Some((Matched::Regex(regex), server));
+            match matches(regex) {
+                Ok(true) => return Ok(Some((Matched::Regex(regex), server))),
+                Ok(false) => {}
+                Err(cause) => return Err((Arc::clone(regex), cause)),
             }
         }
-        None
+        Ok(None)
     }
 }
 

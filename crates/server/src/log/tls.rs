@@ -35,6 +35,12 @@ pub fn handshake_broken(connection: &Connection, cause: &io::Error) {
     write(connection, failure_level(cause), text);
 }
 
+/// Which server a name in the handshake means could not be decided.
+pub fn name_undecided(connection: &Connection, cause: &str) {
+    let text = format_args!("{cause} while SSL handshaking");
+    write(connection, Level::Alert, text);
+}
+
 /// The server's certificate could not be loaded.
 pub fn certificate_not_loaded(connection: &Connection, cause: &dyn std::fmt::Display) {
     let text = format_args!("{cause} while SSL handshaking");

@@ -165,10 +165,20 @@ async fn begin(
     if let Some(validation) = hello.as_deref().and_then(validation) {
         return make(connection, &validation, &validation.config, name, None);
     }
-    let named = name.as_ref().and_then(|name| {
-        let named = connection.with_servers(&local, |servers| servers.names.find_name(name));
-        named.flatten()
-    });
+    let named = match &name {
+        Some(name) => {
+            let named = connection.with_servers(&local, |servers| servers.names.find_name(name))?;
+            match named {
+                Ok(named) => named,
+                Err((regex, cause)) => {
+                    log::name_undecided(connection, &regex.undecided(name, cause));
+                    refuse(connection, INTERNAL_ERROR);
+                    return None;
+                }
+            }
+        }
+        None => None,
+    };
     let server = named.as_ref().unwrap_or(default);
     let settings = match (&server.tls, &default.tls) {
         (Some(tls), _) | (None, Some(tls)) => tls,

@@ -50,6 +50,19 @@ impl Coding {
             Coding::Gzip => gzip::is_acceptable(request),
             _ => request.depth == 0,
         };
+        self.quality_if(accepted, request)
+    }
+
+    /// Whether it may be that the client wants it, before there is a response.
+    fn may_be_wanted(self, request: &Request) -> bool {
+        let accepted = match self {
+            Coding::Gzip => gzip::may_be_acceptable(request),
+            _ => request.depth == 0,
+        };
+        self.quality_if(accepted, request) > 0
+    }
+
+    fn quality_if(self, accepted: bool, request: &Request) -> u16 {
         match request.header(Known::AcceptEncoding) {
             Some(value) if accepted => accept::quality(value, self.name().as_bytes()),
             _ => 0,
@@ -104,7 +117,7 @@ impl Conditions {
 pub fn may_apply(request: &Request) -> bool {
     BY_PREFERENCE.iter().any(|coding| {
         coding.conditions(request).enabled
-            && (request.plan.gzip.vary || coding.quality(request) > 0)
+            && (request.plan.gzip.vary || coding.may_be_wanted(request))
     })
 }
 

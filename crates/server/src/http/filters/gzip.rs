@@ -18,7 +18,8 @@ use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::http::response::Response;
-use crate::regex::Regex;
+use crate::regex::{Regex, WHILE_SENDING};
+use pattern::Undecided;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
@@ -210,7 +211,7 @@ impl Feature for Gzip {
         let patterns = scope.written(&GZIP_DISABLE)?.unwrap_or_default();
         let mut disabled = Vec::new();
         for pattern in patterns.iter().filter(|pattern| &***pattern != "msie6") {
-            disabled.push(Regex::new(compiler, pattern, true)?);
+            disabled.push(Regex::new(compiler, pattern.as_bytes(), true)?);
         }
         Ok(Gzip {
             conditions: Conditions::of(scope, &GZIP, &GZIP_TYPES, &GZIP_MIN_LENGTH)?,
@@ -293,34 +294,56 @@ fn patterns(setter: &Setter<'_>) -> Result<Vec<Box<str>>, Fault> {
 }
 
 /// Whether the client of the request takes gzip, by its `Accept-Encoding` and the rules of
-/// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`).
+/// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`). As in nginx, where
+/// `gzip_disable` cannot be decided, nothing is compressed.
 pub fn is_acceptable(request: &Request) -> bool {
+    decide(request).unwrap_or_else(|(regex, agent, cause)| {
+        regex.alert(request, agent, cause, WHILE_SENDING);
+        false
+    })
+}
+
+/// The same where it will be asked again: what cannot be decided is possible, and logged then.
+pub(super) fn may_be_acceptable(request: &Request) -> bool {
+    decide(request).unwrap_or(true)
+}
+
+fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     if request.depth > 0
         || !request
             .header(Known::AcceptEncoding)
             .is_some_and(accept::gzip)
     {
-        return false;
+        return Ok(false);
     }
     let rules = &request.plan.gzip;
     if request.client.head.version() < rules.version_min {
-        return false;
+        return Ok(false);
     }
     if request.header(Known::Via).is_some() {
         let authorized = request.header(Known::Authorization).is_some();
         if !rules.proxied.allows(&request.response, authorized) {
-            return false;
+            return Ok(false);
         }
     }
     if !rules.disabled_msie6 && rules.disabled.is_empty() {
-        return true;
+        return Ok(true);
     }
     let Some(agent) = request.header(Known::UserAgent) else {
-        return true;
+        return Ok(true);
     };
-    let disabled = (rules.disabled_msie6 && accept::is_msie6(agent))
-        || rules.disabled.iter().any(|regex| regex.is_match(agent));
-    !disabled
+    if rules.disabled_msie6 && accept::is_msie6(agent) {
+        return Ok(false);
+    }
+    for regex in &rules.disabled {
+        if regex
+            .is_match(agent)
+            .map_err(|cause| (regex, agent, cause))?
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Proxied {

@@ -121,10 +121,18 @@ impl MapVariable {
         if key.is_empty() {
             return None; // nginx tries no regex on the empty string
         }
-        self.regexes
-            .iter()
-            .find(|(regex, _)| regex.matches(request, key))
-            .map(|(_, value)| *value)
+        for (regex, value) in &self.regexes {
+            match regex.matches(request, key) {
+                Ok(true) => return Some(*value),
+                Ok(false) => {}
+                Err(undecided) => {
+                    // As in nginx, the default stands then.
+                    regex.alert(request, key, undecided, "");
+                    return None;
+                }
+            }
+        }
+        None
     }
 }
 
@@ -182,8 +190,8 @@ impl Builder {
             [b'*', pattern @ ..] => (pattern, true),
             pattern => (pattern, false),
         };
-        let regex = Regex::new(compiler, &String::from_utf8_lossy(pattern), caseless)
-            .map_err(|fault| fault.or_at(word.position))?;
+        let regex =
+            Regex::new(compiler, pattern, caseless).map_err(|fault| fault.or_at(word.position))?;
         self.regexes.push((regex, value));
         Ok(())
     }

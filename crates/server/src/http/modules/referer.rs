@@ -17,6 +17,7 @@ use crate::http::compile::SERVER_NAME;
 use crate::http::modules::map::{Keys, Kind};
 use crate::http::request::Request;
 use crate::regex::Regex;
+use pattern::Undecided;
 
 const SL: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
@@ -136,9 +137,8 @@ impl Referers {
             match &*word.bytes {
                 b"$hostname" => self.names.add(&word, hostname.as_bytes())?,
                 [b'~', pattern @ ..] => {
-                    let pattern = String::from_utf8_lossy(pattern);
                     self.server_patterns
-                        .push(Regex::new(compiler, &pattern, true)?);
+                        .push(Regex::new(compiler, pattern, true)?);
                 }
                 text => self.names.add(&word, &text.to_ascii_lowercase())?,
             }
@@ -146,8 +146,9 @@ impl Referers {
         Ok(())
     }
 
-    /// Whether a Referer field may be there, or be missing.
-    fn allow(&self, referer: Option<&[u8]>) -> bool {
+    /// Whether a Referer field may be there, or be missing. `undecided` hears of a pattern that could not be
+    /// decided on this part of the field.
+    fn allow(&self, referer: Option<&[u8]>, undecided: impl Fn(&Regex, &[u8], Undecided)) -> bool {
         if self.names.is_empty() && self.patterns.is_empty() && self.server_patterns.is_empty() {
             return true;
         }
@@ -167,15 +168,24 @@ impl Referers {
             return path.unwrap_or_default().starts_with(start);
         }
         let host = host.to_ascii_lowercase();
-        self.server_patterns
-            .iter()
-            .any(|pattern| pattern.is_match(&host))
-            || self.patterns.iter().any(|pattern| pattern.is_match(rest))
+        let of_server = self.server_patterns.iter().map(|regex| (regex, &*host));
+        let own = self.patterns.iter().map(|regex| (&**regex, rest));
+        for (regex, subject) in of_server.chain(own) {
+            match regex.is_match(subject) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(cause) => {
+                    undecided(regex, subject, cause);
+                    return false;
+                }
+            }
+        }
+        false
     }
 }
 
 fn pattern_of(compiler: &Compiler<'_>, word: &Word, pattern: &[u8]) -> Result<Arc<Regex>, Fault> {
-    let regex = Regex::new(compiler, &String::from_utf8_lossy(pattern), true);
+    let regex = Regex::new(compiler, pattern, true);
     regex
         .map(Arc::new)
         .map_err(|fault| fault.or_at(word.position))
@@ -231,7 +241,11 @@ impl Names {
 
 /// `$invalid_referer`: `1`, or empty where the Referer is valid.
 pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if !request.plan.referers.allow(request.header(Known::Referer)) {
+    let undecided = |regex: &Regex, subject: &[u8], cause| {
+        regex.alert(request, subject, cause, "");
+    };
+    let referer = request.header(Known::Referer);
+    if !request.plan.referers.allow(referer, undecided) {
         out.push(b'1');
     }
     true
@@ -240,6 +254,10 @@ pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn never(regex: &Regex, _: &[u8], _: Undecided) {
+        panic!("{regex:?}");
+    }
 
     fn referers(names: &[&str], none: bool, blocked: bool) -> Referers {
         let mut referers = Referers {
@@ -277,20 +295,24 @@ mod tests {
             ("http://x.y", false),
             ("", false),
         ] {
-            assert_eq!(referers.allow(Some(referer.as_bytes())), valid, "{referer}");
+            assert_eq!(
+                referers.allow(Some(referer.as_bytes()), never),
+                valid,
+                "{referer}"
+            );
         }
-        assert!(!referers.allow(None));
+        assert!(!referers.allow(None, never));
         let long = format!("http://{}/", "a".repeat(257));
-        assert!(!referers.allow(Some(long.as_bytes())));
+        assert!(!referers.allow(Some(long.as_bytes()), never));
     }
 
     #[test]
     fn no_field_and_blocked_ones() {
         let referers = referers(&["example.com"], true, true);
-        assert!(referers.allow(None));
-        assert!(referers.allow(Some(b"hidden")));
-        assert!(referers.allow(Some(b"http://x")));
-        assert!(!referers.allow(Some(b"http://other.example")));
-        assert!(Referers::default().allow(Some(b"http://anybody.example")));
+        assert!(referers.allow(None, never));
+        assert!(referers.allow(Some(b"hidden"), never));
+        assert!(referers.allow(Some(b"http://x"), never));
+        assert!(!referers.allow(Some(b"http://other.example"), never));
+        assert!(Referers::default().allow(Some(b"http://anybody.example"), never));
     }
 }

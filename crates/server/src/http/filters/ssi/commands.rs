@@ -637,11 +637,14 @@ fn trim(text: &[u8]) -> &[u8] {
 
 /// Matches a regular expression, whose groups become `$0` to `$9` and variables.
 fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, Failed> {
-    let pattern = String::from_utf8_lossy(pattern);
-    let groups = match regex::match_once(&pattern, &subject) {
+    let groups = match regex::match_once(pattern, &subject) {
         Ok(Some(groups)) => groups,
         Ok(None) => return Ok(false),
-        Err(text) => return Err(failed!(request, "{text}")),
+        Err(regex::Failed::Pattern(text)) => return Err(failed!(request, "{text}")),
+        Err(regex::Failed::Undecided(text)) => {
+            log::error!(request, Alert, "{text}{}", regex::WHILE_SENDING);
+            return Err(Failed);
+        }
     };
     let subject = Bytes::from(subject);
     let mut memory = request.shared.ssi.borrow_mut();

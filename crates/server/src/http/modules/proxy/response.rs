@@ -553,7 +553,14 @@ fn rewrite_location(
                 }
             }
             Redirect::Regex { pattern, to } => {
-                if pattern.matches(request, value) {
+                let matched = pattern.matches(request, value);
+                let matched = matched.unwrap_or_else(|undecided| {
+                    // As in nginx, the next one is tried then.
+                    let doing = " while reading response header from upstream";
+                    pattern.alert(request, value, undecided, doing);
+                    false
+                });
+                if matched {
                     return Some(to.evaluate(request));
                 }
             }

@@ -589,8 +589,7 @@ fn redirects_of(
                         Some(pattern) => (pattern, true),
                         None => (pattern, false),
                     };
-                    let pattern =
-                        Regex::new(compiler, &String::from_utf8_lossy(pattern), caseless)?;
+                    let pattern = Regex::new(compiler, pattern, caseless)?;
                     all.push(Redirect::Regex { pattern, to });
                 } else {
                     all.push(Redirect::Prefix {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use conf::{Fault, Template, Word};
 use engine::file::{self, File};
+use pattern::Undecided;
 
 use crate::compile::Compiler;
 use crate::http::modules::disable_symlinks::Links;
@@ -94,7 +95,7 @@ impl Condition {
                 negated,
             } => {
                 let variable = compiler.variable(&name);
-                let regex = Regex::new(compiler, &String::from_utf8_lossy(pattern), caseless)
+                let regex = Regex::new(compiler, pattern, caseless)
                     .map_err(|fault| fault.or_at(word.position))?;
                 Condition::Matches {
                     variable,
@@ -116,10 +117,15 @@ impl Condition {
     }
 
     /// Whether it holds for a request. `escape` says whether captures in values are escaped,
-    /// `log` whether matches are logged.
-    pub(super) fn holds(&self, request: &mut Request, escape: bool, log: bool) -> bool {
+    /// `log` whether matches are logged. An error where a match could not be decided, which is in the log then.
+    pub(super) fn holds(
+        &self,
+        request: &mut Request,
+        escape: bool,
+        log: bool,
+    ) -> Result<bool, Undecided> {
         let mut value = request.script.take_buffer();
-        let holds = match self {
+        let holds = Ok(match self {
             Condition::True(variable) => {
                 request.append_variable(*variable, &mut value);
                 !value.is_empty() && value != b"0"
@@ -142,7 +148,9 @@ impl Condition {
                 negated,
             } => {
                 request.append_variable(*variable, &mut value);
-                matches(request, regex, &value, log) != *negated
+                let matched = matches(request, regex, &value, log);
+                request.script.give_buffer(value);
+                return Ok(matched? != *negated);
             }
             Condition::File {
                 path,
@@ -152,15 +160,22 @@ impl Condition {
                 append_value(path, request, escape, &mut value);
                 test.holds(request, &value) != *negated
             }
-        };
+        });
         request.script.give_buffer(value);
         holds
     }
 }
 
-/// Matches as scripts do: a regex that does not match ends the life of earlier captures too.
-pub(super) fn matches(request: &mut Request, regex: &Regex, subject: &[u8], log: bool) -> bool {
+/// Matches as scripts do: a regex that does not match ends the life of earlier captures too. What could not be
+/// decided is in the log.
+pub(super) fn matches(
+    request: &mut Request,
+    regex: &Regex,
+    subject: &[u8],
+    log: bool,
+) -> Result<bool, Undecided> {
     let matched = regex.matches(request, subject);
+    let matched = matched.inspect_err(|cause| regex.alert(request, subject, *cause, ""))?;
     if !matched {
         request.captures.clear();
     }
@@ -175,7 +190,7 @@ pub(super) fn matches(request: &mut Request, regex: &Regex, subject: &[u8], log:
             log::Printable(subject)
         );
     }
-    matched
+    Ok(matched)
 }
 
 impl FileTest {

@@ -384,7 +384,7 @@ fn compile_if(
 
 fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, Fault> {
     let parts = replacement(line)?;
-    let regex = Regex::new(compiler, &parts.pattern.text(), false)
+    let regex = Regex::new(compiler, &parts.pattern.bytes, false)
         .map_err(|fault| fault.or_at(parts.pattern.position))?;
     let redirects = matches!(parts.flag, Flag::Redirect(_));
     let has_args = parts

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use conf::Position;
 use proto::uri::{Escape, Unescape, escape, unescape};
 
 use crate::http::output::Body;
@@ -84,6 +85,9 @@ impl Run<'_> {
                 body,
             } => {
                 let holds = condition.holds(self.request, self.quote, self.log);
+                let Ok(holds) = holds else {
+                    return self.undecided(*position);
+                };
                 self.request.script.trace(*position, || match holds {
                     true => "the condition holds".to_owned(),
                     false => "the condition does not hold".to_owned(),
@@ -114,6 +118,9 @@ impl Run<'_> {
         let uri = std::mem::take(&mut self.request.uri);
         let matched = matches(self.request, &rewrite.regex, &uri, self.log);
         self.request.uri = uri;
+        let Ok(matched) = matched else {
+            return self.undecided(rewrite.position);
+        };
         if !matched {
             let text = || "does not match".to_owned();
             self.request.script.trace(rewrite.position, text);
@@ -141,6 +148,13 @@ impl Run<'_> {
             Flag::None => Flow::Continue(()),
             _ => Flow::Break(None),
         }
+    }
+
+    /// 500: whether a regex matches could not be decided.
+    fn undecided(&mut self, position: Position) -> Flow {
+        let text = || "could not be decided".to_owned();
+        self.request.script.trace(position, text);
+        Flow::Break(Some(Step::Finish(500)))
     }
 
     /// Sets the Location of a redirect.

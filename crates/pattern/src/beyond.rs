@@ -1,0 +1,72 @@
+//! Why a pattern is not run as a finite automaton.
+
+use std::fmt;
+
+/// What of a pattern is not regular, or is not proved to mean the same on both engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    /// `(?=`, `(?!`, `(?<=`, `(?<!`, `[[:<:]]`.
+    LookAround,
+    /// `\1`, `\g1`, `\k<name>`, `(?P=name)`.
+    BackReference,
+    /// `(?>`.
+    Atomic,
+    /// `a++`, `a?+`.
+    Possessive,
+    /// `(?R)`, `(?1)`, `(?&name)`, `\g<name>`.
+    Recursion,
+    /// `(?(1)a|b)`.
+    Condition,
+    /// `(*ACCEPT)`, `(*UTF)` and all else that begins with `(*`.
+    Verb,
+    /// `(?C1)`.
+    Callout,
+    /// `(?|`: groups that share a number.
+    BranchReset,
+    /// `(?J)`: groups that share a name.
+    DuplicateNames,
+    /// `\K`.
+    ResetStart,
+    /// `\R`, which does not give back a line feed behind a carriage return.
+    Newline,
+    /// `\p`, `\P`, `\X`, `(?a)`, `(?r)`.
+    Unicode,
+    /// `(?[ ... ])`.
+    ExtendedClass,
+    /// `(a|)*`: an iteration may be empty, which ends the repetition in PCRE2.
+    EmptyIteration,
+    /// `(a){0}`: a group that has a number and no place.
+    NoIteration,
+    /// The automaton would be larger than [`crate::AUTOMATON_SIZE_MAX`].
+    TooLarge,
+    /// It will match once, so no automaton is built.
+    OneMatch,
+    /// PCRE2 refuses it.
+    Refused,
+}
+
+impl fmt::Display for Beyond {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Beyond::LookAround => "look-around",
+            Beyond::BackReference => "back-reference",
+            Beyond::Atomic => "atomic group",
+            Beyond::Possessive => "possessive repetition",
+            Beyond::Recursion => "recursion",
+            Beyond::Condition => "condition",
+            Beyond::Verb => "verb or setting",
+            Beyond::Callout => "callout",
+            Beyond::BranchReset => "groups that share a number",
+            Beyond::DuplicateNames => "groups that share a name",
+            Beyond::ResetStart => "\\K",
+            Beyond::Newline => "\\R",
+            Beyond::Unicode => "Unicode property",
+            Beyond::ExtendedClass => "extended class",
+            Beyond::EmptyIteration => "iteration that may be empty",
+            Beyond::NoIteration => "group that is never entered",
+            Beyond::TooLarge => "size",
+            Beyond::OneMatch => "a single match",
+            Beyond::Refused => "error in the pattern",
+        })
+    }
+}

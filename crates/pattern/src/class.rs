@@ -1,0 +1,196 @@
+//! Reads `[...]`: pcre2pattern(3), "Square brackets and character classes" and "POSIX character classes".
+
+use crate::ast::ByteSet;
+use crate::beyond::Beyond;
+use crate::escape::{self, Escape, is_space, is_word};
+use crate::parser::{Options, Text};
+
+/// What a hyphen would mean here.
+#[derive(Clone, Copy)]
+enum Hyphen {
+    /// Itself: at the start, and behind a range.
+    Literal,
+    /// The middle of a range that begins with this byte.
+    Range(u8),
+    /// An error unless the class ends: behind `\d` or `[:digit:]`.
+    Forbidden,
+    /// A range has begun with this byte; the hyphen has been read.
+    Begun(u8),
+    /// A hyphen behind `\d` has been read.
+    ForbiddenBegun,
+}
+
+/// Reads a class behind its opening bracket.
+pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Beyond> {
+    if text.rest().starts_with(b"[:<:]]") || text.rest().starts_with(b"[:>:]]") {
+        return Err(Beyond::LookAround);
+    }
+    if matches!(text.peek(), Some(b':' | b'.' | b'=')) && posix_name(text.rest()).is_some() {
+        return Err(Beyond::Refused);
+    }
+    let mut class = Class {
+        caseless: options.has(Options::CASELESS),
+        set: ByteSet::NONE,
+        hyphen: Hyphen::Literal,
+    };
+    let skips_blanks = options.has(Options::EXTENDED_MORE);
+    let negated = begin(text, skips_blanks);
+    if text.eat(b"]") {
+        class.byte(b']')?;
+    }
+    let mut quoted = false;
+    loop {
+        if quoted {
+            if text.eat(b"\\E") {
+                quoted = false;
+            } else {
+                class.byte(text.next().ok_or(Beyond::Refused)?)?;
+            }
+            continue;
+        }
+        match text.next().ok_or(Beyond::Refused)? {
+            b' ' | b'\t' if skips_blanks => {}
+            b'[' => match posix_name(text.rest()) {
+                Some(_) if text.peek() != Some(b':') => return Err(Beyond::Refused),
+                Some(name) => {
+                    class.set(posix(name, class.caseless)?)?;
+                    text.skip(name.len() + 3);
+                }
+                None => class.byte(b'[')?,
+            },
+            b']' => break,
+            b'\\' if text.eat(b"Q") => quoted = true,
+            b'\\' if text.eat(b"E") => {}
+            b'\\' => match escape::read(text, None)? {
+                Escape::Byte(byte) => class.byte(byte)?,
+                Escape::Set(set) => class.set(set)?,
+                Escape::Look(_) => return Err(Beyond::Refused),
+            },
+            b'-' => class.hyphen()?,
+            byte => class.byte(byte)?,
+        }
+    }
+    let set = class.finish();
+    Ok(if negated { set.complement() } else { set })
+}
+
+/// Reads up to the first byte that belongs to the class, and whether it is negated.
+fn begin(text: &mut Text<'_>, skips_blanks: bool) -> bool {
+    let mut negated = false;
+    loop {
+        if text.eat(b"\\E") || text.eat(b"\\Q\\E") {
+        } else if skips_blanks && matches!(text.peek(), Some(b' ' | b'\t')) {
+            text.skip_blanks();
+        } else if !negated && text.eat(b"^") {
+            negated = true;
+        } else {
+            return negated;
+        }
+    }
+}
+
+struct Class {
+    caseless: bool,
+    set: ByteSet,
+    hyphen: Hyphen,
+}
+
+impl Class {
+    fn insert(&mut self, first: u8, last: u8) {
+        let set = ByteSet::of(|byte| (first..=last).contains(&byte));
+        self.set
+            .add(if self.caseless { set.caseless() } else { set });
+    }
+
+    fn byte(&mut self, byte: u8) -> Result<(), Beyond> {
+        self.hyphen = match self.hyphen {
+            Hyphen::Begun(first) if first > byte => return Err(Beyond::Refused),
+            Hyphen::ForbiddenBegun => return Err(Beyond::Refused),
+            Hyphen::Begun(first) => {
+                self.insert(first, byte);
+                Hyphen::Literal
+            }
+            Hyphen::Literal | Hyphen::Range(_) | Hyphen::Forbidden => {
+                self.insert(byte, byte);
+                Hyphen::Range(byte)
+            }
+        };
+        Ok(())
+    }
+
+    fn hyphen(&mut self) -> Result<(), Beyond> {
+        match self.hyphen {
+            Hyphen::Range(first) => self.hyphen = Hyphen::Begun(first),
+            Hyphen::Forbidden => {
+                self.insert(b'-', b'-');
+                self.hyphen = Hyphen::ForbiddenBegun;
+            }
+            _ => self.byte(b'-')?,
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, set: ByteSet) -> Result<(), Beyond> {
+        if matches!(self.hyphen, Hyphen::Begun(_) | Hyphen::ForbiddenBegun) {
+            return Err(Beyond::Refused);
+        }
+        self.set.add(set);
+        self.hyphen = Hyphen::Forbidden;
+        Ok(())
+    }
+
+    fn finish(mut self) -> ByteSet {
+        if let Hyphen::Begun(_) = self.hyphen {
+            self.insert(b'-', b'-');
+        }
+        self.set
+    }
+}
+
+/// What stands between `[:` and `:]`, `[.` and `.]`, `[=` and `=]`, given what stands behind the first bracket. `None` if
+/// it is no such name at all; then the bracket is a bracket.
+fn posix_name(rest: &[u8]) -> Option<&[u8]> {
+    let (&kind, behind) = rest.split_first()?;
+    if !matches!(kind, b':' | b'.' | b'=') {
+        return None;
+    }
+    let mut at = 0;
+    while let &[first, second, ..] = behind.get(at..)? {
+        if first == b'\\' && matches!(second, b']' | b'\\') {
+            at += 1;
+        } else if (first == b'[' && second == kind) || first == b']' {
+            return None;
+        } else if first == kind && second == b']' {
+            return behind.get(..at);
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The set of a name such as `alpha` or `^alpha`.
+fn posix(name: &[u8], caseless: bool) -> Result<ByteSet, Beyond> {
+    let (name, negated) = match name.strip_prefix(b"^") {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let set = match name {
+        b"lower" | b"upper" if caseless => ByteSet::of(|byte| byte.is_ascii_alphabetic()),
+        b"alpha" => ByteSet::of(|byte| byte.is_ascii_alphabetic()),
+        b"lower" => ByteSet::of(|byte| byte.is_ascii_lowercase()),
+        b"upper" => ByteSet::of(|byte| byte.is_ascii_uppercase()),
+        b"alnum" => ByteSet::of(|byte| byte.is_ascii_alphanumeric()),
+        b"ascii" => ByteSet::of(|byte| byte.is_ascii()),
+        b"blank" => ByteSet::of(|byte| matches!(byte, b' ' | b'\t')),
+        b"cntrl" => ByteSet::of(|byte| byte.is_ascii_control()),
+        b"digit" => ByteSet::of(|byte| byte.is_ascii_digit()),
+        b"graph" => ByteSet::of(|byte| byte.is_ascii_graphic()),
+        b"print" => ByteSet::of(|byte| byte == b' ' || byte.is_ascii_graphic()),
+        b"punct" => ByteSet::of(|byte| byte.is_ascii_punctuation()),
+        b"space" => ByteSet::of(is_space),
+        b"word" => ByteSet::of(is_word),
+        b"xdigit" => ByteSet::of(|byte| byte.is_ascii_hexdigit()),
+        _ => return Err(Beyond::Refused),
+    };
+    Ok(if negated { set.complement() } else { set })
+}

@@ -1,0 +1,301 @@
+//! Our reading of patterns beside PCRE2's, for tests and fuzzing: patterns and subjects are made from arbitrary bytes so
+//! that most are valid and short, and both engines must say the same.
+
+use crate::beyond::Beyond;
+use crate::{Pattern, Spans, Undecided, parser, pcre};
+
+/// Decisions for what is to be made, one byte each; zeros once they have run out.
+pub struct Source<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Source<'a> {
+    /// Decisions from these bytes.
+    pub fn new(bytes: &'a [u8]) -> Source<'a> {
+        Source { bytes }
+    }
+
+    fn next(&mut self) -> u8 {
+        let Some((first, rest)) = self.bytes.split_first() else {
+            return 0;
+        };
+        self.bytes = rest;
+        *first
+    }
+
+    fn once_in(&mut self, times: u8) -> bool {
+        self.next().is_multiple_of(times)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::from(self.next()) % end.max(1)
+    }
+
+    fn one<'b>(&mut self, of: &[&'b str]) -> &'b str {
+        of[self.below(of.len())]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether letters of both cases are the same.
+    pub fn caseless(&mut self) -> bool {
+        self.once_in(4)
+    }
+
+    /// A pattern.
+    pub fn pattern(&mut self) -> Vec<u8> {
+        let mut text = String::new();
+        if self.once_in(8) {
+            // Nearly arbitrary bytes try the reader more than the engines.
+            for _ in 0..self.below(24) {
+                text += self.one(PIECES);
+            }
+        } else {
+            self.branches(&mut text, 0);
+        }
+        text.into_bytes()
+    }
+
+    /// A subject that a pattern has something to do with.
+    pub fn subject(&mut self) -> Vec<u8> {
+        let mut subject = Vec::new();
+        while !self.is_empty() && subject.len() < 40 {
+            let piece: &[u8] = SUBJECTS[self.below(SUBJECTS.len())];
+            subject.extend_from_slice(piece);
+        }
+        subject
+    }
+
+    fn branches(&mut self, text: &mut String, depth: usize) {
+        loop {
+            for _ in 0..self.below(4) + usize::from(!self.once_in(8)) {
+                self.item(text, depth);
+            }
+            if !self.once_in(4) || text.len() > 60 {
+                return;
+            }
+            text.push('|');
+        }
+    }
+
+    fn item(&mut self, text: &mut String, depth: usize) {
+        match self.next() % 32 {
+            0..=9 => *text += self.one(LETTERS),
+            10..=11 => text.push('.'),
+            12..=14 => *text += self.one(SETS),
+            15..=17 => self.class(text),
+            18..=20 => {
+                *text += self.one(PLACES);
+                return;
+            }
+            21 => {
+                *text += self.one(OPTIONS);
+                return;
+            }
+            22 => *text += self.one(RARE),
+            _ if depth < 4 => {
+                *text += self.one(OPENING);
+                self.branches(text, depth + 1);
+                text.push(')');
+            }
+            _ => text.push('a'),
+        }
+        if self.once_in(3) {
+            *text += self.one(QUANTIFIERS);
+            if self.once_in(4) {
+                text.push('?');
+            }
+        }
+    }
+
+    fn class(&mut self, text: &mut String) {
+        *text += self.one(&["[", "[^", "[", "[]", "[^]"]);
+        for _ in 0..=self.below(3) {
+            *text += self.one(MEMBERS);
+        }
+        text.push(']');
+    }
+}
+
+const LETTERS: &[&str] = &[
+    "a", "b", "a", "b", "A", "B", "1", "_", "-", "/", "é", "\\.", " ", "#", "\\/", "\\<",
+];
+const SETS: &[&str] = &[
+    "\\d", "\\D", "\\w", "\\W", "\\s", "\\S", "\\h", "\\H", "\\v", "\\V", "\\N", "\\C",
+];
+const PLACES: &[&str] = &["^", "$", "\\b", "\\B", "\\A", "\\z", "\\Z", "\\G", "$", "^"];
+const OPTIONS: &[&str] = &[
+    "(?i)", "(?-i)", "(?s)", "(?m)", "(?x)", "(?U)", "(?^)", "(?xx)", "(?n)", "(?-m)", "(?im-s)",
+    "(?#c)", "\\E", "\\Q\\E", "(?^i)", "(?-xx)",
+];
+const RARE: &[&str] = &[
+    "\\x41",
+    "\\x{61}",
+    "\\101",
+    "\\o{141}",
+    "\\cA",
+    "\\e",
+    "\\0",
+    "\\012",
+    "\\Qa.b\\E",
+    "{,2}",
+    "{",
+    "}",
+    "]",
+    "{1,2",
+    "\\xff",
+    "\\R",
+    "\\1",
+    "(?=a)",
+    "(?!b)",
+    "a++",
+    "(?>a|b)",
+    "\\K",
+    "\\x{ 61 }",
+    "\\11",
+    "(?<!a)",
+    "\\n",
+];
+const OPENING: &[&str] = &[
+    "(", "(", "(", "(?:", "(?:", "(?i:", "(?s:", "(?m:", "(?<n>", "(?-i:", "(?x:", "(?U:", "(?|",
+];
+const QUANTIFIERS: &[&str] = &[
+    "*", "+", "?", "*", "+", "?", "{2}", "{1,2}", "{0,3}", "{,2}", "{1,}", "{2,}", "{0}",
+    "{ 1, 2 }",
+];
+const MEMBERS: &[&str] = &[
+    "a",
+    "b",
+    "A",
+    "1",
+    "-",
+    "^",
+    "[",
+    "a-z",
+    "A-B",
+    "\\d",
+    "\\w",
+    "\\s",
+    "\\h",
+    "\\v",
+    "\\S",
+    "\\D",
+    "[:alpha:]",
+    "[:^upper:]",
+    "[:lower:]",
+    "[:punct:]",
+    "[:space:]",
+    "\\n",
+    "\\]",
+    "\\b",
+    "\\Qa-b\\E",
+    "é",
+    "&&",
+    "\\x{41}-Z",
+    " ",
+    "[:print:]",
+    "_-a",
+    "\\-",
+];
+const PIECES: &[&str] = &[
+    "a", "b", "*", "+", "?", "{", "}", ",", "1", "2", "(", ")", "|", "[", "]", "^", "$", "\\", "-",
+    ":", ".", "=", "E", "Q", "x", "(?", "i", "<", ">", "'", "n", "#", "\n", " ", "P", "\\Q", "\\E",
+    "[:", ":]", "alpha", "\\x", "\\o", "\\c", "(?x)", "(?:", "d", "w", "k", "g", "N", "0", "7",
+    "8", "9", "é", "_", "&", "R", "!", "\\d",
+];
+const SUBJECTS: &[&[u8]] = &[
+    b"a",
+    b"b",
+    b"A",
+    b"B",
+    b"a",
+    b"b",
+    b"ab",
+    b"aab",
+    b"1",
+    b"_",
+    b"-",
+    b"/",
+    b"\n",
+    b"\r\n",
+    b" ",
+    b"\t",
+    b"\x0b",
+    b"\x85",
+    b"\xa0",
+    b"\xff",
+    b"\0",
+    "é".as_bytes(),
+    b".",
+    b"#",
+    b"]",
+    b"^",
+    b"{",
+    b"\x08",
+    b"\\",
+    b"a.b",
+    b"\x01",
+    b"z",
+];
+
+/// What came of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// Both engines have said the same.
+    Same,
+    /// PCRE2 alone runs such a pattern.
+    OnPcre(Beyond),
+    /// Both refuse the pattern.
+    Refused,
+    /// PCRE2 has not decided.
+    Undecided,
+}
+
+/// Gives a pattern and subjects to both. The error tells a difference in words.
+pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, String> {
+    let shown = text.escape_ascii();
+    let parsed = parser::parse(text, caseless);
+    let pattern = match Pattern::new(text, caseless) {
+        Ok(pattern) => pattern,
+        Err(refusal) => {
+            let words = refusal.to_string();
+            let size = words.contains("too large") || words.contains("too complicated");
+            return match parsed {
+                Ok(_) if !size => Err(format!("only PCRE2 refuses {shown}: {words}")),
+                _ => Ok(Compared::Refused),
+            };
+        }
+    };
+    match &parsed {
+        Err(Beyond::Refused) => return Err(format!("PCRE2 takes {shown}, we do not")),
+        Ok(parsed) if parsed.groups as usize + 1 != pattern.groups() => {
+            return Err(format!(
+                "{shown} has {} groups, not {}",
+                pattern.groups(),
+                parsed.groups + 1
+            ));
+        }
+        _ => {}
+    }
+    if let Some(beyond) = pattern.beyond() {
+        return Ok(Compared::OnPcre(beyond));
+    }
+    let other = pcre::Pcre::new(pattern.text(), caseless).map_err(|refusal| refusal.to_string())?;
+    let (mut ours, mut its) = (Spans::default(), Spans::default());
+    let theirs = match other.matches(subject, Some(&mut its)) {
+        Ok(theirs) => theirs,
+        Err(Undecided { .. }) => return Ok(Compared::Undecided),
+    };
+    let found = pattern.captures(subject, &mut ours);
+    let same =
+        found == Ok(theirs) && pattern.is_match(subject) == Ok(theirs) && (!theirs || ours == its);
+    if same {
+        return Ok(Compared::Same);
+    }
+    let subject = subject.escape_ascii();
+    Err(format!(
+        "{shown} (caseless: {caseless}) on {subject}: {found:?} {ours:?}, PCRE2 {theirs} {its:?}"
+    ))
+}

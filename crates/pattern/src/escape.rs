@@ -1,0 +1,193 @@
+//! What a backslash begins, inside and outside of classes: pcre2pattern(3), "Backslash".
+
+use crate::ast::{ByteSet, Look};
+use crate::beyond::Beyond;
+use crate::parser::Text;
+
+/// What an escape stands for.
+pub(crate) enum Escape {
+    /// This byte.
+    Byte(u8),
+    /// One byte of these.
+    Set(ByteSet),
+    /// A place.
+    Look(Look),
+}
+
+/// Reads what stands behind a backslash. `groups` is how many groups have been opened so far, and `None` within a
+/// class, where digits are never a back-reference and other letters have a meaning.
+pub(crate) fn read(text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, Beyond> {
+    let in_class = groups.is_none();
+    let byte = text.next().ok_or(Beyond::Refused)?;
+    let escape = match byte {
+        b'a' => Escape::Byte(0x07),
+        b'e' => Escape::Byte(0x1b),
+        b'f' => Escape::Byte(0x0c),
+        b'n' => Escape::Byte(b'\n'),
+        b'r' => Escape::Byte(b'\r'),
+        b't' => Escape::Byte(b'\t'),
+        b'c' => Escape::Byte(control(text)?),
+        b'o' => Escape::Byte(octal_in_braces(text)?),
+        b'x' => Escape::Byte(hexadecimal(text)?),
+        b'0' => Escape::Byte(octal(0, text)?),
+        b'1'..=b'9' => Escape::Byte(digits(byte, text, groups)?),
+        b'b' if in_class => Escape::Byte(0x08),
+        b'g' | b'k' if in_class => Escape::Byte(byte),
+        b'd' | b'D' | b's' | b'S' | b'w' | b'W' | b'h' | b'H' | b'v' | b'V' => {
+            Escape::Set(set(byte))
+        }
+        b'p' | b'P' => return Err(Beyond::Unicode),
+        b'A' | b'B' | b'C' | b'G' | b'K' | b'N' | b'R' | b'X' | b'Z' | b'b' | b'g' | b'k'
+        | b'z' => {
+            if in_class {
+                return Err(Beyond::Refused);
+            }
+            outside_of_class(byte, text)?
+        }
+        _ if byte.is_ascii_alphanumeric() => return Err(Beyond::Refused),
+        _ => Escape::Byte(byte),
+    };
+    Ok(escape)
+}
+
+fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Beyond> {
+    Ok(match letter {
+        b'A' | b'G' => Escape::Look(Look::Start),
+        b'Z' => Escape::Look(Look::LastEnd),
+        b'z' => Escape::Look(Look::End),
+        b'b' => Escape::Look(Look::WordBoundary),
+        b'B' => Escape::Look(Look::NotWordBoundary),
+        b'C' => Escape::Set(ByteSet::ALL),
+        b'N' => {
+            // `\N{3}` is repeated; any other brace would be a name, which PCRE2 has not.
+            let mut ahead = *text;
+            if ahead.eat(b"{") && ahead.repeat()?.is_none() {
+                return Err(Beyond::Refused);
+            }
+            Escape::Set(ByteSet::one(b'\n').complement())
+        }
+        b'g' => {
+            let recursion = matches!(text.peek(), Some(b'<' | b'\''));
+            return Err(if recursion {
+                Beyond::Recursion
+            } else {
+                Beyond::BackReference
+            });
+        }
+        b'k' => return Err(Beyond::BackReference),
+        b'K' => return Err(Beyond::ResetStart),
+        b'R' => return Err(Beyond::Newline),
+        _ => return Err(Beyond::Unicode),
+    })
+}
+
+/// `\d`, `\s`, `\w`, `\h`, `\v` and their opposites, as the tables of the C locale have them.
+fn set(letter: u8) -> ByteSet {
+    let set = match letter.to_ascii_lowercase() {
+        b'd' => ByteSet::of(|byte| byte.is_ascii_digit()),
+        b's' => ByteSet::of(is_space),
+        b'w' => ByteSet::of(is_word),
+        b'h' => ByteSet::of(|byte| matches!(byte, b'\t' | b' ' | 0xa0)),
+        _ => ByteSet::of(|byte| matches!(byte, b'\n'..=b'\r' | 0x85)),
+    };
+    if letter.is_ascii_uppercase() {
+        set.complement()
+    } else {
+        set
+    }
+}
+
+/// White space of `\s` and `[:space:]`: with the vertical tab.
+pub(crate) fn is_space(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | b' ')
+}
+
+/// Letters, digits and the underscore.
+pub(crate) fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// `\cA`.
+fn control(text: &mut Text<'_>) -> Result<u8, Beyond> {
+    match text.next() {
+        Some(byte @ 32..=126) => Ok(byte.to_ascii_uppercase() ^ 0x40),
+        _ => Err(Beyond::Refused),
+    }
+}
+
+/// A number in octal or a back-reference: up to `\9` and up to the number of groups opened so far, it is the latter.
+fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<u8, Beyond> {
+    let value = u32::from(first - b'0');
+    if let Some(groups) = groups {
+        let mut ahead = *text;
+        let mut number = value;
+        while let Some(digit @ b'0'..=b'9') = ahead.peek() {
+            number = number
+                .saturating_mul(10)
+                .saturating_add(u32::from(digit - b'0'));
+            ahead.skip(1);
+        }
+        if number < 10 || first >= b'8' || number <= groups {
+            return Err(Beyond::BackReference);
+        }
+    }
+    if first >= b'8' {
+        return Ok(first);
+    }
+    octal(value, text)
+}
+
+/// Up to two more digits in octal.
+fn octal(first: u32, text: &mut Text<'_>) -> Result<u8, Beyond> {
+    let mut value = first;
+    for _ in 0..2 {
+        let Some(digit @ b'0'..=b'7') = text.peek() else {
+            break;
+        };
+        value = value * 8 + u32::from(digit - b'0');
+        text.skip(1);
+    }
+    u8::try_from(value).map_err(|_| Beyond::Refused)
+}
+
+/// `\o{101}`.
+fn octal_in_braces(text: &mut Text<'_>) -> Result<u8, Beyond> {
+    if !text.eat(b"{") {
+        return Err(Beyond::Refused);
+    }
+    in_braces(text, 8)
+}
+
+/// `\x41`, `\x4` and `\x{41}`.
+fn hexadecimal(text: &mut Text<'_>) -> Result<u8, Beyond> {
+    if text.eat(b"{") {
+        return in_braces(text, 16);
+    }
+    let digit = |text: &mut Text<'_>| {
+        let digit = char::from(text.peek()?).to_digit(16)?;
+        text.skip(1);
+        Some(digit)
+    };
+    let first = digit(text).ok_or(Beyond::Refused)?;
+    let value = digit(text).map_or(first, |second| first * 16 + second);
+    u8::try_from(value).map_err(|_| Beyond::Refused)
+}
+
+/// Digits up to a closing brace, with blanks around them.
+fn in_braces(text: &mut Text<'_>, radix: u32) -> Result<u8, Beyond> {
+    text.skip_blanks();
+    let (mut value, mut count) = (0_u32, 0);
+    while let Some(digit) = text
+        .peek()
+        .and_then(|byte| char::from(byte).to_digit(radix))
+    {
+        value = value.saturating_mul(radix).saturating_add(digit);
+        count += 1;
+        text.skip(1);
+    }
+    text.skip_blanks();
+    if count == 0 || !text.eat(b"}") {
+        return Err(Beyond::Refused);
+    }
+    u8::try_from(value).map_err(|_| Beyond::Refused)
+}

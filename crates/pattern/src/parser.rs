@@ -1,0 +1,498 @@
+//! Reads PCRE2's syntax as PCRE2 10.46 does, without UTF and UCP: pcre2pattern(3).
+//!
+//! It follows `parse_regex` of PCRE2, in whose order the questions are asked: what is ignored between an item and
+//! its quantifier, whether an item may be repeated, whether a brace begins a quantifier. Reading ends at the first
+//! construct that is not regular; PCRE2 itself runs such a pattern. Text is bytes: `é+` repeats the last byte of two.
+
+use crate::ast::{Ast, ByteSet, Look};
+use crate::beyond::Beyond;
+use crate::class;
+use crate::escape::{self, Escape};
+
+/// Open brackets within each other, as PCRE2 counts them (`PARENS_NEST_LIMIT`).
+const NESTING_MAX: usize = 250;
+/// The largest number within a quantifier (`MAX_REPEAT_COUNT`).
+const REPEAT_MAX: u32 = 65_535;
+/// The longest name of a group in bytes (`MAX_NAME_SIZE`).
+const NAME_LENGTH_MAX: usize = 128;
+
+/// A pattern that has been read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// What it means.
+    pub ast: Ast,
+    /// How many groups capture.
+    pub groups: u32,
+}
+
+/// Reads a pattern; `caseless` is PCRE2_CASELESS.
+pub fn parse(pattern: &[u8], caseless: bool) -> Result<Parsed, Beyond> {
+    let mut parser = Parser {
+        text: Text {
+            bytes: pattern,
+            at: 0,
+        },
+        options: if caseless {
+            Options::CASELESS
+        } else {
+            Options::default()
+        },
+        quoted: false,
+        groups: 0,
+        names: Vec::new(),
+        open: Vec::new(),
+        level: Level::default(),
+        last: Last::Fixed,
+    };
+    while let Some(token) = parser.next_token()? {
+        parser.item(token)?;
+    }
+    if !parser.open.is_empty() {
+        return Err(Beyond::Refused);
+    }
+    Ok(Parsed {
+        ast: parser.level.finish(),
+        groups: parser.groups,
+    })
+}
+
+/// A place in the text of a pattern.
+#[derive(Clone, Copy)]
+pub(crate) struct Text<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Text<'a> {
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.rest().first().copied()
+    }
+
+    pub(crate) fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.bytes.len());
+    }
+
+    /// Skips this text if it comes next.
+    pub(crate) fn eat(&mut self, expected: &[u8]) -> bool {
+        let found = self.rest().starts_with(expected);
+        if found {
+            self.at += expected.len();
+        }
+        found
+    }
+
+    pub(crate) fn skip_blanks(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    /// A decimal number; `None` without digits. Numbers that do not fit are `u32::MAX`.
+    pub(crate) fn number(&mut self) -> Option<u32> {
+        let mut number = None;
+        while let Some(digit @ b'0'..=b'9') = self.peek() {
+            let before: u32 = number.unwrap_or(0);
+            number = Some(
+                before
+                    .saturating_mul(10)
+                    .saturating_add(u32::from(digit - b'0')),
+            );
+            self.at += 1;
+        }
+        number
+    }
+
+    /// What stands between the braces of a quantifier, behind the opening one. The place stays where it is if
+    /// this is no quantifier; then the brace is a brace.
+    pub(crate) fn repeat(&mut self) -> Result<Option<(u32, Option<u32>)>, Beyond> {
+        let mut text = *self;
+        text.skip_blanks();
+        let min = text.number();
+        text.skip_blanks();
+        let max = match (text.next(), min) {
+            (Some(b'}'), Some(_)) => min,
+            (Some(b','), _) => {
+                text.skip_blanks();
+                let max = text.number();
+                text.skip_blanks();
+                if (min.is_none() && max.is_none()) || text.next() != Some(b'}') {
+                    return Ok(None);
+                }
+                max
+            }
+            _ => return Ok(None),
+        };
+        let min = min.unwrap_or(0);
+        if min > REPEAT_MAX || max.is_some_and(|max| max > REPEAT_MAX || max < min) {
+            return Err(Beyond::Refused);
+        }
+        *self = text;
+        Ok(Some((min, max)))
+    }
+}
+
+/// Options that a pattern can change on its way; a group's end restores them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Options(u8);
+
+impl Options {
+    pub(crate) const CASELESS: Options = Options(1);
+    const MULTILINE: Options = Options(2);
+    const DOT_ALL: Options = Options(4);
+    const EXTENDED: Options = Options(8);
+    /// `(?xx)`: spaces and tabs in classes are ignored too.
+    pub(crate) const EXTENDED_MORE: Options = Options(16);
+    const NO_AUTO_CAPTURE: Options = Options(32);
+    const UNGREEDY: Options = Options(64);
+
+    /// Whether all of these are set.
+    pub(crate) fn has(self, others: Options) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    fn with(self, others: Options) -> Options {
+        Options(self.0 | others.0)
+    }
+
+    fn without(self, others: Options) -> Options {
+        Options(self.0 & !others.0)
+    }
+}
+
+/// Whether what stands before a quantifier may be repeated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// It may not: a place, an option, a quantifier, nothing.
+    Fixed,
+    /// It may.
+    Repeatable,
+    /// A quantifier without `?` or `+` behind it so far.
+    Quantifier,
+}
+
+/// What comes next, once all has been skipped that is ignored.
+enum Token {
+    /// A byte between `\Q` and `\E`.
+    Quoted(u8),
+    /// Any other byte.
+    Plain(u8),
+}
+
+/// A group that is being read, or the whole pattern.
+#[derive(Default)]
+struct Level {
+    branches: Vec<Ast>,
+    items: Vec<Ast>,
+}
+
+impl Level {
+    fn end_branch(&mut self) {
+        let mut items = std::mem::take(&mut self.items);
+        let branch = if items.len() == 1 { items.pop() } else { None };
+        self.branches.push(branch.unwrap_or(Ast::Concat(items)));
+    }
+
+    fn finish(mut self) -> Ast {
+        self.end_branch();
+        if self.branches.len() > 1 {
+            return Ast::Branches(self.branches);
+        }
+        self.branches.pop().unwrap_or(Ast::Concat(Vec::new()))
+    }
+}
+
+/// What a closing bracket goes back to.
+struct Open {
+    level: Level,
+    options: Options,
+    capture: Option<u32>,
+}
+
+struct Parser<'a> {
+    text: Text<'a>,
+    options: Options,
+    quoted: bool,
+    groups: u32,
+    names: Vec<&'a [u8]>,
+    open: Vec<Open>,
+    level: Level,
+    last: Last,
+}
+
+impl<'a> Parser<'a> {
+    /// Skips what does not part an item from its quantifier: comments, `\Q` and `\E`, white space of `(?x)`.
+    fn next_token(&mut self) -> Result<Option<Token>, Beyond> {
+        loop {
+            if self.text.rest().is_empty() {
+                return Ok(None);
+            }
+            if self.open.len() > NESTING_MAX {
+                return Err(Beyond::Refused);
+            }
+            if self.quoted {
+                if self.text.eat(b"\\E") {
+                    self.quoted = false;
+                    continue;
+                }
+                return Ok(self.text.next().map(Token::Quoted));
+            }
+            if self.text.eat(b"\\Q") {
+                self.quoted = true;
+            } else if self.text.eat(b"(?#") {
+                while self.text.next().ok_or(Beyond::Refused)? != b')' {}
+            } else if !self.text.eat(b"\\E") && !self.skip_extended() {
+                return Ok(self.text.next().map(Token::Plain));
+            }
+        }
+    }
+
+    /// Skips white space and comments where `(?x)` says so. 0x85 is white space for PCRE2, even as a byte of
+    /// another character.
+    fn skip_extended(&mut self) -> bool {
+        match self.text.peek() {
+            _ if !self.options.has(Options::EXTENDED) => false,
+            Some(b'\t'..=b'\r' | b' ' | 0x85) => {
+                self.text.skip(1);
+                true
+            }
+            Some(b'#') => {
+                while !matches!(self.text.next(), None | Some(b'\n')) {}
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn item(&mut self, token: Token) -> Result<(), Beyond> {
+        let byte = match token {
+            Token::Quoted(byte) => {
+                self.literal(byte);
+                return Ok(());
+            }
+            Token::Plain(byte) => byte,
+        };
+        let last = std::mem::replace(&mut self.last, Last::Fixed);
+        match (last, byte) {
+            (Last::Quantifier, b'?') => {
+                self.make_lazy();
+                return Ok(());
+            }
+            (Last::Quantifier, b'+') => return Err(Beyond::Possessive),
+            _ => {}
+        }
+        match byte {
+            b'\\' => self.escape()?,
+            b'^' if self.options.has(Options::MULTILINE) => {
+                self.level.items.push(Ast::Look(Look::LineStart))
+            }
+            b'^' => self.level.items.push(Ast::Look(Look::Start)),
+            b'$' if self.options.has(Options::MULTILINE) => {
+                self.level.items.push(Ast::Look(Look::LineEnd))
+            }
+            b'$' => self.level.items.push(Ast::Look(Look::LastEnd)),
+            b'.' if self.options.has(Options::DOT_ALL) => self.set(ByteSet::ALL),
+            b'.' => self.set(ByteSet::one(b'\n').complement()),
+            b'*' => self.repeat(last, 0, None)?,
+            b'+' => self.repeat(last, 1, None)?,
+            b'?' => self.repeat(last, 0, Some(1))?,
+            b'{' => match self.text.repeat()? {
+                Some((min, max)) => self.repeat(last, min, max)?,
+                None => self.literal(byte),
+            },
+            b'[' => {
+                let set = class::parse(&mut self.text, self.options)?;
+                self.set(set);
+            }
+            b'(' => self.open_group()?,
+            b'|' => self.level.end_branch(),
+            b')' => self.close_group()?,
+            _ => self.literal(byte),
+        }
+        Ok(())
+    }
+
+    fn literal(&mut self, byte: u8) {
+        let set = ByteSet::one(byte);
+        self.set(if self.options.has(Options::CASELESS) {
+            set.caseless()
+        } else {
+            set
+        });
+    }
+
+    fn set(&mut self, set: ByteSet) {
+        self.level.items.push(Ast::Byte(set));
+        self.last = Last::Repeatable;
+    }
+
+    fn escape(&mut self) -> Result<(), Beyond> {
+        match escape::read(&mut self.text, Some(self.groups))? {
+            Escape::Byte(byte) => self.literal(byte),
+            Escape::Set(set) => self.set(set),
+            Escape::Look(look) => self.level.items.push(Ast::Look(look)),
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, last: Last, min: u32, max: Option<u32>) -> Result<(), Beyond> {
+        if last != Last::Repeatable {
+            return Err(Beyond::Refused);
+        }
+        let inner = self.level.items.pop().ok_or(Beyond::Refused)?;
+        let greedy = !self.options.has(Options::UNGREEDY);
+        self.level.items.push(Ast::Repeat {
+            min,
+            max,
+            greedy,
+            inner: Box::new(inner),
+        });
+        self.last = Last::Quantifier;
+        Ok(())
+    }
+
+    /// A `?` behind a quantifier.
+    fn make_lazy(&mut self) {
+        let ungreedy = self.options.has(Options::UNGREEDY);
+        if let Some(Ast::Repeat { greedy, .. }) = self.level.items.last_mut() {
+            *greedy = ungreedy;
+        }
+    }
+
+    /// What stands behind an opening bracket.
+    fn open_group(&mut self) -> Result<(), Beyond> {
+        if self.text.peek() == Some(b'*') {
+            return Err(Beyond::Verb);
+        }
+        if !self.text.eat(b"?") {
+            let capture = !self.options.has(Options::NO_AUTO_CAPTURE);
+            return self.begin(capture, self.options);
+        }
+        let before = self.options;
+        match self.text.rest() {
+            [] => Err(Beyond::Refused),
+            [b'P', b'<', ..] => {
+                self.text.skip(2);
+                self.named(b'>')
+            }
+            [b'P', b'=', ..] => Err(Beyond::BackReference),
+            [b'P', b'>', ..] => Err(Beyond::Recursion),
+            [b'P', ..] => Err(Beyond::Refused),
+            [b'<', b'=' | b'!' | b'*', ..] | [b'=' | b'!' | b'*', ..] => Err(Beyond::LookAround),
+            [b'<', ..] => {
+                self.text.skip(1);
+                self.named(b'>')
+            }
+            [b'\'', ..] => {
+                self.text.skip(1);
+                self.named(b'\'')
+            }
+            [b'>', ..] => Err(Beyond::Atomic),
+            [b'|', ..] => Err(Beyond::BranchReset),
+            [b'(', ..] => Err(Beyond::Condition),
+            [b'C', ..] => Err(Beyond::Callout),
+            [b'[', ..] => Err(Beyond::ExtendedClass),
+            [b'R' | b'&' | b'+' | b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => {
+                Err(Beyond::Recursion)
+            }
+            _ => match self.change_options()? {
+                b':' => self.begin(false, before),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Letters of options up to `:` or `)`, which is answered.
+    fn change_options(&mut self) -> Result<u8, Beyond> {
+        let mut options = self.options;
+        let mut may_unset = true;
+        if self.text.eat(b"^") {
+            options = Options(options.0 & Options::UNGREEDY.0);
+            may_unset = false;
+        }
+        let (mut set, mut unset, mut unsetting) = (Options::default(), Options::default(), false);
+        let end = loop {
+            let option = match self.text.next().ok_or(Beyond::Refused)? {
+                b'-' if may_unset => {
+                    (may_unset, unsetting) = (false, true);
+                    continue;
+                }
+                b'i' => Options::CASELESS,
+                b'm' => Options::MULTILINE,
+                b's' => Options::DOT_ALL,
+                b'x' if self.text.eat(b"x") => Options::EXTENDED.with(Options::EXTENDED_MORE),
+                b'x' => Options::EXTENDED,
+                b'n' => Options::NO_AUTO_CAPTURE,
+                b'U' => Options::UNGREEDY,
+                b'J' => return Err(Beyond::DuplicateNames),
+                b'a' | b'r' => return Err(Beyond::Unicode),
+                end @ (b':' | b')') => break end,
+                _ => return Err(Beyond::Refused),
+            };
+            let changed = if unsetting { &mut unset } else { &mut set };
+            *changed = changed.with(option);
+        };
+        // One x takes a second one away that was set before; no x takes both away.
+        let one_x = set.has(Options::EXTENDED) && !set.has(Options::EXTENDED_MORE);
+        if one_x || unset.has(Options::EXTENDED) {
+            unset = unset.with(Options::EXTENDED_MORE);
+        }
+        self.options = options.with(set).without(unset);
+        Ok(end)
+    }
+
+    /// A group with a name, behind what opens the name.
+    fn named(&mut self, end: u8) -> Result<(), Beyond> {
+        let rest = self.text.rest();
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let length = rest.iter().take_while(|byte| is_name(byte)).count();
+        let (name, behind) = rest.split_at(length);
+        let begins = name.first().is_some_and(|first| !first.is_ascii_digit());
+        if !begins || length > NAME_LENGTH_MAX || behind.first() != Some(&end) {
+            return Err(Beyond::Refused);
+        }
+        if self.names.contains(&name) {
+            return Err(Beyond::Refused);
+        }
+        self.names.push(name);
+        self.text.skip(length + 1);
+        self.begin(true, self.options)
+    }
+
+    /// Begins a group, whose end restores `options`.
+    fn begin(&mut self, captures: bool, options: Options) -> Result<(), Beyond> {
+        let capture = captures.then_some(self.groups + 1);
+        self.groups = capture.unwrap_or(self.groups);
+        let level = std::mem::take(&mut self.level);
+        self.open.push(Open {
+            level,
+            options,
+            capture,
+        });
+        Ok(())
+    }
+
+    fn close_group(&mut self) -> Result<(), Beyond> {
+        let open = self.open.pop().ok_or(Beyond::Refused)?;
+        let inner = std::mem::replace(&mut self.level, open.level).finish();
+        self.options = open.options;
+        self.level.items.push(match open.capture {
+            Some(index) => Ast::Capture {
+                index,
+                inner: Box::new(inner),
+            },
+            None => inner,
+        });
+        self.last = Last::Repeatable;
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! The traps of PCRE2's language by name, and patterns at random. Expected values are PCRE2's own and, for messages,
+//! nginx's; the parity case file `pattern` puts the same to nginx itself.
+
+use super::*;
+use crate::differential::{Compared, Source, compare};
+
+/// Groups of a match as text, `None` where a group is unset; or `None` without a match.
+fn groups(pattern: &Pattern, subject: &[u8]) -> Option<Vec<Option<String>>> {
+    let mut spans = Spans::default();
+    let found = pattern.captures(subject, &mut spans).unwrap();
+    let text = |group| Some(subject[spans.get(group)?].escape_ascii().to_string());
+    found.then(|| (0..spans.len()).map(text).collect())
+}
+
+/// What is expected: no match, or the groups that have matched.
+fn check(text: &str, runs_on: Option<Beyond>, cases: &[(&str, Option<&[Option<&str>]>)]) {
+    let caseless = text.strip_prefix("~*");
+    let (text, caseless) = (caseless.unwrap_or(text), caseless.is_some());
+    let pattern = Pattern::new(text.as_bytes(), caseless).unwrap();
+    assert_eq!(pattern.beyond(), runs_on, "{text}");
+    for (subject, expected) in cases {
+        let found = groups(&pattern, subject.as_bytes());
+        let found: Option<Vec<Option<&str>>> = found
+            .as_ref()
+            .map(|groups| groups.iter().map(Option::as_deref).collect());
+        assert_eq!(found.as_deref(), *expected, "{text} on {subject:?}");
+        assert_eq!(
+            pattern.is_match(subject.as_bytes()),
+            Ok(expected.is_some()),
+            "{text} on {subject:?}"
+        );
+        let compared = compare(text.as_bytes(), caseless, subject.as_bytes()).unwrap();
+        let other = runs_on.map_or(Compared::Same, Compared::OnPcre);
+        assert_eq!(compared, other, "{text} on {subject:?}");
+    }
+}
+
+/// The groups of a match, `-` where one is unset.
+macro_rules! found {
+    ($($group:tt),+) => { Some(&[$(found!(@ $group)),+] as &[Option<&str>]) };
+    (@ -) => { None };
+    (@ $group:literal) => { Some($group) };
+}
+
+/// Not the system's: that the source which the crate brings is what runs.
+#[test]
+fn pcre2_has_the_pinned_version() {
+    check(
+        "^(?(VERSION=10.46)a|b)$",
+        Some(Beyond::Condition),
+        &[("a", found!("a")), ("b", None)],
+    );
+}
+
+#[test]
+fn angle_brackets_with_a_backslash_are_literal() {
+    let cases: &[_] = &[
+        ("description=hello", None),
+        ("<script>", found!("<script>", "<", ">")),
+        ("%3cSCRIPT%3E", found!("%3cSCRIPT%3E", "%3c", "%3E")),
+    ];
+    check(r"~*(\<|%3C).*script.*(\>|%3E)", None, cases);
+}
+
+#[test]
+fn letters_that_mean_another_thing_elsewhere_mean_what_pcre2_says() {
+    check(
+        r"a\vb",
+        None,
+        &[
+            ("a\nb", found!("a\\nb")),
+            ("a\u{b}b", found!("a\\x0bb")),
+            ("a b", None),
+        ],
+    );
+    check(
+        r"a\hb",
+        None,
+        &[("a\tb", found!("a\\tb")), ("ahb", None), ("a\nb", None)],
+    );
+    check(r"^\s$", None, &[("\u{b}", found!("\\x0b"))]);
+    check(
+        r"\((a|(?R))*\)",
+        Some(Beyond::Recursion),
+        &[("((a)a)", found!("((a)a)", "a"))],
+    );
+    check(r"a++a", Some(Beyond::Possessive), &[("aaa", None)]);
+    check(
+        r"(a)\g1",
+        Some(Beyond::BackReference),
+        &[("aa", found!("aa", "a")), ("ag1", None)],
+    );
+    check(
+        r"(a)\g{1}",
+        Some(Beyond::BackReference),
+        &[("aa", found!("aa", "a"))],
+    );
+    check(
+        r"(?<n>a)\k{n}",
+        Some(Beyond::BackReference),
+        &[("aa", found!("aa", "a"))],
+    );
+    check(
+        r"^[a&&b]$",
+        None,
+        &[("&", found!("&")), ("a", found!("a")), ("c", None)],
+    );
+    check(
+        r"\101\cA\x{42}\o{103}\x44",
+        None,
+        &[("A\u{1}BCD", found!("A\\x01BCD"))],
+    );
+    check(r"a\Kb", Some(Beyond::ResetStart), &[("ab", found!("b"))]);
+    check(
+        r"a\Rb",
+        Some(Beyond::Newline),
+        &[("a\r\nb", found!("a\\r\\nb"))],
+    );
+    check(r"^\N\N$", None, &[("ab", found!("ab")), ("a\nb", None)]);
+}
+
+#[test]
+fn braces_without_a_first_number_count_from_zero() {
+    check(
+        r"^a{,2}$",
+        None,
+        &[("", found!("")), ("aa", found!("aa")), ("aaa", None)],
+    );
+    check(r"^a{ 1, 2 }$", None, &[("aa", found!("aa")), ("", None)]);
+    check(r"^a{,}$", None, &[("a{,}", found!("a{,}"))]);
+    check(r"^a{1$", None, &[("a{1", found!("a{1"))]);
+}
+
+#[test]
+fn quoted_text_is_literal_and_its_last_byte_is_repeated() {
+    check(
+        r"^\Qa.b\E+$",
+        None,
+        &[("a.bb", found!("a.bb")), ("axb", None)],
+    );
+    check(r"^a\Q\E+$", None, &[("aaa", found!("aaa"))]);
+    check(
+        r"^[\Qa-c\E]+$",
+        None,
+        &[("a-c", found!("a-c")), ("b", None)],
+    );
+    check(r"^a\Q[", None, &[("a[", found!("a["))]);
+}
+
+#[test]
+fn bytes_are_counted_not_letters() {
+    check(r"^.$", None, &[("é", None), ("e", found!("e"))]);
+    check(r"^.{2}$", None, &[("é", found!("\\xc3\\xa9"))]);
+    check(r"^\w+$", None, &[("é", None), ("a_1", found!("a_1"))]);
+    check(r"~*^é$", None, &[("É", None), ("é", found!("\\xc3\\xa9"))]);
+    check(r"^é+$", None, &[("éé", None)]);
+    check(r"^[é]{2}$", None, &[("é", found!("\\xc3\\xa9"))]);
+    check(r"\p{L}", Some(Beyond::Unicode), &[("é", found!("\\xc3"))]);
+    check(r"^\X$", Some(Beyond::Unicode), &[("e", found!("e"))]);
+}
+
+#[test]
+fn a_pattern_may_ask_for_utf() {
+    for name in ["UTF", "UTF8"] {
+        let text = format!("(*{name})^.$");
+        check(&text, Some(Beyond::Verb), &[("é", found!("\\xc3\\xa9"))]);
+        let pattern = Pattern::new(text.as_bytes(), false).unwrap();
+        let undecided = pattern.is_match(b"\xff").unwrap_err();
+        assert!((-23..=-3).contains(&undecided.code), "{undecided:?}");
+    }
+    assert!(Pattern::new(b"(*UTF)\xff", false).is_err());
+}
+
+#[test]
+fn branches_may_share_numbers() {
+    check(
+        r"(?|(a)|(b))",
+        Some(Beyond::BranchReset),
+        &[("b", found!("b", "b"))],
+    );
+}
+
+#[test]
+fn a_dollar_stands_before_a_last_line_feed_too() {
+    check(
+        r"\.php$",
+        None,
+        &[
+            ("a.php", found!(".php")),
+            ("a.php\n", found!(".php")),
+            ("a.php\n\n", None),
+            ("a.php\nb", None),
+        ],
+    );
+    check(
+        r"^(a$|b)",
+        None,
+        &[
+            ("a\n", found!("a", "a")),
+            ("a\n\n", None),
+            ("bx", found!("b", "b")),
+        ],
+    );
+    check(
+        r"x(?:$|y)",
+        None,
+        &[("x\n", found!("x")), ("xy", found!("xy")), ("xz", None)],
+    );
+    check(r"[^b]+$", None, &[("ab\naa\n", found!("\\naa\\n"))]);
+    check(
+        r"a(?=$)",
+        Some(Beyond::LookAround),
+        &[("a\n", found!("a")), ("ab", None)],
+    );
+    check(
+        r"^/(?!b)a$",
+        Some(Beyond::LookAround),
+        &[("/a\n", found!("/a")), ("/b", None)],
+    );
+    check(r"a\Z", None, &[("a\n", found!("a"))]);
+    check(r"a\z", None, &[("a\n", None), ("a", found!("a"))]);
+    check(r"(?m)^", None, &[("\n", found!(""))]);
+    check(r"(?m)b^", None, &[("b\n", None)]);
+    check(
+        r"(?m)a$",
+        None,
+        &[("a\nb", found!("a")), ("a\n", found!("a"))],
+    );
+}
+
+#[test]
+fn empty_iterations_leave_the_captures_that_pcre2_leaves() {
+    check(
+        r"^(a|)*",
+        Some(Beyond::EmptyIteration),
+        &[("aab", found!("aa", ""))],
+    );
+    check(
+        r"^(a*)*",
+        Some(Beyond::EmptyIteration),
+        &[("b", found!("", "")), ("aa", found!("aa", ""))],
+    );
+    check(
+        r"^(a*)+",
+        Some(Beyond::EmptyIteration),
+        &[("aa", found!("aa", ""))],
+    );
+    check(
+        r"^(a|){2}",
+        None,
+        &[("ab", found!("a", "")), ("aa", found!("aa", "a"))],
+    );
+    check(
+        r"^(?:(a)|b)*$",
+        None,
+        &[("ab", found!("ab", "a")), ("b", found!("b", -))],
+    );
+    check(
+        r"^(a){0}b",
+        Some(Beyond::NoIteration),
+        &[("b", found!("b", -))],
+    );
+}
+
+#[test]
+fn a_reference_to_an_unset_group_does_not_match() {
+    check(
+        r"^(a)?\1b",
+        Some(Beyond::BackReference),
+        &[("b", None), ("aab", found!("aab", "a"))],
+    );
+}
+
+#[test]
+fn classes_are_read_as_pcre2_reads_them() {
+    check(r"^[[]$", None, &[("[", found!("["))]);
+    check(r"^[]a]+$", None, &[("]a", found!("]a"))]);
+    check(r"^[^]a]$", None, &[("b", found!("b")), ("]", None)]);
+    check(
+        r"(?x)^[a b] c$",
+        None,
+        &[(" c", found!(" c")), ("a c", None)],
+    );
+    check(r"(?xx)^[a b]$", None, &[(" ", None), ("b", found!("b"))]);
+    check(r"^[\d-]$", None, &[("-", found!("-")), ("5", found!("5"))]);
+    check(r"^[+--]+$", None, &[("+,-", found!("+,-"))]);
+    check(
+        r"^[[:alpha:][:^alnum:]]$",
+        None,
+        &[("a", found!("a")), ("-", found!("-")), ("1", None)],
+    );
+    check(r"~*^[[:upper:]]$", None, &[("a", found!("a"))]);
+    check(
+        r"^[[:^digit]$",
+        None,
+        &[("[", found!("[")), ("^", found!("^"))],
+    );
+    check(
+        r"[[:<:]]a",
+        Some(Beyond::LookAround),
+        &[("-a", found!("a"))],
+    );
+    check(
+        "^[\\b\\101\\x42]+$",
+        None,
+        &[("\u{8}AB", found!("\\x08AB"))],
+    );
+}
+
+#[test]
+fn options_hold_until_their_group_ends() {
+    check(
+        r"^(a(?i)b|c)d$",
+        None,
+        &[
+            ("aBd", found!("aBd", "aB")),
+            ("Cd", found!("Cd", "C")),
+            ("abD", None),
+        ],
+    );
+    check(r"^(?U)a+(a*)", None, &[("aaa", found!("a", ""))]);
+    check(r"(?n)(a)(?<b>c)", None, &[("ac", found!("ac", "c"))]);
+    check(r"(?x) a b # c", None, &[("ab", found!("ab"))]);
+    check(
+        "(?s)a.b(?-s).c",
+        None,
+        &[("a\nb c", found!("a\\nb c")), ("a\nb\nc", None)],
+    );
+}
+
+/// nginx's words: `ngx_regex_compile`.
+#[test]
+fn what_pcre2_refuses_is_refused_in_nginx_words() {
+    let refusals = [
+        (
+            "a**",
+            "quantifier does not follow a repeatable item in \"a**\" at \"*\"",
+        ),
+        (
+            "(?<n>a)(?<n>b)",
+            "two named subpatterns have the same name (PCRE2_DUPNAMES not set) in \"(?<n>a)(?<n>b)\" at \"b)\"",
+        ),
+        (
+            "[a-\\d]",
+            "invalid range in character class in \"[a-\\d]\" at \"]\"",
+        ),
+        ("a(", "missing closing parenthesis in \"a(\""),
+        ("[a", "missing terminating ] for character class in \"[a\""),
+        (
+            "(*NONE)a",
+            "(*VERB) not recognized or malformed in \"(*NONE)a\" at \")a\"",
+        ),
+        (
+            "a{1000}{1000}",
+            "quantifier does not follow a repeatable item in \"a{1000}{1000}\" at \"}\"",
+        ),
+    ];
+    for (pattern, words) in refusals {
+        let refusal = Pattern::new(pattern.as_bytes(), false)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(refusal, format!("pcre2_compile() failed: {words}"));
+    }
+    let refusal = Pattern::new(b"(?:(?:[ab]{999}){999}){999}", false)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refusal.contains("regular expression is too large"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn an_automaton_that_would_be_too_large_is_none() {
+    let text = "^(?:a{1000}){1000}$";
+    let pattern = Pattern::new(text.as_bytes(), false).unwrap();
+    assert_eq!(pattern.beyond(), Some(Beyond::TooLarge));
+    assert_eq!(pattern.is_match(b"aaa"), Ok(false));
+}
+
+#[test]
+fn what_reaches_a_bound_is_undecided() {
+    let subject = [b"a".repeat(40), b"!".to_vec()].concat();
+    let steps = Pattern::new(b"^(a+)+$(?!b)", false).unwrap();
+    assert_eq!(steps.is_match(&subject), Err(Undecided { code: -47 }));
+    // The same without look-around is regular, and has no bound to reach.
+    let linear = Pattern::new(b"^(a+)+$", false).unwrap();
+    assert_eq!(linear.is_match(&subject), Ok(false));
+    // With a line feed at the end PCRE2 is asked.
+    let with_line_feed = [&subject[..], b"\n"].concat();
+    assert_eq!(
+        linear.is_match(&with_line_feed),
+        Err(Undecided { code: -47 })
+    );
+    let memory = Pattern::new(b"^(?:(?=a)(a)|b)*$", false).unwrap();
+    assert_eq!(
+        memory.is_match(&b"a".repeat(200_000)),
+        Err(Undecided { code: -63 })
+    );
+    // After that it still matches.
+    assert_eq!(memory.is_match(b"aab"), Ok(true));
+}
+
+#[test]
+fn bytes_that_are_not_utf_8_stand_for_themselves() {
+    let cases: [(&[u8], &[u8], bool); 7] = [
+        (b"^\xff+$", b"\xff\xff", true),
+        (b"^[\x80-\xff]$", b"\x90", true),
+        (b"^\\\xff$", b"\xff", true),
+        (b"^\\\\\xff$", b"\\\xff", true),
+        (b"^\\Q\xff.\\E$", b"\xff.", true),
+        (b"^\\Q\\\xff\\E$", b"\\\xff", true),
+        (b"^\\Q\\\xff\\E$", b"\xff", false),
+    ];
+    for (text, subject, expected) in cases {
+        let pattern = Pattern::new(text, false).unwrap();
+        assert_eq!(
+            pattern.is_match(subject),
+            Ok(expected),
+            "{}",
+            text.escape_ascii()
+        );
+    }
+}
+
+#[test]
+fn names_have_their_numbers() {
+    let pattern = Pattern::new(br"(a)(?<first>b)(?P<second>c)(?'third'd)", false).unwrap();
+    assert_eq!(pattern.groups(), 5);
+    let names =
+        [(2, "first"), (3, "second"), (4, "third")].map(|(group, name)| (group, name.to_owned()));
+    assert_eq!(pattern.names(), names);
+}
+
+/// The fuzz target `pattern_pcre2` does the same for as long as it may.
+#[test]
+fn patterns_made_at_random_match_as_pcre2_does() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut same = 0;
+    for _ in 0..1500 {
+        let bytes: Vec<u8> = (0..20).flat_map(|_| next()).collect();
+        let (made_of, subject_of) = bytes.split_at(96);
+        let mut source = Source::new(made_of);
+        let (caseless, pattern) = (source.caseless(), source.pattern());
+        let subject = Source::new(subject_of).subject();
+        for end in [0, 1, 3, 8, subject.len()] {
+            let compared = compare(&pattern, caseless, &subject[..end.min(subject.len())]);
+            same += usize::from(
+                compared.unwrap_or_else(|difference| panic!("{difference}")) == Compared::Same,
+            );
+        }
+    }
+    assert!(same > 4000, "only {same} comparisons");
+}
