@@ -35,6 +35,7 @@ pub(crate) fn on_each_engine(test: impl Fn(&str) + Sync) {
 /// for its ports, its documents and its folder.
 #[derive(Clone)]
 pub(crate) struct Setup {
+    program: PathBuf,
     engine: String,
     main: String,
     events: String,
@@ -46,6 +47,7 @@ impl Setup {
     /// `http` is the inside of the http block.
     pub(crate) fn new(engine: &str, http: &str) -> Setup {
         Setup {
+            program: PROGRAM.into(),
             engine: engine.to_owned(),
             main: String::new(),
             events: String::new(),
@@ -57,6 +59,12 @@ impl Setup {
     /// More lines of the main level.
     pub(crate) fn main(mut self, lines: &str) -> Setup {
         self.main.push_str(lines);
+        self
+    }
+
+    /// Another program than ours, which reads the same configuration.
+    pub(crate) fn program(mut self, path: &Path) -> Setup {
+        self.program = path.to_owned();
         self
     }
 
@@ -117,11 +125,11 @@ impl Server {
     pub(crate) fn launch(&mut self) {
         let output = fs::File::create(self.folder.join("output")).unwrap();
         let mut command = match self.setup.open_files {
-            None => Command::new(PROGRAM),
+            None => Command::new(&self.setup.program),
             Some(limit) => {
                 let mut shell = Command::new("sh");
                 let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
-                shell.args(["-c", &script, PROGRAM]);
+                shell.args(["-c", &script]).arg(&self.setup.program);
                 shell
             }
         };
@@ -208,7 +216,7 @@ impl Server {
 
     /// `-s reload`, which answers when the worker serves by the new configuration. Whether it does.
     pub(crate) fn reload(&self) -> bool {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(&self.setup.program);
         command.args(self.arguments()).args(["-s", "reload"]);
         let output = command.output().expect("runs");
         eprint!("{}", String::from_utf8_lossy(&output.stderr));

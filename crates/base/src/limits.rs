@@ -13,6 +13,9 @@ pub const RECEIVE_BUFFERS_PER_CONNECTION_MAX: usize = 4;
 /// Spare receive buffers that a thread keeps for its next connections; more are given back to the allocator.
 pub const SPARE_BUFFERS_MAX: usize = 64;
 
+/// Of these, the ones that a quiet thread keeps for good.
+pub const SPARE_BUFFERS_KEPT: usize = 4;
+
 /// Bytes of one file that are sent before other connections get their turn (nginx's `sendfile_max_chunk`).
 pub const SENDFILE_CHUNK_DEFAULT: usize = 2 * 1024 * 1024;
 

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
-use base::limits::{RECEIVE_BUFFER_SIZE_DEFAULT, SPARE_BUFFERS_MAX};
+use base::limits::{RECEIVE_BUFFER_SIZE_DEFAULT, SPARE_BUFFERS_KEPT, SPARE_BUFFERS_MAX};
 use bytes::Bytes;
 
 /// What a buffer is made of: bytes that nobody may have written yet.
@@ -20,6 +20,8 @@ pub(crate) type Memory = Box<[MaybeUninit<u8>]>;
 thread_local! {
     static SIZE: Cell<usize> = const { Cell::new(RECEIVE_BUFFER_SIZE_DEFAULT) };
     static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+    /// The fewest spare ones since somebody last looked.
+    static UNUSED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one means end of input.
@@ -27,7 +29,7 @@ thread_local! {
 pub struct Buffer {
     memory: Memory,
     start: u32,
-    /// All bytes before this one have been written; never beyond the memory, never raised.
+    /// All bytes before this one have been written; never beyond the memory, raised only behind what `append` has written.
     end: u32,
 }
 
@@ -109,13 +111,35 @@ impl Buffer {
         self.end = self.start + length.min(self.len()) as u32;
     }
 
-    /// The bytes that are left as a shared byte string, without a copy. The memory goes back when its last user is gone.
+    /// The bytes that are left as a shared byte string, which occupies no more than twice its length: without a copy where
+    /// they fill the memory by half, which goes back when its last user is gone; else as a copy, and the memory goes back now.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
-        if self.is_empty() {
-            return Bytes::new();
+        match self.is_mostly_empty() {
+            true => Bytes::copy_from_slice(&self),
+            false => Bytes::from_owner(self),
         }
-        Bytes::from_owner(self)
+    }
+
+    /// Gives memory back that is more than twice of what is left: for a buffer that is kept while something is waited for.
+    pub fn fit(&mut self) {
+        if self.is_mostly_empty() {
+            *self = Buffer::copy_of(self);
+        }
+    }
+
+    fn is_mostly_empty(&self) -> bool {
+        self.len() < self.memory.len() / 2
+    }
+
+    /// Appends bytes where there is room for them; whether there was.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
+        let end = self.end as usize;
+        let room = self.memory.get_mut(end..end + bytes.len());
+        let Some(room) = room else { return false };
+        room.write_copy_of_slice(bytes);
+        self.end += bytes.len() as u32;
+        true
     }
 }
 
@@ -169,6 +193,7 @@ pub(crate) fn set_size(bytes: usize) {
     // `Buffer` counts in 32 bits; no socket hands over more than 1 GiB at once.
     SIZE.set(bytes.clamp(512, 1 << 30));
     SPARE.with_borrow_mut(Vec::clear);
+    UNUSED.set(0);
 }
 
 /// How large this thread's buffers are.
@@ -178,10 +203,26 @@ pub(crate) fn size() -> usize {
 
 /// Memory for one receive: a spare piece, or a new one.
 pub(crate) fn take() -> Memory {
-    match SPARE.with_borrow_mut(Vec::pop) {
-        Some(memory) => memory,
-        None => Box::new_uninit_slice(SIZE.get()),
-    }
+    SPARE.with_borrow_mut(|spare| {
+        let taken = spare.pop();
+        UNUSED.set(UNUSED.get().min(spare.len()));
+        taken.unwrap_or_else(|| Box::new_uninit_slice(SIZE.get()))
+    })
+}
+
+/// Whether there are more spare ones than a quiet thread keeps.
+pub(crate) fn has_spares() -> bool {
+    SPARE.with_borrow(|spare| spare.len() > SPARE_BUFFERS_KEPT)
+}
+
+/// Frees half of the spare ones that have not been used since the last call, if a quiet thread would not keep them.
+pub(crate) fn shrink() {
+    SPARE.with_borrow_mut(|spare| {
+        let surplus = spare.len().saturating_sub(SPARE_BUFFERS_KEPT);
+        let freed = UNUSED.get().div_ceil(2).min(surplus);
+        spare.truncate(spare.len() - freed);
+        UNUSED.set(spare.len());
+    });
 }
 
 /// Gives memory back to the thread's store, or to the allocator when the store is full or the size is another.
@@ -224,9 +265,12 @@ mod tests {
     fn shared_bytes_keep_the_memory_until_the_last_slice_is_gone() {
         set_size(1024);
         let mut memory = take();
+        memory.iter_mut().for_each(|byte| {
+            byte.write(b'x');
+        });
         memory[..5].write_copy_of_slice(b"hello");
-        // SAFETY: five bytes have been written.
-        let mut buffer = unsafe { Buffer::filled(memory, 5) };
+        // SAFETY: all of it has been written.
+        let mut buffer = unsafe { Buffer::filled(memory, 600) };
         buffer.advance(1);
         let bytes = buffer.into_bytes();
         let slice = bytes.slice(1..3);
@@ -235,6 +279,41 @@ mod tests {
         drop(slice);
         assert_eq!(spares(), 1);
         assert_eq!(Buffer::empty().into_bytes().len(), 0);
+    }
+
+    #[test]
+    fn few_bytes_do_not_keep_the_memory() {
+        set_size(1024);
+        let few = || {
+            let mut memory = take();
+            memory[..5].write_copy_of_slice(b"hello");
+            // SAFETY: five bytes have been written.
+            unsafe { Buffer::filled(memory, 5) }
+        };
+        assert_eq!((&few().into_bytes()[..], spares()), (&b"hello"[..], 1));
+        let mut kept = few();
+        assert_eq!(spares(), 0);
+        kept.fit();
+        assert_eq!(
+            (&kept[..], kept.memory.len(), spares()),
+            (&b"hello"[..], 5, 1)
+        );
+    }
+
+    #[test]
+    fn bytes_are_appended_where_there_is_room() {
+        set_size(1024);
+        let mut memory = take();
+        memory[..5].write_copy_of_slice(b"hello");
+        // SAFETY: five bytes have been written.
+        let mut buffer = unsafe { Buffer::filled(memory, 5) };
+        buffer.advance(2);
+        assert!(buffer.append(b" you"));
+        assert_eq!(&buffer[..], b"llo you");
+        assert!(!buffer.append(&[b'x'; 1016]));
+        assert!(buffer.append(&[b'x'; 1015]));
+        assert!(!buffer.append(b"x"));
+        assert_eq!(buffer.len(), 1022);
     }
 
     #[test]
@@ -247,6 +326,26 @@ mod tests {
         assert_eq!(&buffer[..], b"b");
         buffer.advance(9);
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_used_goes() {
+        set_size(1024);
+        let taken: Vec<_> = (0..20).map(|_| take()).collect();
+        taken.into_iter().for_each(give);
+        assert!(has_spares());
+        shrink(); // since they came there was no time to use them
+        assert_eq!(spares(), 20);
+        // Four of them are in use now and then.
+        let used: Vec<_> = (0..4).map(|_| take()).collect();
+        used.into_iter().for_each(give);
+        shrink();
+        assert_eq!(spares(), 12);
+        for _ in 0..8 {
+            shrink();
+        }
+        assert_eq!(spares(), SPARE_BUFFERS_KEPT);
+        assert!(!has_spares());
     }
 
     #[test]

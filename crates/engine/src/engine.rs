@@ -20,11 +20,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::pieces;
 use base::slab::Key;
 
 use crate::buffer::Buffer;
 use crate::net::{Address, Segment};
-use crate::sys;
+use crate::sys::{self, PARTS_MAX};
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
 pub trait Engine {
@@ -318,6 +319,20 @@ impl Outgoing {
         self.segments.push_back(segment);
     }
 
+    /// Appends a segment. Where there are more than leave in one call anyway, small ones are copied together; `spent` is
+    /// what is left over then.
+    pub(crate) fn push_or_join(&mut self, segment: Segment, spent: &mut Vec<Segment>) {
+        if self.segments.len() >= PARTS_MAX
+            && let Segment::Bytes(more) = &segment
+            && let Some(Segment::Bytes(last)) = self.segments.back_mut()
+            && let Some(before) = pieces::join(last, more)
+        {
+            spent.extend([segment, Segment::Bytes(before)]);
+            return;
+        }
+        self.push(segment);
+    }
+
     /// The segments that are left, in order.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter()
@@ -340,14 +355,16 @@ impl Outgoing {
         self.segments.front()
     }
 
-    /// Moves all segments of `other` behind those that are here.
-    pub(crate) fn append(&mut self, other: &mut Outgoing) {
+    /// Moves all segments of `other` behind those that are here, as [`push_or_join`](Self::push_or_join) does.
+    pub(crate) fn append(&mut self, other: &mut Outgoing, spent: &mut Vec<Segment>) {
         if self.first_file().is_none() {
             self.warm = other.warm;
         }
-        self.calls += std::mem::take(&mut other.calls);
+        other.calls = 0;
         other.warm = 0;
-        self.segments.append(&mut other.segments);
+        for segment in other.segments.drain(..) {
+            self.push_or_join(segment, spent);
+        }
     }
 
     /// Forgets everything that is left, without running destructors yet.
@@ -357,6 +374,12 @@ impl Outgoing {
         }
         self.calls = 0;
         self.warm = 0;
+    }
+
+    /// Gives room back that only a long queue needs.
+    pub(crate) fn fit(&mut self) {
+        self.segments.shrink_to(2 * PARTS_MAX);
+        self.spent.shrink_to(2 * PARTS_MAX);
     }
 
     /// The first segment that is a file.
@@ -445,5 +468,30 @@ mod tests {
         outgoing.advance(2);
         assert!(outgoing.is_empty());
         outgoing.advance(99);
+    }
+
+    #[test]
+    fn a_long_queue_of_small_segments_is_copied_together() {
+        let (mut outgoing, mut spent) = (Outgoing::default(), Vec::new());
+        let mut later = Outgoing::default();
+        for number in 0..30_000_u32 {
+            let segment = Segment::Bytes(Bytes::copy_from_slice(&[number as u8]));
+            match number < 20_000 {
+                true => outgoing.push_or_join(segment, &mut spent),
+                false => later.push_or_join(segment, &mut spent),
+            }
+        }
+        outgoing.append(&mut later, &mut spent);
+        assert!(later.is_empty());
+        let count = outgoing.segments().count();
+        assert!(count <= PARTS_MAX + 3, "{count}");
+        for number in 0..30_000_u32 {
+            let Some(Segment::Bytes(bytes)) = outgoing.front() else {
+                panic!("{number}: {:?}", outgoing.front());
+            };
+            assert_eq!(bytes[0], number as u8, "{number}");
+            outgoing.advance(1);
+        }
+        assert!(outgoing.is_empty());
     }
 }

@@ -22,6 +22,7 @@ mod epoll;
 mod event;
 pub mod file;
 pub mod kernel_tls;
+mod memory;
 pub mod net;
 mod pulse;
 mod remote;

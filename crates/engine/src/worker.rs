@@ -14,6 +14,7 @@ use base::wheel::TimerWheel;
 
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine, OpKind, Outcome, Outgoing};
+use crate::memory::Memory;
 use crate::net::Segment;
 use crate::net::datagram::DatagramState;
 use crate::net::listener::ListenerState;
@@ -58,6 +59,7 @@ pub(crate) struct Worker {
         reason = "they move between here and the streams as boxes"
     )]
     pub(crate) spare_queues: Vec<Box<Outgoing>>,
+    pub(crate) memory: Memory,
     due: Vec<Timer>,
 }
 
@@ -66,6 +68,8 @@ pub(crate) struct Worker {
 pub(crate) enum Timer {
     Sleeper(Key),
     Stream(Key),
+    /// Memory is to be given back.
+    Memory,
 }
 
 /// What has to be done when the worker is no longer borrowed.
@@ -154,6 +158,7 @@ impl Worker {
             unwatched_listeners: Vec::new(),
             after: After::default(),
             spare_queues: Vec::new(),
+            memory: Memory::default(),
             due: Vec::new(),
         }
     }
@@ -184,6 +189,7 @@ impl Worker {
             self.complete(completion);
         }
         self.run_timers();
+        self.watch_memory();
         Ok(())
     }
 
@@ -242,6 +248,7 @@ impl Worker {
                     }
                 }
                 Timer::Stream(key) => self.stream_timer(key),
+                Timer::Memory => self.give_memory_back(),
             }
         }
         self.due = due;
@@ -251,6 +258,7 @@ impl Worker {
     pub(crate) fn give_queue(&mut self, mut queue: Box<Outgoing>) {
         queue.abandon();
         self.take_spent(&mut queue);
+        queue.fit();
         if self.spare_queues.len() < SPARE_QUEUES_MAX {
             self.spare_queues.push(queue);
         }

@@ -125,7 +125,8 @@ impl Client {
         self
     }
 
-    fn config(&self) -> ClientConfig {
+    /// What rustls needs to know of it.
+    pub fn config(&self) -> ClientConfig {
         let provider = Arc::new(CryptoProvider {
             cipher_suites: self.suites.clone(),
             ..aws_lc_rs::default_provider()

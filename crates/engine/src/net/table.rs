@@ -15,6 +15,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use base::limits::{RECEIVE_BUFFERS_PER_CONNECTION_MAX, SENDFILE_CHUNK_DEFAULT};
+use base::pieces::SMALL_MAX;
 use base::slab::Key;
 use base::wheel::Entry;
 
@@ -172,9 +173,19 @@ impl StreamState {
     }
 
     fn put_arrived(&mut self, buffer: Buffer) {
-        match self.arrived {
+        let more = &mut self.arrived_more;
+        let last = match more.as_mut().and_then(|more| more.back_mut()) {
+            None => self.arrived.as_mut(),
+            last => last,
+        };
+        match last {
             None => self.arrived = Some(buffer),
-            Some(_) => self.arrived_more.get_or_insert_default().push_back(buffer),
+            // Few bytes do not keep a buffer of their own.
+            Some(last) => {
+                if buffer.len() > SMALL_MAX || !last.append(&buffer) {
+                    more.get_or_insert_default().push_back(buffer);
+                }
+            }
         }
     }
 
@@ -341,7 +352,7 @@ impl Worker {
         let queue = state
             .pending
             .get_or_insert_with(|| spare.pop().unwrap_or_default());
-        queue.push(segment);
+        queue.push_or_join(segment, &mut self.after.spent);
     }
 
     /// Gives what is queued to the engine, as far as it goes now.
@@ -443,7 +454,7 @@ impl Worker {
         } else {
             // What was pushed meanwhile goes behind what is left.
             if let Some(mut later) = state.pending.take() {
-                outgoing.append(&mut later);
+                outgoing.append(&mut later, &mut self.after.spent);
                 state.pending = Some(outgoing);
                 self.give_queue(later);
             } else {

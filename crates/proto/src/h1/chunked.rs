@@ -34,6 +34,8 @@ pub struct Decoder {
     state: State,
     /// The size so far while a size is read, then the bytes of the chunk that are still to come.
     remaining: u64,
+    /// What the current chunk has announced.
+    chunk_size: u64,
     keep_trailers: bool,
 }
 
@@ -54,6 +56,8 @@ enum State {
     Trailer,
     TrailerEnd,
     Done,
+    /// Behind a byte that could not stand where it did.
+    Faulty,
 }
 
 /// The largest size to which another digit may be added.
@@ -74,11 +78,57 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes, up to the first piece of data.
+    /// Goes on with the next bytes, up to the end of the last piece of data among them, which are moved together: chunks
+    /// of a byte each are one piece. What precedes a fault comes first, the fault with the next call.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn gather(&mut self, input: &mut [u8]) -> Result<Decoded, ChunkError> {
+        let (mut consumed, mut data) = (0, 0..0);
+        loop {
+            let rest = input.get(consumed..).unwrap_or_default();
+            let (piece, done) = match self.decode(rest) {
+                Ok(decoded) => {
+                    let begin = consumed;
+                    consumed += decoded.consumed;
+                    (
+                        begin + decoded.data.start..begin + decoded.data.end,
+                        decoded.done,
+                    )
+                }
+                Err(error) if data.is_empty() => return Err(error),
+                Err(_) => (0..0, true),
+            };
+            let length = piece.len();
+            if data.is_empty() {
+                data = piece;
+            } else if length > 0 {
+                input.copy_within(piece, data.end);
+                data.end += length;
+            }
+            if done || length == 0 || consumed == input.len() {
+                return Ok(Decoded {
+                    consumed,
+                    data,
+                    done: self.state == State::Done,
+                });
+            }
+        }
+    }
+
+    /// Goes on with the next bytes, up to the first piece of data. Behind a fault there is no going on.
     ///
     /// # Errors
     /// [`ChunkError`] at the first byte that cannot stand where it does.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, ChunkError> {
+        let decoded = self.decode_valid(input);
+        if decoded.is_err() {
+            self.state = State::Faulty;
+        }
+        decoded
+    }
+
+    fn decode_valid(&mut self, input: &[u8]) -> Result<Decoded, ChunkError> {
         let mut at = 0;
         loop {
             if self.state == State::Data && self.remaining == 0 {
@@ -120,6 +170,11 @@ impl Decoder {
         }
     }
 
+    /// The size that the last chunk with data was announced with.
+    pub fn chunk_size(&self) -> u64 {
+        self.chunk_size
+    }
+
     /// The least number of bytes that must still follow: a reader may wait for as many.
     pub fn least_remaining(&self) -> u64 {
         let chunk = self.remaining.saturating_add(7); // CR LF 0 CR LF CR LF
@@ -135,7 +190,7 @@ impl Decoder {
             State::LastLineEnd | State::TrailerEnd => 3,
             State::Trailers => 2,
             State::TrailersEnd => 1,
-            State::Done => 0,
+            State::Done | State::Faulty => 0,
         }
     }
 
@@ -187,7 +242,10 @@ impl Decoder {
                     self.remaining * 16 + u64::from(hex_digit(byte).ok_or(ChunkError)?);
                 State::Size
             }
-            (State::LineEnd, b'\n') => State::Data,
+            (State::LineEnd, b'\n') => {
+                self.chunk_size = self.remaining;
+                State::Data
+            }
             (State::DataEnd, b'\r') => State::DataLineEnd,
             (State::DataLineEnd, b'\n') => State::Start,
             (State::LastLineEnd, b'\n') if self.keep_trailers => State::Done,
@@ -331,6 +389,60 @@ mod tests {
         }
     }
 
+    /// The body by [`Decoder::gather`], how much was consumed, and how many pieces it came in.
+    fn gathered(input: &[u8], piece: usize) -> Result<(Vec<u8>, Option<usize>, usize), ChunkError> {
+        let (mut decoder, mut body) = (Decoder::new(), Vec::new());
+        let (mut consumed, mut pieces) = (0, 0);
+        for piece in input.chunks(piece) {
+            let mut rest = piece.to_vec();
+            while !rest.is_empty() {
+                let decoded = decoder.gather(&mut rest)?;
+                pieces += usize::from(!decoded.data.is_empty());
+                body.extend_from_slice(&rest[decoded.data.clone()]);
+                consumed += decoded.consumed;
+                if decoded.done {
+                    return Ok((body, Some(consumed), pieces));
+                }
+                rest.drain(..decoded.consumed);
+            }
+        }
+        Ok((body, None, pieces))
+    }
+
+    #[test]
+    fn gathered_bodies_are_the_same() {
+        let many = "1\r\nx\r\n".repeat(20) + "0\r\n\r\n";
+        for input in [
+            "0\r\n\r\nGET",
+            "5\r\nhello\r\n0\r\n\r\nGET",
+            "5;a=b\r\nhello\r\n1\r\n \r\n5\r\nworld\r\n0\r\nA: b\r\n\r\nGET",
+            "5\r\nhello\r\n3\r\nabc\r\n",
+            "5\r\nhello\r\n3\r\nab",
+            &many,
+        ] {
+            for piece in 1..=input.len() {
+                let (body, consumed) = decode(Decoder::new(), input.as_bytes(), piece).unwrap();
+                let (gathered, also, _) = gathered(input.as_bytes(), piece).unwrap();
+                assert_eq!((gathered, also), (body, consumed), "{input:?} by {piece}");
+            }
+        }
+        let whole = gathered(many.as_bytes(), many.len()).unwrap();
+        assert_eq!(whole, (vec![b'x'; 20], Some(many.len()), 1));
+    }
+
+    #[test]
+    fn what_precedes_a_fault_comes_before_it() {
+        let mut input = b"1\r\na\r\n1\r\nb\r\nx\r\n".to_vec();
+        let mut decoder = Decoder::new();
+        let decoded = decoder.gather(&mut input).expect("a piece first");
+        assert_eq!(&input[decoded.data], b"ab");
+        assert!(!decoded.done && decoded.consumed < input.len());
+        // Whatever stands there.
+        let mut rest = b"1\r\na\r\n".to_vec();
+        assert!(decoder.gather(&mut rest).is_err());
+        assert!(decoder.decode(&rest).is_err());
+    }
+
     #[test]
     fn faults() {
         for input in [
@@ -374,7 +486,7 @@ mod tests {
         assert_eq!(decoder.least_remaining(), 5);
         let decoded = decoder.decode(b"1000\r\nab").expect("valid");
         assert_eq!((decoded.consumed, decoded.data), (8, 6..8));
-        assert_eq!(decoder.remaining(), 4094);
+        assert_eq!((decoder.remaining(), decoder.chunk_size()), (4094, 4096));
         assert_eq!(decoder.least_remaining(), 4094 + 7);
         let mut decoder = Decoder::new();
         decoder.decode(b"7ffffffffffffff\r\n").expect("valid");

@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use base::pieces::join;
 use engine::select::{Either, either};
 
 use crate::http::background::{Ended, Running};
@@ -122,8 +123,7 @@ impl Writer {
         if pipe.in_memory {
             return self.keep(request, piece, room);
         }
-        pipe.pieces.borrow_mut().push_back(piece);
-        wake(&pipe.reader);
+        pipe.put(piece);
         poll_fn(|context| {
             if pipe.length.get() <= room {
                 return Poll::Ready(());
@@ -155,8 +155,7 @@ impl Writer {
             );
             return Err(Abort::Filter);
         }
-        self.pipe.pieces.borrow_mut().push_back(piece);
-        wake(&self.pipe.reader);
+        self.pipe.put(piece);
         Ok(())
     }
 
@@ -182,6 +181,24 @@ impl Drop for Writer {
 }
 
 impl Pipe {
+    /// Appends a piece. Small ones are copied together: what waits here would leave together anyway, so a flush between
+    /// them moves behind both.
+    fn put(&self, piece: Piece) {
+        let pieces = &mut *self.pieces.borrow_mut();
+        let flush = pieces.pop_back_if(|last| matches!(last, Piece::Flush));
+        let joined = match (pieces.back_mut(), &piece) {
+            (Some(Piece::Bytes(last)), Piece::Bytes(more)) => join(last, more).is_some(),
+            (_, piece) => matches!(piece, Piece::Flush) && flush.is_some(),
+        };
+        if joined {
+            pieces.extend(flush);
+        } else {
+            pieces.extend(flush);
+            pieces.push_back(piece);
+        }
+        wake(&self.reader);
+    }
+
     async fn next(&self) -> Option<Piece> {
         poll_fn(|context| {
             if let Some(piece) = self.pieces.borrow_mut().pop_front() {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::pieces::Pieces;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use engine::file::File;
@@ -93,8 +94,8 @@ enum Stored {
     /// Not read.
     #[default]
     Nowhere,
-    /// In memory, as it came.
-    Memory(Vec<Bytes>),
+    /// In memory.
+    Memory(Pieces),
     /// In a temporary file.
     File(Rc<TemporaryFile>),
 }
@@ -289,7 +290,7 @@ pub async fn read(
     if request.body.is_read() || request.depth > 0 {
         return Ok(());
     }
-    let mut parts: Vec<Bytes> = Vec::new();
+    let mut parts = Pieces::new();
     let mut held = 0;
     let mut room_beside_head = room_beside_head(request);
     let mut beside_head = 0;
@@ -341,12 +342,12 @@ pub async fn read_into_file(
 pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
-) -> Result<Option<Vec<Bytes>>, Result<u16, Abort>> {
+) -> Result<Option<Pieces>, Result<u16, Abort>> {
     if request.body.is_read() || request.depth > 0 {
         return Ok(None);
     }
     let held_max = request.plan.core.client_body_buffer_size + room_beside_head(request);
-    let mut parts: Vec<Bytes> = Vec::new();
+    let mut parts = Pieces::new();
     let mut held = 0;
     while exchange.body_at_hand() && held <= held_max {
         // Half a chunk's size line may be all that is at hand: that is not waited for.
@@ -368,7 +369,7 @@ pub async fn read_at_hand(
 pub async fn read_some(
     request: &mut Request,
     exchange: &mut Exchange,
-    parts: &mut Vec<Bytes>,
+    parts: &mut Pieces,
 ) -> Result<bool, Result<u16, Abort>> {
     let mut read = read_next(request, exchange).await?;
     while let Some(bytes) = read {
@@ -387,7 +388,7 @@ pub async fn read_some(
 /// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
 async fn store(
     request: &mut Request,
-    mut parts: Vec<Bytes>,
+    mut parts: Pieces,
     begun: Option<(TemporaryFile, u64)>,
 ) -> Result<(), u16> {
     request.body.note_end();
@@ -470,9 +471,9 @@ async fn write(
     request: &mut Request,
     file: &File,
     offset: &mut u64,
-    parts: &mut Vec<Bytes>,
+    parts: &mut Pieces,
 ) -> Result<(), u16> {
-    for bytes in parts.drain(..) {
+    for bytes in parts.drain() {
         let length = bytes.len() as u64;
         if let Err(error) = file.write_at(*offset, bytes).await {
             log::error!(

@@ -39,7 +39,7 @@ use crate::transport::Transport;
 use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
-const PIPELINE_BACKLOG_MAX: usize = 256 * 1024;
+const PIPELINE_BACKLOG_MAX: usize = 64 * 1024;
 
 /// A client's connection as requests see it.
 pub struct Connection {
@@ -637,6 +637,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
     let counts = connection.worker.counts();
     loop {
         counts.reading.add(1);
+        *input = Buffer::empty(); // it is among the head's bytes
         let received = connection.stream.recv(Some(deadline)).await;
         counts.reading.subtract(1);
         *input = match received {

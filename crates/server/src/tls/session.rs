@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use base::pieces::join;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Segment, Stream};
@@ -59,6 +60,9 @@ const SPARE_MAX: usize = 16;
 
 /// Where what waits to be sealed is sealed without being asked for, in bytes.
 const WAITING_MAX: usize = 64 * 1024;
+
+/// Pieces that wait to be sealed beyond which small ones are copied together.
+const OUTGOING_MAX: usize = 64;
 
 /// Room for the alert that ends a connection.
 const ALERT_MAX: usize = 64;
@@ -319,7 +323,11 @@ impl Session {
             (Side::Ours(_) | Side::Lost, _) => return stream.abort(),
         };
         inner.waiting += bytes.len();
-        inner.outgoing.push_back(bytes);
+        let is_long = inner.outgoing.len() >= OUTGOING_MAX;
+        let last = inner.outgoing.back_mut().filter(|_| is_long);
+        if last.and_then(|last| join(last, &bytes)).is_none() {
+            inner.outgoing.push_back(bytes);
+        }
         if inner.waiting >= WAITING_MAX {
             inner.advance_partial(stream);
         }

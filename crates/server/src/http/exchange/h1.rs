@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use engine::Buffer;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
-use proto::h1::chunked::{ChunkLine, DATA_END, Decoder, LAST_BEFORE_TRAILERS};
+use proto::h1::chunked::{ChunkLine, DATA_END, Decoded, Decoder, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
 use proto::header::Known;
 use proto::method::Method;
@@ -221,22 +221,35 @@ impl H1 {
                         self.incoming = Incoming::Nothing;
                     }
                     request.body.note_received(taken as u64);
-                    return Ok(Some(self.take_input(taken)));
+                    return Ok(Some(take_front(&mut self.input, taken)));
                 }
                 Incoming::Chunked(decoder) => {
-                    let decoded = decoder
-                        .decode(&self.input)
-                        .map_err(|_| Abort::BadBody("client sent invalid chunked body"))?;
-                    let (consumed, done) = (decoded.consumed, decoded.done);
-                    let data = self.input.get(decoded.data).unwrap_or_default();
                     let received = request.body.received();
-                    let chunk = decoder.remaining().saturating_add(data.len() as u64);
-                    let bytes = (!data.is_empty()).then(|| Bytes::copy_from_slice(data));
-                    request.body.note_received(data.len() as u64);
-                    request.body.note_framing((consumed - data.len()) as u64);
-                    self.input.advance(consumed);
-                    if size_max != 0 && chunk > 0 && received.saturating_add(chunk) > size_max {
-                        return Err(Abort::BodyTooLarge { received, chunk });
+                    // One chunk at a time where one may be the first that is too much.
+                    let at_most = received.saturating_add(self.input.len() as u64);
+                    let decoded = match size_max != 0 && at_most > size_max {
+                        true => decoder.decode(&self.input),
+                        false => decoder.gather(&mut self.input),
+                    };
+                    let decoded =
+                        decoded.map_err(|_| Abort::BadBody("client sent invalid chunked body"))?;
+                    let done = decoded.done;
+                    let length = decoded.data.len() as u64;
+                    request.body.note_received(length);
+                    let framing = decoded.consumed as u64 - length;
+                    request.body.note_framing(framing);
+                    let to_come = decoder.remaining();
+                    let announced = received.saturating_add(length).saturating_add(to_come);
+                    let chunk = match to_come {
+                        0 => length,
+                        _ => decoder.chunk_size(),
+                    };
+                    let bytes = take_data(&mut self.input, &decoded);
+                    if size_max != 0 && chunk > 0 && announced > size_max {
+                        return Err(Abort::BodyTooLarge {
+                            received: announced.saturating_sub(chunk),
+                            chunk,
+                        });
                     }
                     if done {
                         self.incoming = Incoming::Nothing;
@@ -249,15 +262,6 @@ impl H1 {
             }
         }
         Ok(None)
-    }
-
-    fn take_input(&mut self, length: usize) -> Bytes {
-        if length == self.input.len() {
-            return std::mem::take(&mut self.input).into_bytes();
-        }
-        let bytes = Bytes::copy_from_slice(self.input.get(..length).unwrap_or_default());
-        self.input.advance(length);
-        bytes
     }
 
     /// See `Exchange::drop_body_at_hand`.
@@ -273,7 +277,8 @@ impl H1 {
         }
         match self.connection.stream.recv(None).await {
             Ok(buffer) if buffer.is_empty() => Abort::Closed(ErrorKind::ConnectionAborted.into()),
-            Ok(buffer) => {
+            Ok(mut buffer) => {
+                buffer.fit(); // it may be kept as long as the response takes
                 self.input = buffer;
                 std::future::pending().await
             }
@@ -615,6 +620,34 @@ impl H1 {
             }
         }
     }
+}
+
+/// Takes so many bytes off the front: without a copy where nothing is left then.
+pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
+    if length == input.len() {
+        return std::mem::take(input).into_bytes();
+    }
+    let bytes = Bytes::copy_from_slice(input.get(..length).unwrap_or_default());
+    input.advance(length);
+    bytes
+}
+
+/// Takes what has been decoded off the front, and gives the data in it, if there is any.
+pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
+    let framing = decoded.consumed - decoded.data.end;
+    input.advance(decoded.data.start);
+    let data = match input.len() == decoded.data.len() + framing {
+        true => {
+            input.truncate(decoded.data.len());
+            std::mem::take(input).into_bytes()
+        }
+        false => {
+            let data = take_front(input, decoded.data.len());
+            input.advance(framing);
+            data
+        }
+    };
+    (!data.is_empty()).then_some(data)
 }
 
 /// Whether the connection may serve another request after this one.

@@ -7,6 +7,7 @@
 
 use std::io::Write;
 
+use base::pieces::fitted;
 use conf::{Fault, ScopeRef, Setting};
 use proto::accept;
 use proto::header::Known;
@@ -291,7 +292,7 @@ impl Compressor {
         if !self.pending.is_empty() {
             self.bytes_out += self.pending.len() as u64;
             let released = std::mem::replace(&mut self.pending, Vec::with_capacity(self.block));
-            out.push(Piece::Bytes(released.into()));
+            out.push(Piece::Bytes(fitted(released)));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the rules of the [gzip filter](super::gzip). Members that follow one another (RFC 1952, section 2.2)
 //! are one text.
 
-use bytes::Bytes;
+use base::pieces::fitted;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use flate2::{Decompress, FlushDecompress, Status};
 
@@ -175,7 +175,7 @@ impl Expand {
 
 fn push(block: Vec<u8>, out: &mut Vec<Piece>) {
     if !block.is_empty() {
-        out.push(Piece::Bytes(Bytes::from(block)));
+        out.push(Piece::Bytes(fitted(block)));
     }
 }
 
@@ -186,6 +186,7 @@ mod tests {
     use super::*;
     use crate::http::filters::testing;
     use crate::http::request::tests::with_request;
+    use bytes::Bytes;
 
     fn compressed(text: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

@@ -10,6 +10,7 @@ use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
 use super::{Peer, Settings, client_left, note};
+use crate::http::exchange::h1::{take_data, take_front};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::Piece;
 use crate::http::request::Request;
@@ -183,16 +184,10 @@ impl UpstreamBody {
                     if *left == 0 {
                         self.remaining = Remaining::Nothing;
                     }
-                    if taken == self.received.len() {
-                        return Ok(Some(std::mem::take(&mut self.received).into_bytes()));
-                    }
-                    let bytes =
-                        Bytes::copy_from_slice(self.received.get(..taken).unwrap_or_default());
-                    self.received.advance(taken);
-                    return Ok(Some(bytes));
+                    return Ok(Some(take_front(&mut self.received, taken)));
                 }
                 Remaining::Chunked(decoder) => {
-                    let Ok(decoded) = decoder.decode(&self.received) else {
+                    let Ok(decoded) = decoder.gather(&mut self.received) else {
                         log::error!(
                             request,
                             Error,
@@ -200,9 +195,7 @@ impl UpstreamBody {
                         );
                         return Err(self.broken(request));
                     };
-                    let data = self.received.get(decoded.data.clone()).unwrap_or_default();
-                    let bytes = (!data.is_empty()).then(|| Bytes::copy_from_slice(data));
-                    self.received.advance(decoded.consumed);
+                    let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
                         self.remaining = Remaining::Nothing;
                     }

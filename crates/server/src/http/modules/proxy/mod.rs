@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
@@ -47,7 +48,7 @@ use ssl::Secured;
 use target::Scheme;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
-const BACKLOG_MAX: usize = 64 * 1024;
+const BACKLOG_MAX: usize = 32 * 1024;
 
 /// What is done first, as log lines say it.
 const CONNECTING: &str = "while connecting to upstream";
@@ -158,7 +159,7 @@ struct Outgoing {
     upgrade: bool,
     /// What of its body has been read; `None` where that is the whole, so that it can be sent
     /// again.
-    begun: Option<Vec<Bytes>>,
+    begun: Option<Pieces>,
     /// The local address that it is sent from, if it is not the kernel that chooses.
     from: Option<SocketAddr>,
     /// TLS, where peers speak it.
@@ -538,7 +539,7 @@ async fn stream_body(
     // Small parts must not wait until the peer has confirmed those before them.
     peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
     let mut sent = push_parts(request, &peer.stream, begun);
-    let mut parts = Vec::new();
+    let mut parts = Pieces::new();
     loop {
         peer.stream.start_send();
         parts.clear();

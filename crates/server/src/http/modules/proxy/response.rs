@@ -60,6 +60,7 @@ pub(super) async fn read(
     loop {
         let deadline = Some(engine::now() + settings.read_timeout);
         let early = peer.early.take();
+        answer.rest = Buffer::empty(); // it is among the head's bytes
         let receiving = peer.stream.recv(deadline);
         let received = if let Some(early) = early {
             early

@@ -1,0 +1,81 @@
+//! Memory that a thread has had to use in a busy time, given back after it.
+//!
+//! Spare buffers that lie unused for a second go, half of them each time. When most connections of a thread are gone, the
+//! allocator is told to give pages back that it keeps between what is still in use (malloc_trim(3)). A thread that has
+//! nothing to give back sets no timer, so an idle one sleeps.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::blocking::{self, Weight};
+use crate::buffer;
+use crate::worker::{Timer, Worker};
+
+/// How often a thread that has spare memory looks at it, in milliseconds.
+const INTERVAL_MS: u64 = 1000;
+
+/// Streams that a thread must have had for the allocator to be told: fewer leave little behind.
+const STREAMS_MIN: usize = 32;
+
+/// Of how many streams one may be left then.
+const LEFT: usize = 8;
+
+/// What a thread remembers for it.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// The most streams since the allocator was last told.
+    streams_max: usize,
+    /// Whether the timer runs.
+    waiting: bool,
+}
+
+impl Worker {
+    /// At the end of a turn: sees to it that memory is looked at, if there may be some to give back.
+    pub(crate) fn watch_memory(&mut self) {
+        let streams = self.streams.len();
+        self.memory.streams_max = self.memory.streams_max.max(streams);
+        if !self.memory.waiting && (buffer::has_spares() || self.was_busy()) {
+            self.memory.waiting = true;
+            let then = self.clock.now_ms() + INTERVAL_MS;
+            self.timers.schedule(then, Timer::Memory);
+        }
+    }
+
+    /// The timer has fired.
+    pub(crate) fn give_memory_back(&mut self) {
+        self.memory.waiting = false;
+        buffer::shrink();
+        if self.was_busy() && !buffer::has_spares() {
+            self.memory.streams_max = self.streams.len();
+            self.spare_queues.clear();
+            if !self.blocks_inline {
+                trim();
+            }
+        }
+    }
+
+    /// Whether most connections are gone.
+    fn was_busy(&self) -> bool {
+        let most = self.memory.streams_max;
+        most >= STREAMS_MIN && self.streams.len() <= most / LEFT
+    }
+}
+
+/// Tells the allocator, on a thread of the pool: it goes through all that is free. Threads that end their busy time together
+/// need it once.
+fn trim() {
+    static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+    if UNDER_WAY.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let job = Box::new(|| {
+        // Other allocators see to that by themselves.
+        #[cfg(target_env = "gnu")]
+        // SAFETY: it takes no pointer, and leaves all that is in use where it is.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+        UNDER_WAY.store(false, Ordering::Release);
+    });
+    blocking::run(Weight::Large, job);
+}
