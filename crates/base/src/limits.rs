@@ -8,7 +8,7 @@
 pub const RECEIVE_BUFFER_SIZE_DEFAULT: usize = 16 * 1024;
 
 /// Receive buffers that one connection may hold before its receiving pauses.
-pub const RECEIVE_BUFFERS_PER_CONNECTION_MAX: usize = 4;
+pub const RECEIVE_BUFFERS_PER_CONNECTION_MAX: usize = 2;
 
 /// Spare receive buffers that a thread keeps for its next connections; more are given back to the allocator.
 pub const SPARE_BUFFERS_MAX: usize = 64;

@@ -319,10 +319,9 @@ impl Outgoing {
         self.segments.push_back(segment);
     }
 
-    /// Appends a segment. Where there are more than leave in one call anyway, small ones are copied together; `spent` is
-    /// what is left over then.
-    pub(crate) fn push_or_join(&mut self, segment: Segment, spent: &mut Vec<Segment>) {
-        if self.segments.len() >= PARTS_MAX
+    /// Appends a segment. Where there are `many` already, small ones are copied together; `spent` is what is left over then.
+    pub(crate) fn push_or_join(&mut self, segment: Segment, many: usize, spent: &mut Vec<Segment>) {
+        if self.segments.len() >= many
             && let Segment::Bytes(more) = &segment
             && let Some(Segment::Bytes(last)) = self.segments.back_mut()
             && let Some(before) = pieces::join(last, more)
@@ -356,14 +355,14 @@ impl Outgoing {
     }
 
     /// Moves all segments of `other` behind those that are here, as [`push_or_join`](Self::push_or_join) does.
-    pub(crate) fn append(&mut self, other: &mut Outgoing, spent: &mut Vec<Segment>) {
+    pub(crate) fn append(&mut self, other: &mut Outgoing, many: usize, spent: &mut Vec<Segment>) {
         if self.first_file().is_none() {
             self.warm = other.warm;
         }
         other.calls = 0;
         other.warm = 0;
         for segment in other.segments.drain(..) {
-            self.push_or_join(segment, spent);
+            self.push_or_join(segment, many, spent);
         }
     }
 
@@ -477,11 +476,11 @@ mod tests {
         for number in 0..30_000_u32 {
             let segment = Segment::Bytes(Bytes::copy_from_slice(&[number as u8]));
             match number < 20_000 {
-                true => outgoing.push_or_join(segment, &mut spent),
-                false => later.push_or_join(segment, &mut spent),
+                true => outgoing.push_or_join(segment, PARTS_MAX, &mut spent),
+                false => later.push_or_join(segment, 1, &mut spent),
             }
         }
-        outgoing.append(&mut later, &mut spent);
+        outgoing.append(&mut later, PARTS_MAX, &mut spent);
         assert!(later.is_empty());
         let count = outgoing.segments().count();
         assert!(count <= PARTS_MAX + 3, "{count}");

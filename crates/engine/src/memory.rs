@@ -1,8 +1,8 @@
 //! Memory that a thread has had to use in a busy time, given back after it.
 //!
-//! Spare buffers that lie unused for a second go, half of them each time. When most connections of a thread are gone, the
-//! allocator is told to give pages back that it keeps between what is still in use (malloc_trim(3)). A thread that has
-//! nothing to give back sets no timer, so an idle one sleeps.
+//! Spare buffers that lie unused for a second go, half of them each time. When most connections of a thread are gone, and
+//! no more of them go, the allocator is told to give pages back that it keeps between what is still in use
+//! (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one sleeps.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,8 @@ const LEFT: usize = 8;
 pub(crate) struct Memory {
     /// The most streams since the allocator was last told.
     streams_max: usize,
+    /// Those that there were when it was last looked at.
+    streams_before: usize,
     /// Whether the timer runs.
     waiting: bool,
 }
@@ -45,8 +47,10 @@ impl Worker {
     pub(crate) fn give_memory_back(&mut self) {
         self.memory.waiting = false;
         buffer::shrink();
-        if self.was_busy() && !buffer::has_spares() {
-            self.memory.streams_max = self.streams.len();
+        let streams = self.streams.len();
+        let fall = std::mem::replace(&mut self.memory.streams_before, streams) > streams;
+        if self.was_busy() && !fall && !buffer::has_spares() {
+            self.memory.streams_max = streams;
             self.spare_queues.clear();
             if !self.blocks_inline {
                 trim();

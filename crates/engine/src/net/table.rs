@@ -24,12 +24,16 @@ use crate::blocking::{self, Weight};
 use crate::buffer::Buffer;
 use crate::engine::{Control, Ending, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token};
 use crate::file::residency;
+use crate::sys::PARTS_MAX;
 use crate::worker::{Timer, Worker, enter};
 
 /// nginx's default of `send_timeout`.
 const SEND_TIMEOUT_MS_DEFAULT: u32 = 60_000;
 
 const NEVER: u64 = u64::MAX;
+
+/// Segments that wait behind a send in flight beyond which small ones are copied together.
+const BLOCKED_SEGMENTS_MAX: usize = 8;
 
 /// One stream. Its size counts ten thousand times; a test below bounds it.
 pub(crate) struct StreamState {
@@ -316,7 +320,12 @@ impl Worker {
             Some(Err(error)) => state.receive_failure = Failure::of(&error),
         }
         self.after.wakes.extend(state.reader.take());
-        if more && state.arrived_count() >= RECEIVE_BUFFERS_PER_CONNECTION_MAX {
+        // A peer that does not take what it was sent is not read ahead of.
+        let count_max = match state.backlog {
+            0 => RECEIVE_BUFFERS_PER_CONNECTION_MAX,
+            _ => 1,
+        };
+        if more && state.arrived_count() >= count_max {
             self.cancel_receive(key);
         }
     }
@@ -352,7 +361,12 @@ impl Worker {
         let queue = state
             .pending
             .get_or_insert_with(|| spare.pop().unwrap_or_default());
-        queue.push_or_join(segment, &mut self.after.spent);
+        // What cannot leave in this turn, or not in one call, may as well be copied.
+        let many = match state.sending {
+            true => BLOCKED_SEGMENTS_MAX,
+            false => PARTS_MAX,
+        };
+        queue.push_or_join(segment, many, &mut self.after.spent);
     }
 
     /// Gives what is queued to the engine, as far as it goes now.
@@ -454,7 +468,7 @@ impl Worker {
         } else {
             // What was pushed meanwhile goes behind what is left.
             if let Some(mut later) = state.pending.take() {
-                outgoing.append(&mut later, &mut self.after.spent);
+                outgoing.append(&mut later, BLOCKED_SEGMENTS_MAX, &mut self.after.spent);
                 state.pending = Some(outgoing);
                 self.give_queue(later);
             } else {

@@ -39,7 +39,7 @@ use crate::transport::Transport;
 use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
-const PIPELINE_BACKLOG_MAX: usize = 64 * 1024;
+const PIPELINE_BACKLOG_MAX: usize = 32 * 1024;
 
 /// A client's connection as requests see it.
 pub struct Connection {

@@ -18,6 +18,9 @@ use crate::http::plan::Server;
 use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
 
+/// Bytes that a finished request keeps for the next one's head.
+const HEAD_KEPT_MAX: usize = 4096;
+
 /// Why a parsed head cannot be served: words for the log (empty: none) and a status.
 pub type Refusal = (Vec<u8>, u16);
 
@@ -183,7 +186,18 @@ impl Request {
         self.secure_link_expires = None;
         self.userid = None;
         self.response.clear();
-        Rc::get_mut(&mut self.client).is_some()
+        self.upstream = None;
+        if self.body.is_read() {
+            self.body = RequestBody::default();
+        }
+        let is_repeatable = self.repeatable.is_some();
+        let Some(client) = Rc::get_mut(&mut self.client) else {
+            return false;
+        };
+        if !is_repeatable && client.bytes.capacity() > HEAD_KEPT_MAX {
+            client.bytes = Vec::new();
+        }
+        true
     }
 
     /// The client's head while it is being read; only the main request has it then.
