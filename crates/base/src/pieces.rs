@@ -7,10 +7,10 @@
 use bytes::{Bytes, BytesMut};
 
 /// Pieces of up to so many bytes are copied behind the one before. Larger ones are worth an entry of their own.
-pub const SMALL_MAX: usize = 2048;
+pub const SMALL_MAX: usize = 1024;
 
-/// Bytes of a piece behind which nothing more is copied.
-pub const BLOCK_MAX: usize = 16 * 1024;
+/// Bytes of a piece behind which nothing more is copied: what growing blocks leave behind stays small as well.
+pub const BLOCK_MAX: usize = 4096;
 
 /// Copies `more` behind `last`, if it is small and both fit into a block. What `last` was made of comes back then, for the
 /// caller to drop; it is empty where `last` has grown in its place.
@@ -19,20 +19,21 @@ pub fn join(last: &mut Bytes, more: &[u8]) -> Option<Bytes> {
     if more.len() > SMALL_MAX || length > BLOCK_MAX {
         return None;
     }
-    match std::mem::take(last).try_into_mut() {
-        Ok(mut own) => {
+    let before = match std::mem::take(last).try_into_mut() {
+        Ok(mut own) if own.capacity() >= length => {
             own.extend_from_slice(more);
             *last = own.freeze();
-            Some(Bytes::new())
+            return Some(Bytes::new());
         }
-        Err(shared) => {
-            let mut own = BytesMut::with_capacity(length.saturating_mul(2).min(BLOCK_MAX));
-            own.extend_from_slice(&shared);
-            own.extend_from_slice(more);
-            *last = own.freeze();
-            Some(shared)
-        }
-    }
+        Ok(own) => own.freeze(),
+        Err(shared) => shared,
+    };
+    // Twice as much, but no more than it may ever hold: a vector's own growth would go beyond that.
+    let mut own = BytesMut::with_capacity(length.saturating_mul(2).min(BLOCK_MAX));
+    own.extend_from_slice(&before);
+    own.extend_from_slice(more);
+    *last = own.freeze();
+    Some(before)
 }
 
 /// A vector as bytes, without the room that it does not use if that is most of it.

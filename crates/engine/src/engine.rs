@@ -483,7 +483,7 @@ mod tests {
         outgoing.append(&mut later, PARTS_MAX, &mut spent);
         assert!(later.is_empty());
         let count = outgoing.segments().count();
-        assert!(count <= PARTS_MAX + 3, "{count}");
+        assert!(count <= PARTS_MAX + 10, "{count}");
         for number in 0..30_000_u32 {
             let Some(Segment::Bytes(bytes)) = outgoing.front() else {
                 panic!("{number}: {:?}", outgoing.front());

@@ -32,7 +32,7 @@ pub(crate) struct Memory {
 }
 
 impl Worker {
-    /// At the end of a turn: sees to it that memory is looked at, if there may be some to give back.
+    /// Before each wait: sees to it that memory is looked at, if there may be some to give back.
     pub(crate) fn watch_memory(&mut self) {
         let streams = self.streams.len();
         self.memory.streams_max = self.memory.streams_max.max(streams);

@@ -167,6 +167,7 @@ impl Worker {
     ///
     /// With `busy` nothing is waited for: tasks are ready already.
     pub(crate) fn turn(&mut self, busy: bool, completions: &mut Vec<Completion>) -> io::Result<()> {
+        self.watch_memory();
         let timeout = if busy || !self.next_turn.is_empty() {
             Some(Duration::ZERO)
         } else {
@@ -189,7 +190,6 @@ impl Worker {
             self.complete(completion);
         }
         self.run_timers();
-        self.watch_memory();
         Ok(())
     }
 

@@ -311,8 +311,11 @@ impl Worker {
         match result {
             None => {}
             Some(Ok(buffer)) if buffer.is_empty() => state.ended = true,
-            Some(Ok(buffer)) => {
+            Some(Ok(mut buffer)) => {
                 state.received_once = true;
+                if state.reader.is_none() && state.backlog > 0 {
+                    buffer.fit(); // it may stay for long
+                }
                 state.put_arrived(buffer);
             }
             // Ended by the bound below; what came before is in order, and the next receive goes on.

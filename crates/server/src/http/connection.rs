@@ -39,7 +39,7 @@ use crate::transport::Transport;
 use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
-const PIPELINE_BACKLOG_MAX: usize = 32 * 1024;
+const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
 
 /// A client's connection as requests see it.
 pub struct Connection {
@@ -491,8 +491,11 @@ async fn converse(connection: &Rc<Connection>) -> After {
             true => connection.stream.backlog(),
             false => connection.send_finished(),
         };
-        if backlog > PIPELINE_BACKLOG_MAX && connection.stream.drained(0).await.is_err() {
-            return After::Drop;
+        if backlog > PIPELINE_BACKLOG_MAX {
+            input.fit();
+            if connection.stream.drained(0).await.is_err() {
+                return After::Drop;
+            }
         }
     }
 }
