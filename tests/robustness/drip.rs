@@ -1,4 +1,4 @@
-//! Bytes that drip: whoever sends one at a time must not cost a buffer for each.
+//! Bytes that drip: a peer that sends one at a time must not cost a buffer for each.
 //!
 //! Into every place that keeps bytes of a stream, several connections send a byte, a chunk of a byte or a record of a byte
 //! at a time; the other side, where there is one, takes nothing. What the worker's memory (PSS) grows by is compared with
