@@ -251,7 +251,7 @@ fn sockets_sources_and_files_of_urls() {
     );
     let output = bench(&[&two[..], &["-c", "1", "-n", "4"]].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("1 connections for 2 servers"), "{errors}");
+    assert!(errors.contains("1 connection for 2 servers"), "{errors}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -606,5 +606,44 @@ fn formats_and_faults() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
         assert!(errors.contains(words), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn times_that_too_few_requests_have_are_left_out() {
+    let url = answering(GOOD);
+    let json = report(&[&url, "-c", "1", "-n", "60"]);
+    let (_, times) = json.split_once("\"total_us\":").unwrap();
+    for percentile in ["p50", "p75", "p90"] {
+        assert!(number(times, percentile) > 0.0, "{json}");
+    }
+    assert!(
+        times.contains(
+            "\"p95\":null,\"p99\":null,\"p99.9\":null,\"p99.99\":null,\"p99.999\":null,\"max\":"
+        ),
+        "{json}"
+    );
+    assert!(number(times, "max") > 0.0, "{json}");
+    let (_, handshakes) = json.split_once("\"handshake_us\":").unwrap();
+    assert!(
+        handshakes.starts_with(
+            "{\"count\":0,\"min\":null,\"mean\":null,\"deviation\":null,\"p50\":null,"
+        ),
+        "{json}"
+    );
+    let csv = bench(&[&url, "-c", "1", "-n", "60", "--csv"]);
+    let csv = String::from_utf8(csv.stdout).unwrap();
+    let mut lines = csv.lines().map(|line| line.split(','));
+    let columns: Vec<_> = lines.next().unwrap().zip(lines.next().unwrap()).collect();
+    for (name, value) in columns {
+        let few = ["p95", "p99", "p99.9", "p99.99", "p99.999"];
+        let few = ["total_", "first_byte_"].into_iter().any(|times| {
+            let percentile = name.strip_prefix(times);
+            percentile.is_some_and(|percentile| few.contains(&percentile))
+        });
+        // A single connection was made, and no handshake.
+        let one = name.starts_with("connect_p");
+        let none = name.starts_with("handshake_") && name != "handshake_count";
+        assert_eq!(value.is_empty(), few || one || none, "{name}: {csv}");
     }
 }

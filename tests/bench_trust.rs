@@ -187,8 +187,9 @@ fn a_server_that_stops_for_two_seconds_shows_in_the_open_loop_only() {
             "1",
             "--think-time",
             "10ms",
+            // As many as a 99th percentile needs.
             "-n",
-            "400",
+            "500",
             "--json",
         ],
     );

@@ -75,12 +75,17 @@ fn steps_become_a_table_and_a_page() {
         "<dt>kernel</dt>",
         "<dt>command</dt><dd>tidegate bench sweep ",
         "<dt>date</dt>",
-        "<dt>client engine</dt><dd>epoll, 1 threads</dd>",
+        "<dt>client engine</dt><dd>epoll, 1 thread</dd>",
     ] {
         assert!(html.contains(part), "{part}");
     }
-    // One mark for every step of every line.
-    assert_eq!(html.matches("r=\"3\"><title>").count(), 24);
+    // One mark for every step of every line, but where there were too few responses for a percentile.
+    let untold = lines[1..5]
+        .concat()
+        .iter()
+        .filter(|word| **word == "-")
+        .count();
+    assert_eq!(html.matches("r=\"3\"><title>").count(), 24 - untold);
     for outside in ["<script", "src=", "href="] {
         assert!(!html.contains(outside), "{outside}");
     }

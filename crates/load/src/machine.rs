@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::plan::Plan;
+use crate::report::some;
 use crate::run::Outcome;
 use crate::tally::Failure;
 
@@ -171,8 +172,9 @@ fn warnings(plan: &Plan, facts: &Facts) -> Vec<String> {
     }
     if connections < plan.servers.len() as u64 && !plan.new_connections {
         warnings.push(format!(
-            "{connections} connections for {} servers: those behind get no load; give more connections, or \
+            "{} for {} servers: those behind get no load; give more connections, or \
              --new-connections",
+            some(connections, "connection"),
             plan.servers.len()
         ));
     }
@@ -223,7 +225,8 @@ pub fn limits(outcome: &Outcome) -> Vec<String> {
     let short = outcome.tally.failures(Failure::Local);
     if short > 0 {
         limits.push(format!(
-            "{short} connections could not be made for lack of descriptors, ports or memory here"
+            "{} could not be made for lack of descriptors, ports or memory here",
+            some(short, "connection")
         ));
     }
     let (together, elapsed) = (outcome.together, outcome.elapsed);

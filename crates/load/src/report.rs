@@ -30,15 +30,17 @@ const TOTAL_POSSIBLE_NS: u64 = 1_000;
 /// How many values must lie beyond a percentile for it to be more than the accident of one.
 const BEYOND_MIN: f64 = 5.0;
 
-/// Whether there are enough values for a percentile: of 100 there is no 99.9th.
-fn carries(times: &Histogram<u64>, percentile: f64) -> bool {
+/// A percentile of times in nanoseconds; `None` where there are too few of them for it: of 100 there is no 99.9th.
+#[must_use]
+pub fn percentile(times: &Histogram<u64>, percentile: f64) -> Option<u64> {
     let beyond = times.len() as f64 * (100.0 - percentile) / 100.0;
     // As much below as a decimal fraction may be off.
-    beyond >= BEYOND_MIN - 1e-6
+    (beyond >= BEYOND_MIN - 1e-6).then(|| times.value_at_percentile(percentile))
 }
 
 /// `1 request`, `2 requests`.
-pub(crate) fn some(count: u64, one: &str) -> String {
+#[must_use]
+pub fn some(count: u64, one: &str) -> String {
     match count {
         1 => format!("1 {one}"),
         count => format!("{count} {one}s"),
@@ -224,32 +226,20 @@ impl Report<'_> {
             let _ = write!(text, "{name:>12}");
         }
         text.push('\n');
-        let mut row = |name: &str, value: &dyn Fn(&Histogram<u64>) -> f64| {
+        let rows: Vec<_> = columns.iter().map(|(_, times)| rows(times)).collect();
+        for (place, name) in row_names().enumerate() {
             let _ = write!(text, "  {name:<9}");
-            for (_, column) in &columns {
-                let shown = match value(column) {
-                    value if column.is_empty() || value.is_nan() => "-".to_owned(),
-                    value => time(value),
-                };
+            for column in &rows {
+                let value = column.get(place).copied().flatten();
+                let shown = value.map_or("-".to_owned(), time);
                 let _ = write!(text, "{shown:>12}");
             }
             text.push('\n');
-        };
-        row("min", &|times| times.min() as f64);
-        row("mean", &Histogram::mean);
-        row("deviation", &Histogram::stdev);
-        for percentile in PERCENTILES {
-            let value = |times: &Histogram<u64>| match carries(times, percentile) {
-                true => times.value_at_percentile(percentile) as f64,
-                false => f64::NAN,
-            };
-            row(&format!("p{percentile}"), &value);
         }
-        row("max", &|times| times.max() as f64);
         distribution(&tally.total, text);
     }
 
-    /// One JSON object. Times are in microseconds, rates in one second.
+    /// One JSON object. Times are in microseconds, rates in one second; a time that there are too few requests for is `null`.
     #[must_use]
     pub fn json(&self) -> String {
         let outcome = self.outcome;
@@ -345,7 +335,9 @@ impl Report<'_> {
         ] {
             fields.push((
                 name,
-                object(summary(times).map(|(name, value)| format!("\"{name}\":{value}"))),
+                object(summary(times).map(|(name, value)| {
+                    format!("\"{name}\":{}", value.unwrap_or("null".to_owned()))
+                })),
             ));
         }
         object(
@@ -355,7 +347,8 @@ impl Report<'_> {
         ) + "\n"
     }
 
-    /// A line of names and a line of values. Times are in microseconds, rates in one second.
+    /// A line of names and a line of values. Times are in microseconds, rates in one second; a time that there are too few
+    /// requests for is empty.
     #[must_use]
     pub fn csv(&self) -> String {
         let outcome = self.outcome;
@@ -400,8 +393,10 @@ impl Report<'_> {
             ("first_byte", &tally.first_byte),
             ("total", &tally.total),
         ] {
-            let named = summary(times).map(|(name, value)| (format!("{prefix}_{name}"), value));
-            columns.extend(named);
+            columns.extend(
+                summary(times)
+                    .map(|(name, value)| (format!("{prefix}_{name}"), value.unwrap_or_default())),
+            );
         }
         let (names, values): (Vec<String>, Vec<String>) = columns.into_iter().unzip();
         format!("{}\n{}\n", names.join(","), values.join(","))
@@ -433,30 +428,34 @@ impl Report<'_> {
     }
 }
 
-/// Names and values of one histogram, in microseconds; nothing where it is empty is 0.
-fn summary(times: &Histogram<u64>) -> impl Iterator<Item = (String, String)> {
-    let microseconds = |nanoseconds: f64| number(nanoseconds / 1000.0);
-    let named = |name: &str, value: f64| (name.to_owned(), microseconds(value));
-    let (min, max) = if times.is_empty() {
-        (0, 0)
-    } else {
-        (times.min(), times.max())
-    };
-    let percentiles = PERCENTILES.map(|percentile| {
-        named(
-            &format!("p{percentile}"),
-            times.value_at_percentile(percentile) as f64,
-        )
-    });
-    [
-        ("count".to_owned(), times.len().to_string()),
-        named("min", min as f64),
-        named("mean", times.mean()),
-        named("deviation", times.stdev()),
-    ]
-    .into_iter()
-    .chain(percentiles)
-    .chain([named("max", max as f64)])
+/// The names of what is said of times, in the order of [`rows`].
+fn row_names() -> impl Iterator<Item = String> {
+    let percentiles = PERCENTILES.map(|percentile| format!("p{percentile}"));
+    let before = ["min", "mean", "deviation"].map(str::to_owned);
+    let all = before.into_iter().chain(percentiles);
+    all.chain(["max".to_owned()])
+}
+
+/// What is said of times, in nanoseconds; `None` what there are too few for.
+fn rows(times: &Histogram<u64>) -> Vec<Option<f64>> {
+    let any = |value: f64| (!times.is_empty()).then_some(value);
+    let mut rows = vec![
+        any(times.min() as f64),
+        any(times.mean()),
+        any(times.stdev()),
+    ];
+    rows.extend(PERCENTILES.map(|of| percentile(times, of).map(|value| value as f64)));
+    rows.push(any(times.max() as f64));
+    rows
+}
+
+/// Names and values of one histogram, in microseconds; `None` what there are too few times for.
+fn summary(times: &Histogram<u64>) -> impl Iterator<Item = (String, Option<String>)> {
+    let microseconds =
+        |nanoseconds: Option<f64>| nanoseconds.map(|nanoseconds| number(nanoseconds / 1000.0));
+    let values = rows(times).into_iter().map(microseconds);
+    let count = ("count".to_owned(), Some(times.len().to_string()));
+    [count].into_iter().chain(row_names().zip(values))
 }
 
 pub(crate) fn object(fields: impl Iterator<Item = String>) -> String {
@@ -543,12 +542,33 @@ mod tests {
         let carried = |times: &Histogram<u64>| {
             PERCENTILES
                 .into_iter()
-                .filter(|percentile| carries(times, *percentile))
+                .filter(|of| percentile(times, *of).is_some())
                 .collect::<Vec<_>>()
         };
         assert_eq!(carried(&hundred), [50.0, 75.0, 90.0, 95.0]);
         assert_eq!(carried(&times(1..=9)), [0.0; 0]);
         assert_eq!(carried(&times((0..5_000).map(|_| 7))).last(), Some(&99.9));
+    }
+
+    #[test]
+    fn what_there_are_too_few_times_for_is_none() {
+        let said = |times: &Histogram<u64>| {
+            let said = summary(times).map(|(name, value)| {
+                let value = value.unwrap_or("none".to_owned());
+                format!("{name} {value}")
+            });
+            said.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(
+            said(&times([])),
+            "count 0, min none, mean none, deviation none, p50 none, p75 none, p90 none, p95 none, p99 none, p99.9 none, \
+             p99.99 none, p99.999 none, max none"
+        );
+        assert_eq!(
+            said(&times((0..50).map(|_| 2_000))),
+            "count 50, min 2.000, mean 2.000, deviation 0.000, p50 2.000, p75 2.000, p90 2.000, p95 none, p99 none, \
+             p99.9 none, p99.99 none, p99.999 none, max 2.000"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fs;
 
 use jiff::Zoned;
 use load::plan::Length;
+use load::report::some;
 use load::{First, Plan};
 
 /// Names and values, in the order in which a page shows them. `first` is the server's first answer.
@@ -38,7 +39,11 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
         ),
         (
             "client engine",
-            Some(format!("{}, {} threads", plan.engine, plan.threads)),
+            Some(format!(
+                "{}, {}",
+                plan.engine,
+                some(plan.threads as u64, "thread")
+            )),
         ),
         ("client connections", Some(connections.to_owned())),
         ("client machine", processor()),

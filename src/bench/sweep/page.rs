@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::plot::{Line, Plot};
-use super::points::{Axis, Findings, Point, sentences, short};
+use super::points::{Axis, Findings, Point, sentences};
 use super::table;
 
 /// Both colour schemes; the colours of lines differ in lightness too.
@@ -76,13 +76,13 @@ impl Page<'_> {
     }
 
     fn plots(&self) -> [Plot<'_>; 3] {
-        let line = |name, class, value: fn(&Point) -> f64| Line {
+        let line = |name, class, value: fn(&Point) -> Option<f64>| Line {
             name,
             class,
             points: self
                 .points
                 .iter()
-                .map(|point| (point.load, value(point)))
+                .filter_map(|point| Some((point.load, value(point)?)))
                 .collect(),
         };
         let mark = self
@@ -104,8 +104,8 @@ impl Page<'_> {
             "responses as expected, 1/s",
             "/s",
             vec![
-                line("throughput", "one", |point| point.throughput),
-                line("goodput", "two", |point| point.goodput),
+                line("throughput", "one", |point| Some(point.throughput)),
+                line("goodput", "two", |point| Some(point.goodput)),
             ],
         );
         let times = plot(
@@ -122,8 +122,8 @@ impl Page<'_> {
             "share of requests, %",
             " %",
             vec![
-                line("failed", "three", |point| point.failed * 100.0),
-                line("refused", "four", |point| point.refused * 100.0),
+                line("failed", "three", |point| Some(point.failed * 100.0)),
+                line("refused", "four", |point| Some(point.refused * 100.0)),
             ],
         );
         [
@@ -162,9 +162,8 @@ impl Page<'_> {
         if let Some(point) = self.points.iter().find(|point| !point.limits.is_empty()) {
             let _ = writeln!(
                 html,
-                "<p class=\"soft\">* the tool was the limit, at {} {} for instance: {}</p>",
-                short(point.load),
-                self.axis.words(),
+                "<p class=\"soft\">* the tool was the limit, at {} for instance: {}</p>",
+                self.axis.at(point.load),
                 escaped(&point.limits.join("; "))
             );
         }
@@ -188,6 +187,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::points::findings;
     use super::*;
 
     #[test]
@@ -211,5 +211,48 @@ mod tests {
         for outside in ["src=", "href=", "url(", "@import"] {
             assert!(!html.contains(outside), "{outside}");
         }
+        assert!(html.contains("at 1 connection for instance"));
+    }
+
+    fn page_of(throughputs: &[f64]) -> String {
+        let point = |(place, throughput): (usize, &f64)| Point {
+            load: (place + 1) as f64,
+            throughput: *throughput,
+            // The first step had too few responses for percentiles.
+            p50: (place > 0).then_some(1.0),
+            p99: (place > 0).then_some(2.0),
+            ..Point::default()
+        };
+        let points: Vec<Point> = throughputs.iter().enumerate().map(point).collect();
+        let page = Page {
+            axis: Axis::Connections,
+            points: &points,
+            findings: &findings(Axis::Connections, &points),
+            within: Duration::from_secs(1),
+            urls: &[],
+            conditions: &[],
+        };
+        page.html()
+    }
+
+    #[test]
+    fn a_page_of_steps_that_scatter_marks_none_of_them() {
+        let marks = |html: &str| {
+            [
+                "<p>The steps scatter too much to name saturation: ",
+                "<p>Saturation at 2 connections: ",
+                "<path class=\"mark\"",
+                "</svg>saturation</span>",
+                "<tr class=\"found\">",
+            ]
+            .map(|mark| html.matches(mark).count())
+        };
+        let clean = page_of(&[100.0, 200.0, 199.0, 201.0, 200.0]);
+        assert_eq!(marks(&clean), [0, 1, 3, 3, 1], "{clean}");
+        let scattered = page_of(&[100.0, 200.0, 120.0, 205.0, 110.0, 200.0]);
+        assert_eq!(marks(&scattered), [1, 0, 0, 0, 0], "{scattered}");
+        // Five steps, six lines, and two points less.
+        assert_eq!(clean.matches("r=\"3\"><title>").count(), 28);
+        assert!(clean.contains("<td>-</td><td>-</td></tr>"), "{clean}");
     }
 }

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use load::report::{percentile, some};
 use load::tally::Failure;
 use load::{Outcome, Plan, machine};
 
 /// From this part of the highest throughput on, more load is said to bring no more.
 pub(super) const PLATEAU: f64 = 0.95;
+
+/// The share of the steps on a plateau (or behind an offered rate) from which on steps that are out of line with it leave no
+/// saturation to be named: one such step for four others may be lucky or disturbed. See [`Scatter`].
+pub(super) const SCATTER: f64 = 0.25;
 
 /// The part of the offered rate below which a server is said not to keep up.
 pub(super) const KEPT_UP: f64 = 0.95;
@@ -30,10 +35,10 @@ pub(super) struct Point {
     pub(super) failed: f64,
     /// The share of requests whose connection was refused, or that were answered 503 or 429.
     pub(super) refused: f64,
-    /// Milliseconds.
-    pub(super) p50: f64,
-    /// Milliseconds.
-    pub(super) p99: f64,
+    /// Milliseconds; `None` where there are too few responses for it.
+    pub(super) p50: Option<f64>,
+    /// Milliseconds; `None` where there are too few responses for it.
+    pub(super) p99: Option<f64>,
     /// Responses as expected.
     pub(super) succeeded: u64,
     /// Why this step says more about the tool than about the server.
@@ -53,18 +58,15 @@ impl Point {
             .sum();
         let refused = refusals + tally.failures(Failure::Refused);
         let failed = (tally.failed() + outcome.not_started).saturating_sub(refused);
-        let percentile = |percentile: f64| match tally.total.is_empty() {
-            true => 0.0,
-            false => tally.total.value_at_percentile(percentile) as f64 / 1e6,
-        };
+        let milliseconds = |of| percentile(&tally.total, of).map(|time| time as f64 / 1e6);
         Point {
             load,
             throughput: tally.succeeded as f64 / seconds,
             goodput: tally.good as f64 / seconds,
             failed: failed as f64 / due,
             refused: refused as f64 / due,
-            p50: percentile(50.0),
-            p99: percentile(99.0),
+            p50: milliseconds(50.0),
+            p99: milliseconds(99.0),
             succeeded: tally.succeeded,
             limits: machine::limits(outcome),
         }
@@ -85,13 +87,64 @@ impl Axis {
             Axis::Rate => "requests/s offered",
         }
     }
+
+    /// A step of it: `1 connection`, `2 connections`.
+    pub(super) fn at(self, load: f64) -> String {
+        let one = (load - 1.0).abs() < f64::EPSILON;
+        let words = match self {
+            Axis::Connections if one => "connection",
+            Axis::Rate if one => "request/s offered",
+            _ => self.words(),
+        };
+        format!("{} {words}", short(load))
+    }
+}
+
+/// How far the steps are from being one plateau, or from falling behind at one rate for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Scatter {
+    /// Steps that reach [`PLATEAU`] of the highest throughput, or that fall behind the rate; each as it was measured.
+    pub(super) reaching: usize,
+    /// The fewest steps that would have to be other for those to stand side by side, and with a rate up to the end.
+    pub(super) out_of_line: usize,
+}
+
+impl Scatter {
+    /// Of steps that reach what is looked for (`true`), or do not.
+    fn of(axis: Axis, reach: impl Iterator<Item = bool>) -> Scatter {
+        // By how many steps those that reach it outnumber the others, on the best stretch that ends here, and on the best of all.
+        let (mut reaching, mut here, mut best) = (0, 0_usize, 0);
+        for reaches in reach {
+            reaching += usize::from(reaches);
+            here = match reaches {
+                true => here + 1,
+                false => here.saturating_sub(1),
+            };
+            best = best.max(here);
+        }
+        // What is not in the stretch but reaches it is out of line, and what is in it and does not.
+        let fitting = match axis {
+            Axis::Connections => best,
+            Axis::Rate => here,
+        };
+        Scatter {
+            reaching,
+            out_of_line: reaching - fitting,
+        }
+    }
+
+    fn is_too_much(self) -> bool {
+        self.out_of_line as f64 > self.reaching as f64 * SCATTER
+    }
 }
 
 /// What a sweep shows as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Findings {
-    /// The step at which the server had enough; `None` if none of them was enough, or nothing succeeded.
+    /// The step at which the server had enough; `None` if none of them was enough, nothing succeeded, or they scatter.
     pub(super) saturation: Option<usize>,
+    /// The steps scatter, and so much that no saturation is named.
+    pub(super) scatter: Option<Scatter>,
     /// The step of the highest throughput.
     pub(super) highest: Option<usize>,
     /// The first step at which too many requests failed or were refused.
@@ -104,6 +157,11 @@ pub(super) struct Findings {
 /// Connections: the first step whose throughput is at least [`PLATEAU`] of the highest one on that curve, if a step follows
 /// it; what follows brings hardly more and only makes requests wait. A rate: the first step at which the server delivers
 /// less than [`KEPT_UP`] of what is offered.
+///
+/// Whether it may be named is seen from the steps as they were measured: more load that brings hardly more, or a server that
+/// falls behind, makes steps side by side that reach the same mark. Where more than [`SCATTER`] of as many steps are out of line
+/// ([`Scatter`]), the differences between neighbours are larger than those that saturation is told by, and another sweep would
+/// name another step. Overload, in which throughput falls for good, is no scatter.
 pub(super) fn findings(axis: Axis, points: &[Point]) -> Findings {
     let highest = points
         .iter()
@@ -111,21 +169,36 @@ pub(super) fn findings(axis: Axis, points: &[Point]) -> Findings {
         .max_by(|(_, a), (_, b)| a.throughput.total_cmp(&b.throughput))
         .filter(|(_, point)| point.throughput > 0.0)
         .map(|(place, _)| place);
-    let saturation = match axis {
+    let (saturation, scatter) = match axis {
         Axis::Connections => {
             let curve = smoothed(points, |point| point.throughput);
             let top = curve.iter().copied().fold(0.0, f64::max);
             let found = curve
                 .iter()
                 .position(|step| top > 0.0 && *step >= PLATEAU * top);
-            found.filter(|place| place + 1 < points.len())
+            let reach = points
+                .iter()
+                .map(|point| top > 0.0 && point.throughput >= PLATEAU * top);
+            (
+                found.filter(|place| place + 1 < points.len()),
+                Scatter::of(axis, reach),
+            )
         }
-        Axis::Rate => smoothed(points, |point| point.throughput / point.load)
-            .iter()
-            .position(|kept| *kept < KEPT_UP),
+        Axis::Rate => {
+            let kept = |point: &Point| point.throughput / point.load;
+            let found = smoothed(points, kept)
+                .iter()
+                .position(|kept| *kept < KEPT_UP);
+            let behind = points.iter().map(|point| kept(point) < KEPT_UP);
+            // Single steps that fall behind by accident are no reason to doubt that the server keeps up.
+            let scatter = found.map(|_| Scatter::of(axis, behind));
+            (found, scatter.unwrap_or_default())
+        }
     };
+    let scatter = (highest.is_some() && scatter.is_too_much()).then_some(scatter);
     Findings {
-        saturation,
+        saturation: saturation.filter(|_| scatter.is_none()),
+        scatter,
         highest,
         broken: points.iter().position(is_broken),
     }
@@ -156,13 +229,14 @@ pub(super) fn sentences(axis: Axis, points: &[Point], within: Duration) -> Vec<S
     };
     let saturation = found.saturation.and_then(|place| points.get(place));
     sentences.push(match (axis, saturation) {
+        _ if let Some(scatter) = found.scatter => scattered(axis, scatter),
         (Axis::Connections, Some(point)) => format!(
-            "Saturation at {} connections: {} requests/s there, at most {} ({} connections). It is the first step with at \
-             least {:.0} % of the highest throughput, each step taken as the median of itself and its neighbours.",
-            short(point.load),
+            "Saturation at {}: {} requests/s there, at most {} ({}). It is the first step with at least {:.0} % of the highest \
+             throughput, each step taken as the median of itself and its neighbours.",
+            axis.at(point.load),
             short(point.throughput),
             short(highest.throughput),
-            short(highest.load),
+            axis.at(highest.load),
             PLATEAU * 100.0
         ),
         (Axis::Connections, None) => format!(
@@ -171,15 +245,16 @@ pub(super) fn sentences(axis: Axis, points: &[Point], within: Duration) -> Vec<S
             short(highest.throughput)
         ),
         (Axis::Rate, Some(point)) => format!(
-            "Saturation at {} requests/s offered: {} came as expected; at most {} did. It is the first step that delivers \
-             less than {:.0} % of what is offered, each step taken as the median of itself and its neighbours.",
-            short(point.load),
+            "Saturation at {}: {} came as expected; at most {} did. It is the first step that delivers less than {:.0} % of \
+             what is offered, each step taken as the median of itself and its neighbours.",
+            axis.at(point.load),
             short(point.throughput),
             short(highest.throughput),
             KEPT_UP * 100.0
         ),
         (Axis::Rate, None) => format!(
-            "No saturation within this sweep: the server delivers at least {:.0} % of every rate, up to {} requests/s.",
+            "No saturation within this sweep: the server delivers at least {:.0} % of every rate, each step taken as the \
+             median of itself and its neighbours; at most {} requests/s.",
             KEPT_UP * 100.0,
             short(highest.throughput)
         ),
@@ -187,11 +262,10 @@ pub(super) fn sentences(axis: Axis, points: &[Point], within: Duration) -> Vec<S
     if let Some(point) = found.broken.and_then(|place| points.get(place)) {
         let count = points.iter().filter(|point| is_broken(point)).count();
         sentences.push(format!(
-            "More than {:.0} % fail or are refused at {count} of {} steps, first at {} {}.",
+            "More than {:.0} % fail or are refused at {count} of {}, first at {}.",
             BROKEN * 100.0,
-            points.len(),
-            short(point.load),
-            axis.words()
+            some(points.len() as u64, "step"),
+            axis.at(point.load)
         ));
     }
     let best = points.iter().map(|point| point.goodput).fold(0.0, f64::max);
@@ -208,6 +282,27 @@ pub(super) fn sentences(axis: Axis, points: &[Point], within: Duration) -> Vec<S
         );
     }
     sentences
+}
+
+/// Why no saturation is named.
+fn scattered(axis: Axis, scatter: Scatter) -> String {
+    let steps = |count: usize| some(count as u64, "step");
+    let (reaching, out_of_line) = (steps(scatter.reaching), steps(scatter.out_of_line));
+    let why = match axis {
+        Axis::Connections => format!(
+            "{out_of_line} out of line with one plateau, {reaching} with at least {:.0} % of the highest throughput",
+            PLATEAU * 100.0
+        ),
+        Axis::Rate => format!(
+            "{out_of_line} out of line with one rate from which on the server falls behind, {reaching} with less than {:.0} % \
+             of what is offered",
+            KEPT_UP * 100.0
+        ),
+    };
+    format!(
+        "The steps scatter too much to name saturation: {why}. Longer steps (--duration), or a machine on which nothing else \
+         runs, may tell more."
+    )
 }
 
 /// A number with as many digits as help.
@@ -314,6 +409,198 @@ mod tests {
             1
         );
         assert_eq!(findings(Axis::Connections, &[]), Findings::default());
+        assert_eq!(findings(Axis::Rate, &[]), Findings::default());
+        let found = findings(Axis::Rate, &nothing);
+        assert_eq!((found.highest, found.scatter), (None, None));
+    }
+
+    /// Steps of 10, 20, 30 and so on that had these throughputs.
+    fn steps(throughputs: &[f64]) -> Vec<Point> {
+        let loads = (1..).map(|place| f64::from(place) * 10.0);
+        let figures: Vec<_> = loads
+            .zip(throughputs)
+            .map(|(load, throughput)| (load, *throughput, 0.0))
+            .collect();
+        points(&figures)
+    }
+
+    /// What is found, and the first sentence.
+    fn said(axis: Axis, points: &[Point]) -> (Findings, String) {
+        let mut sentences = sentences(axis, points, Duration::from_secs(1));
+        (findings(axis, points), sentences.remove(0))
+    }
+
+    #[test]
+    fn a_clean_knee_is_named() {
+        let knee = steps(&[100.0, 200.0, 300.0, 397.0, 400.0, 396.0, 403.0, 399.0]);
+        let (found, text) = said(Axis::Connections, &knee);
+        assert_eq!((found.saturation, found.scatter), (Some(3), None));
+        assert!(
+            text.starts_with("Saturation at 40 connections: 397 "),
+            "{text}"
+        );
+        // Overload is no scatter: it falls, and stays down.
+        let overload = steps(&[100.0, 200.0, 300.0, 300.0, 260.0, 200.0, 120.0, 50.0]);
+        let (found, _) = said(Axis::Connections, &overload);
+        assert_eq!((found.saturation, found.scatter), (Some(2), None));
+        let behind = steps(&[10.0, 20.0, 30.0, 33.0, 29.0, 34.0, 31.0]);
+        let (found, text) = said(Axis::Rate, &behind);
+        assert_eq!((found.saturation, found.scatter), (Some(3), None));
+        assert!(
+            text.starts_with("Saturation at 40 requests/s offered: 33 "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn steps_that_scatter_name_no_saturation() {
+        // The highest of the curve is 400; 380 are reached by the second, fourth, sixth and ninth.
+        let plateau = steps(&[
+            100.0, 400.0, 250.0, 420.0, 240.0, 410.0, 300.0, 260.0, 400.0, 290.0,
+        ]);
+        let (found, text) = said(Axis::Connections, &plateau);
+        assert_eq!(found.saturation, None);
+        let scatter = Scatter {
+            reaching: 4,
+            out_of_line: 3,
+        };
+        assert_eq!(found.scatter, Some(scatter));
+        assert_eq!(
+            text,
+            "The steps scatter too much to name saturation: 3 steps out of line with one plateau, 4 steps with at least 95 % of \
+             the highest throughput. Longer steps (--duration), or a machine on which nothing else runs, may tell more."
+        );
+        // The same plateau without the scatter, one step disturbed: it is named.
+        let disturbed = steps(&[100.0, 400.0, 420.0, 250.0, 400.0, 410.0, 400.0]);
+        let (found, _) = said(Axis::Connections, &disturbed);
+        assert_eq!((found.saturation, found.scatter), (Some(1), None));
+        // Of three steps on the plateau one is disturbed: it could be anywhere.
+        let (found, text) = said(Axis::Connections, &steps(&[100.0, 200.0, 150.0, 205.0]));
+        assert_eq!(found.saturation, None);
+        assert!(
+            text.contains(": 1 step out of line with one plateau, 2 steps with"),
+            "{text}"
+        );
+        // Now behind, now not: 1, 0.5, 1, 0.5, 1, 0.6, 0.9 of what is offered.
+        let rates = steps(&[10.0, 10.0, 30.0, 20.0, 50.0, 36.0, 63.0]);
+        let (found, text) = said(Axis::Rate, &rates);
+        assert_eq!(found.saturation, None);
+        assert!(
+            text.contains(": 2 steps out of line with one rate from which on the server falls behind, 4 steps with less"),
+            "{text}"
+        );
+    }
+
+    /// Numbers of the normal distribution, always the same: the sum of twelve even ones, without their mean.
+    fn noise() -> impl FnMut() -> f64 {
+        let mut state = 1_u64;
+        let mut even = move || {
+            // The generator of Knuth's MMIX; its upper bits are good enough.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        move || (0..12).map(|_| even()).sum::<f64>() - 6.0
+    }
+
+    #[test]
+    fn saturation_is_named_where_another_sweep_would_name_it_too() {
+        const SWEEPS: usize = 2_000;
+        let mut noise = noise();
+        // Ten steps up to saturation, 18 beyond; the tenth has 100 %, the ninth 90 %.
+        let mut sweeps = |deviation: f64| {
+            let (mut named, mut right) = (0, 0);
+            for _ in 0..SWEEPS {
+                let throughputs: Vec<f64> = (1..=28_u32)
+                    .map(|place| f64::from(place.min(10)) * (1.0 + deviation * noise()))
+                    .collect();
+                let found = findings(Axis::Connections, &steps(&throughputs));
+                named += usize::from(found.saturation.is_some());
+                right += usize::from(matches!(found.saturation, Some(8..=10)));
+            }
+            (named, right)
+        };
+        assert_eq!(sweeps(0.0), (SWEEPS, SWEEPS));
+        let (named, right) = sweeps(0.01);
+        assert!(
+            named * 100 >= SWEEPS * 99 && right * 100 >= named * 99,
+            "{named} {right}"
+        );
+        let (named, _) = sweeps(0.05);
+        assert!(named * 100 <= SWEEPS * 15, "{named}");
+        let (named, _) = sweeps(0.2);
+        assert!(named * 100 <= SWEEPS * 15, "{named}");
+    }
+
+    #[test]
+    fn what_never_saturates_does_not_scatter() {
+        let (found, text) = said(
+            Axis::Connections,
+            &steps(&[100.0, 190.0, 310.0, 390.0, 520.0, 600.0]),
+        );
+        assert_eq!((found.saturation, found.scatter), (None, None));
+        assert!(
+            text.starts_with("No saturation within this sweep"),
+            "{text}"
+        );
+        // One step of a rate that the server could carry was disturbed.
+        let (found, text) = said(Axis::Rate, &steps(&[10.0, 20.0, 5.0, 40.0, 50.0]));
+        assert_eq!((found.saturation, found.scatter), (None, None));
+        assert!(
+            text.starts_with("No saturation within this sweep"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn one_step_does_not_scatter() {
+        let (found, text) = said(Axis::Connections, &steps(&[100.0]));
+        assert_eq!((found.saturation, found.scatter), (None, None));
+        assert!(
+            text.starts_with("No saturation within this sweep"),
+            "{text}"
+        );
+        let (found, _) = said(Axis::Rate, &steps(&[5.0]));
+        assert_eq!((found.saturation, found.scatter), (Some(0), None));
+        let one = points(&[(1.0, 0.5, 0.5)]);
+        let text = sentences(Axis::Rate, &one, Duration::ZERO).join("\n");
+        assert!(
+            text.starts_with("Saturation at 1 request/s offered"),
+            "{text}"
+        );
+        assert!(
+            text.contains("at 1 of 1 step, first at 1 request/s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn failures_are_no_scatter_where_the_server_is_beyond_its_limit() {
+        let failing = points(&[
+            (1.0, 100.0, 0.0),
+            (2.0, 200.0, 0.0),
+            (4.0, 200.0, 0.0),
+            (8.0, 90.0, 0.5),
+            (16.0, 0.0, 1.0),
+            (32.0, 20.0, 0.9),
+        ]);
+        let (found, _) = said(Axis::Connections, &failing);
+        assert_eq!(
+            (found.saturation, found.scatter, found.broken),
+            (Some(1), None, Some(3))
+        );
+        // Every other step fails altogether.
+        let flapping = points(&[
+            (1.0, 200.0, 0.0),
+            (2.0, 0.0, 1.0),
+            (4.0, 200.0, 0.0),
+            (8.0, 0.0, 1.0),
+            (16.0, 200.0, 0.0),
+        ]);
+        let (found, text) = said(Axis::Connections, &flapping);
+        assert_eq!((found.saturation, found.broken), (None, Some(1)));
+        assert!(text.starts_with("The steps scatter too much"), "{text}");
     }
 
     #[test]

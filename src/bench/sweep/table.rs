@@ -19,8 +19,10 @@ pub(super) fn names(axis: Axis) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// The values of one step, in the order of [`names`]; a star marks a step that says more about the tool.
+/// The values of one step, in the order of [`names`]; a star marks a step that says more about the tool, a dash a time that
+/// there are too few responses for.
 pub(super) fn row(point: &Point) -> Vec<String> {
+    let milliseconds = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.3}"));
     let star = if point.limits.is_empty() { "" } else { "*" };
     vec![
         short(point.load),
@@ -28,8 +30,8 @@ pub(super) fn row(point: &Point) -> Vec<String> {
         short(point.goodput),
         format!("{:.2}", point.failed * 100.0),
         format!("{:.2}", point.refused * 100.0),
-        format!("{:.3}", point.p50),
-        format!("{:.3}", point.p99),
+        milliseconds(point.p50),
+        milliseconds(point.p99),
     ]
 }
 
@@ -44,21 +46,23 @@ pub(super) fn line(values: &[String]) -> String {
     line
 }
 
-/// The steps with names that programs like, times in milliseconds and shares as fractions.
-fn fields(axis: Axis, point: &Point) -> [(&'static str, String); 9] {
+/// The steps with names that programs like, times in milliseconds and shares as fractions; `none` is said of times that there
+/// are too few responses for.
+fn fields(axis: Axis, point: &Point, none: &str) -> [(&'static str, String); 9] {
     let load = match axis {
         Axis::Connections => "connections",
         Axis::Rate => "rate",
     };
     let number = |value: f64| format!("{value:.4}");
+    let time = |value: Option<f64>| value.map_or(none.to_owned(), number);
     [
         (load, format!("{}", point.load)),
         ("throughput", number(point.throughput)),
         ("goodput", number(point.goodput)),
         ("failed", number(point.failed)),
         ("refused", number(point.refused)),
-        ("p50_ms", number(point.p50)),
-        ("p99_ms", number(point.p99)),
+        ("p50_ms", time(point.p50)),
+        ("p99_ms", time(point.p99)),
         ("succeeded", point.succeeded.to_string()),
         ("tool_was_the_limit", (!point.limits.is_empty()).to_string()),
     ]
@@ -66,12 +70,12 @@ fn fields(axis: Axis, point: &Point) -> [(&'static str, String); 9] {
 
 /// A line of names and a line for each step.
 pub(super) fn csv(axis: Axis, points: &[Point]) -> String {
-    let names = fields(axis, &Point::default())
+    let names = fields(axis, &Point::default(), "")
         .map(|(name, _)| name)
         .join(",");
     let lines = points
         .iter()
-        .map(|point| fields(axis, point).map(|(_, value)| value).join(",") + "\n");
+        .map(|point| fields(axis, point, "").map(|(_, value)| value).join(",") + "\n");
     format!("{names}\n{}", lines.collect::<String>())
 }
 
@@ -85,7 +89,8 @@ pub(super) fn json(
     let steps: Vec<String> = points
         .iter()
         .map(|point| {
-            let fields = fields(axis, point).map(|(name, value)| format!("\"{name}\":{value}"));
+            let fields = fields(axis, point, "null");
+            let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
             format!("{{{}}}", fields.join(","))
         })
         .collect();
@@ -98,17 +103,19 @@ pub(super) fn json(
         .map(|(name, value)| format!("{}:{}", quoted(name), quoted(value)))
         .collect();
     format!(
-        "{{\"saturation\":{},\"highest\":{},\"broken\":{},\"steps\":[{}],\"conditions\":{{{}}}}}\n",
+        "{{\"saturation\":{},\"highest\":{},\"broken\":{},\"steps\":[{}],\"scattered\":{},\"conditions\":{{{}}}}}\n",
         load_at(findings.saturation),
         load_at(findings.highest),
         load_at(findings.broken),
         steps.join(","),
+        findings.scatter.is_some(),
         conditions.join(",")
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::points::Scatter;
     use super::*;
 
     #[test]
@@ -122,16 +129,26 @@ mod tests {
         };
         assert_eq!(names(Axis::Rate).len(), row(&point).len());
         assert_eq!(row(&point)[..4], ["10", "1234*", "0", "25.00"]);
+        assert_eq!(row(&point)[5..], ["-", "-"]);
         let csv = csv(Axis::Connections, &[point.clone(), point.clone()]);
         let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
         assert_eq!(columns, [9, 9, 9]);
+        assert!(csv.contains(",0.0000,,,0,true\n"), "{csv}");
+        let timed = Point {
+            p50: Some(1.5),
+            p99: Some(2.0),
+            ..point.clone()
+        };
+        assert_eq!(row(&timed)[5..], ["1.500", "2.000"]);
+        let csv = super::csv(Axis::Rate, &[timed]);
+        assert!(csv.contains(",0.0000,1.5000,2.0000,0,true\n"), "{csv}");
         let found = Findings {
             highest: Some(0),
             ..Findings::default()
         };
         let json = json(
             Axis::Rate,
-            &[point],
+            std::slice::from_ref(&point),
             &found,
             &[("a".to_owned(), "b\"".to_owned())],
         );
@@ -145,5 +162,14 @@ mod tests {
             json.ends_with("\"conditions\":{\"a\":\"b\\\"\"}}\n"),
             "{json}"
         );
+        assert!(json.contains("\"p50_ms\":null,\"p99_ms\":null,"), "{json}");
+        assert!(json.contains("}],\"scattered\":false,"), "{json}");
+        let scattered = Findings {
+            scatter: Some(Scatter::default()),
+            ..found
+        };
+        let json = super::json(Axis::Rate, &[point], &scattered, &[]);
+        assert!(json.starts_with("{\"saturation\":null,"), "{json}");
+        assert!(json.contains("}],\"scattered\":true,"), "{json}");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Comparison, Contestant, Finding, Metric, PERCENTILES, Response, Round, Turn};
 use crate::plan::Length;
-use crate::report::{number, object, quoted, strings, time};
+use crate::report::{number, object, quoted, some, strings, time};
 use crate::statistics::{CONFIDENCE, Interval, ROUNDS_MIN, Verdict};
 use crate::tls::Tls;
 
@@ -73,8 +73,8 @@ impl Report<'_> {
         let plan = &a.plan;
         let length = match plan.length {
             Length::Time(length) => format!("{} s", length.as_secs_f64()),
-            Length::Requests(requests) => format!("{requests} requests"),
-            Length::Each(requests) => format!("{requests} requests each"),
+            Length::Requests(requests) => some(requests, "request"),
+            Length::Each(requests) => format!("{} each", some(requests, "request")),
         };
         let arrivals = match plan.arrivals {
             None => "closed loop".to_owned(),
@@ -82,10 +82,10 @@ impl Report<'_> {
         };
         let _ = writeln!(
             text,
-            "{} rounds, each turn {length}: {} connections, {} threads on {}, {arrivals}",
-            self.rounds.len(),
-            plan.connections,
-            plan.threads,
+            "{}, each turn {length}: {}, {} on {}, {arrivals}",
+            some(self.rounds.len() as u64, "round"),
+            some(plan.connections as u64, "connection"),
+            some(plan.threads as u64, "thread"),
             plan.engine
         );
         if self.interrupted {
@@ -107,7 +107,8 @@ impl Report<'_> {
             if full + resumed > 0 {
                 let _ = writeln!(
                     text,
-                    "{name}: {full} TLS handshakes full, {resumed} resumed"
+                    "{name}: {} full, {resumed} resumed",
+                    some(full, "TLS handshake")
                 );
             }
             let failed: u64 = turns.iter().map(|turn| turn.failed).sum();
@@ -124,9 +125,9 @@ impl Report<'_> {
         if differences.is_empty() {
             let _ = writeln!(
                 text,
-                "answers are alike: status {}, {} bytes, SHA-256 {}",
+                "answers are alike: status {}, {}, SHA-256 {}",
                 a.status,
-                a.length,
+                some(a.length, "byte"),
                 hexadecimal(&a.sha256)
             );
         } else {
@@ -353,13 +354,24 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::tests::{comparison, rounds};
     use super::*;
 
     fn report(percent: u64, count: usize) -> (String, String) {
+        report_of(&comparison(), percent, count, 3)
+    }
+
+    fn report_of(
+        comparison: &Comparison,
+        percent: u64,
+        count: usize,
+        length: u64,
+    ) -> (String, String) {
         let answer = Response {
             status: 200,
-            length: 3,
+            length,
             sha256: [0xab; 32],
             tls: None,
             fields: vec!["server".to_owned()],
@@ -368,10 +380,9 @@ mod tests {
             fields: vec!["date".to_owned()],
             ..answer.clone()
         };
-        let comparison = comparison();
         let rounds = rounds(percent, 0);
         let report = Report {
-            comparison: &comparison,
+            comparison,
             answers: (&answer, &other),
             rounds: &rounds[..count],
             interrupted: false,
@@ -399,6 +410,33 @@ mod tests {
             "\"cpu_seconds\":0.500000",
         ] {
             assert!(json.contains(field), "{field} in {json}");
+        }
+    }
+
+    #[test]
+    fn one_is_not_several() {
+        let mut one = comparison();
+        let plan = Arc::make_mut(&mut one.a.plan);
+        plan.connections = 1;
+        plan.threads = 1;
+        plan.length = Length::Requests(1);
+        let (text, _) = report_of(&one, 5, 1, 1);
+        for line in [
+            "\n1 round, each turn 1 request: 1 connection, 1 thread on ",
+            "\nanswers are alike: status 200, 1 byte, SHA-256 abab",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        let plan = Arc::make_mut(&mut one.a.plan);
+        plan.connections = 2;
+        plan.threads = 2;
+        plan.length = Length::Each(1);
+        let (text, _) = report_of(&one, 5, 2, 2);
+        for line in [
+            "\n2 rounds, each turn 1 request each: 2 connections, 2 threads on ",
+            "\nanswers are alike: status 200, 2 bytes, SHA-256 abab",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
         }
     }
 
