@@ -534,6 +534,12 @@ fn flags_that_only_look_leave_no_trace() {
     }
     for (from, to, expected) in [
         (
+            // Its only server writes another.
+            "client_body_temp_path",
+            "error_log @/none/http.log; client_body_temp_path",
+            "open() \"@/none/http.log\" failed (2: No such file or directory)",
+        ),
+        (
             "body;",
             "none/body;",
             "mkdir() \"@/none/body\" failed (2: No such file or directory)",

@@ -80,8 +80,10 @@ fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("--listen {text}: there is no such port"));
     }
-    let unbracketed = text.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(ip) = unbracketed.parse::<IpAddr>() {
+    let unbracketed = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    if let Ok(ip) = unbracketed.unwrap_or(text).parse::<IpAddr>() {
         return Ok(vec![SocketAddr::from((ip, PORT))]);
     }
     let with_port = match text.rsplit_once(':') {
@@ -179,6 +181,7 @@ mod tests {
             assert_eq!(parse(text), Ok(vec![expected]), "{text}");
         }
         assert!(parse("127.0.0.1:99999").is_err());
+        assert!(parse("[::1").is_err() && parse("::1]").is_err());
     }
 
     #[test]

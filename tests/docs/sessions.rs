@@ -148,12 +148,13 @@ impl Session {
     }
 }
 
-/// A free port, of which the one that `tidegate try` makes of it is free too.
+/// A free port, of which the one that `tidegate try` makes of it is free too, and stays so: it is not among those that
+/// the kernel gives to connections.
 fn free_ports() -> u16 {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let ports = std::iter::repeat_with(support::port::free_port).take(100);
+    let is_free =
+        |port: u16| port < support::port::END && TcpListener::bind(("0.0.0.0", port)).is_ok();
+    let mut ports = std::iter::repeat_with(support::port::free_port).take(usize::from(u16::MAX));
     ports
-        .into_iter()
         .find(|port| is_free(port + TRY_OFFSET))
         .expect("two free ports")
 }

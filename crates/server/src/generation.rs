@@ -80,6 +80,9 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Ordering::Relaxed);
+        for file in &self.logs {
+            file.retire();
+        }
         if let Some(hook) = self.on_end.take() {
             hook();
         }

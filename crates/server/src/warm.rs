@@ -1,7 +1,7 @@
 //! Paths that a thread has looked at a moment ago: the kernel has them in memory, and looking at them again takes no disk.
 //!
 //! A call such as `stat()` cannot be told not to wait. So what is needed on the loop is looked at there only if it was seen
-//! within [`SEEN_FOR`]; else the thread pool looks first.
+//! within `SEEN_FOR`; else the thread pool looks first.
 
 use std::cell::RefCell;
 use std::path::Path;

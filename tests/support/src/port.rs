@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const FIRST: u16 = 10_000;
 /// Where the range begins from which the kernel takes the ports of connections, with some distance.
-const END: u16 = 32_000;
+pub const END: u16 = 32_000;
 
 /// A port that nobody uses, on any address. No two calls in a process give the same one.
 pub fn free_port() -> u16 {

@@ -248,6 +248,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         upstream::compile(compiler, scope);
         crate::http::modules::acme::compile(compiler, scope);
         whole &= log::check(compiler, scope).is_ok();
+        whole &= log::open_written(compiler, scope).is_some();
         for server in scope.children("server") {
             whole &= builder.server(server, &mut gathered).is_some();
         }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,10 @@ pub struct LogFile {
     /// What tells it from all other log files of the process, past ones included.
     number: u64,
     descriptor: Mutex<Option<Arc<File>>>,
+    /// Counts descriptors: lines that were held back before a rotation belong to the one before.
+    opening: AtomicU64,
+    /// The generation that named it has ended: what is held back for it is to be written.
+    retired: AtomicBool,
     buffering: OnceLock<Buffering>,
     lines_dropped: AtomicU64,
 }
@@ -66,6 +70,8 @@ impl LogFile {
             path,
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             descriptor: Mutex::new(None),
+            opening: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
             buffering: OnceLock::new(),
             lines_dropped: AtomicU64::new(0),
         }
@@ -132,6 +138,22 @@ impl LogFile {
     /// Writes through this descriptor from now on. Any thread may call it.
     pub fn install(&self, descriptor: OwnedFd) {
         *self.slot() = Some(Arc::new(File::from(descriptor)));
+        self.opening.fetch_add(1, Ordering::Release);
+    }
+
+    /// Which descriptor is in force: another number after each [`LogFile::install`].
+    pub(super) fn opening(&self) -> u64 {
+        self.opening.load(Ordering::Acquire)
+    }
+
+    /// Says that the generation that named it has ended.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether no request will be logged here any more.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// The descriptor in force; `None` until one is installed.

@@ -9,6 +9,10 @@
 //! Deliberately not here: the master's own lines, which are few and written at once by the
 //! process crate.
 
+use conf::ScopeRef;
+
+use crate::compile::Compiler;
+
 mod access;
 mod by_path;
 mod client;
@@ -47,6 +51,18 @@ pub use tls::{
 pub use unwritten::{
     append_line, end_thread, flush_all, flush_thread, has_unwritten, start_thread,
 };
+
+/// Opens the logs that the `http` block itself writes, though each of its servers may write others: nginx opens what is
+/// written, used or not.
+pub fn open_written(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Option<()> {
+    if http.writes(&[&ACCESS_LOG]) {
+        compiler.feature_or_report::<AccessLogs>(http)?;
+    }
+    if http.writes(&[&ERROR_LOG]) {
+        compiler.feature_or_report::<ErrorLog>(http)?;
+    }
+    Some(())
+}
 
 /// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -159,6 +159,11 @@ enum State {
 
 struct Tail {
     file: Arc<LogFile>,
+    /// The descriptor that was in force when the first of the lines was logged: they belong to the file as it was then,
+    /// though a rotation may have come since.
+    opened: Option<Arc<File>>,
+    /// See [`LogFile::opening`].
+    opening: u64,
     /// Lines as they were logged.
     bytes: Vec<u8>,
     /// What is left of older lines, compressed; empty unless the file is.
@@ -193,8 +198,16 @@ impl Thread {
         now: Instant,
     ) {
         let number = file.number();
+        let opening = file.opening();
+        if let Some(tail) = self.tails.get(&number)
+            && tail.opening != opening
+        {
+            self.flush(number, now);
+        }
         let tail = self.tails.entry(number).or_insert_with(|| Tail {
             file: Arc::clone(file),
+            opened: file.descriptor(),
+            opening,
             bytes: self.spare.pop().unwrap_or_default(),
             packed: Vec::new(),
             state: State::Empty,
@@ -384,12 +397,30 @@ impl Tail {
         match self.state {
             // Nobody but us knows the file any more: its generation has ended.
             State::Held(until) => {
-                until.is_some_and(|until| until <= now) || Arc::strong_count(&self.file) == 1
+                until.is_some_and(|until| until <= now)
+                    || Arc::strong_count(&self.file) == 1
+                    || self.file.is_retired()
+                    || self.is_rotated()
             }
             State::Failing(until) => until <= now,
             State::Blocked => true,
             State::Empty | State::Due | State::Away => false,
         }
+    }
+
+    /// Whether another descriptor has come since its first line was logged.
+    fn is_rotated(&self) -> bool {
+        self.file.opening() != self.opening
+    }
+
+    /// The descriptor that its lines go to. What could not be written before a rotation goes to the new file.
+    fn descriptor(&mut self) -> Option<Arc<File>> {
+        let failed = matches!(self.state, State::Failing(_)) && self.is_rotated();
+        if failed || self.opened.is_none() {
+            self.opening = self.file.opening();
+            self.opened = self.file.descriptor();
+        }
+        self.opened.clone()
     }
 
     fn wants_look(&self, now: Instant) -> Option<Instant> {
@@ -407,7 +438,7 @@ impl Tail {
             self.state = State::Empty;
             return None;
         }
-        let Some(file) = self.file.descriptor() else {
+        let Some(file) = self.descriptor() else {
             self.state = State::Failing(now + FAILED_RETRY);
             return None;
         };
@@ -447,7 +478,7 @@ impl Tail {
 
     /// Gives the lines to the thread pool, because the device was slow a moment ago.
     fn send_away(&mut self, number: u64) {
-        let Some(file) = self.file.descriptor() else {
+        let Some(file) = self.descriptor() else {
             return;
         };
         self.state = State::Away;
@@ -545,6 +576,61 @@ mod tests {
         let mut thread = Thread::default();
         thread.deferred = true;
         thread
+    }
+
+    fn pipe_for(file: &LogFile) -> io::PipeReader {
+        let (reader, writer) = io::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
+        file.install(OwnedFd::from(writer));
+        reader
+    }
+
+    /// nginx writes its buffers before it opens its files again.
+    #[test]
+    fn held_lines_go_to_the_file_from_before_a_rotation() {
+        let (file, mut before) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        let buffering = Some(Buffering {
+            size: 1000,
+            flush: None,
+            gzip: None,
+        });
+        thread.append(&file, b"one\n", buffering, now);
+        let mut between = pipe_for(&file);
+        // At the next look, which comes within a second.
+        thread.flush_overdue(now);
+        let mut first = Vec::new();
+        before.read_to_end(&mut first).unwrap();
+        assert_eq!(first, b"one\n");
+        thread.append(&file, b"two\n", buffering, now);
+        let mut after = pipe_for(&file);
+        // With the next line.
+        thread.append(&file, b"three\n", buffering, now);
+        let mut rest = Vec::new();
+        between.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"two\n");
+        thread.flush_all(now);
+        assert_eq!(content(&mut after), b"three\n");
+    }
+
+    /// Several threads may hold lines for the file of a generation that has ended.
+    #[test]
+    fn held_lines_leave_when_their_generation_has_ended() {
+        let (file, mut reader) = piped();
+        let (mut first, mut second) = (gathering(), gathering());
+        let now = Instant::now();
+        let buffering = Some(Buffering {
+            size: 1000,
+            flush: None,
+            gzip: None,
+        });
+        first.append(&file, b"one\n", buffering, now);
+        second.append(&file, b"two\n", buffering, now);
+        file.retire();
+        first.flush_overdue(now);
+        second.flush_overdue(now);
+        assert_eq!(content(&mut reader), b"one\ntwo\n");
     }
 
     #[test]
