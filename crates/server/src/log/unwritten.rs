@@ -199,8 +199,10 @@ impl Thread {
     ) {
         let number = file.number();
         let opening = file.opening();
+        // What could not be written then keeps its pace: it is tried again in its time, not with every line.
         if let Some(tail) = self.tails.get(&number)
             && tail.opening != opening
+            && matches!(tail.state, State::Held(_) | State::Due)
         {
             self.flush(number, now);
         }
