@@ -113,7 +113,11 @@ pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, 
     if !matched {
         return Ok(None);
     }
-    let mut groups: Vec<Group> = (0..spans.len())
+    // Those behind the last that has matched do not exist, as with pcre2_match(3).
+    let matched = (0..spans.len())
+        .rev()
+        .find(|group| spans.get(*group).is_some());
+    let mut groups: Vec<Group> = (0..=matched.unwrap_or(0))
         .map(|group| (None, spans.get(group).unwrap_or_default()))
         .collect();
     for (group, name) in pattern.names() {

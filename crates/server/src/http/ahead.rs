@@ -143,7 +143,8 @@ impl Writer {
             log::error!(
                 request,
                 Error,
-                "too big subrequest response: {announced} while sending response to client"
+                "too big subrequest response: {announced}{}",
+                request.sending
             );
             return Err(Abort::Filter);
         }
@@ -151,7 +152,8 @@ impl Writer {
             log::error!(
                 request,
                 Error,
-                "too big subrequest response while sending response to client"
+                "too big subrequest response{}",
+                request.sending
             );
             return Err(Abort::Filter);
         }

@@ -46,6 +46,8 @@ pub struct Running(Rc<Task>);
 pub struct Ended {
     /// The status of its response.
     pub status: u16,
+    /// What was being done while its response was sent (see `Request::sending`).
+    pub sending: &'static str,
     /// What it holds until the end of the main request.
     pub limited: Limited,
 }
@@ -122,6 +124,7 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>) {
             }
             let ended = Ended {
                 status: child.response.status,
+                sending: child.sending,
                 limited: std::mem::take(&mut child.limited),
             };
             end.0.outcome.set(Some(outcome.map(|()| ended)));

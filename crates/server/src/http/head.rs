@@ -59,7 +59,8 @@ impl Request {
             in_memory: false,
             output_begun: false,
             stub: None,
-            time_format: Bytes::new(),
+            time_format: None,
+            sending: "",
             started: engine::now(),
             started_wall: engine::wall(),
             body: RequestBody::default(),
@@ -113,7 +114,8 @@ impl Request {
         self.clear_shared();
         self.output_begun = false;
         self.stub = None;
-        self.time_format = Bytes::new();
+        self.time_format = None;
+        self.sending = "";
         self.started = engine::now();
         self.started_wall = engine::wall();
         self.body = RequestBody::default();

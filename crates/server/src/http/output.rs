@@ -15,7 +15,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::{self, Filters, slice, ssi};
 use crate::http::modules::proxy::UpstreamBody;
 use crate::http::request::{self, Request, Step};
-use crate::log;
+use crate::{log, regex};
 
 /// How much of a file is read at once where its bytes must pass a filter.
 pub const READ_SIZE: u64 = 32 * 1024;
@@ -97,6 +97,17 @@ impl Body {
             length,
         }])
     }
+
+    /// What is being done when its response begins, as nginx says it: what has made the response knows.
+    fn sending(&self, request: &Request) -> &'static str {
+        match self {
+            Body::Pieces(pieces) if matches!(pieces.first(), Some(Piece::File { .. })) => {
+                regex::WHILE_SENDING
+            }
+            Body::Upstream(_) => " while reading response header from upstream",
+            Body::Empty | Body::Pieces(_) => request.sending,
+        }
+    }
 }
 
 /// Sends the response in `request.response` with this body. For a subrequest the head is
@@ -129,6 +140,7 @@ pub async fn respond(
         exchange.forbid_lingering();
     }
     request.keepalive = exchange.keeps_alive(request);
+    request.sending = body.sending(request);
     let body_start = slice::begin(request)?;
     let mut filters = match Filters::for_response(request, exchange) {
         Ok(filters) => filters,
@@ -156,6 +168,7 @@ pub async fn respond(
             }
         }
         Body::Upstream(mut upstream) => {
+            request.sending = " while sending to client";
             while let Some(piece) = upstream.next(request, exchange).await? {
                 send_piece(request, exchange, &mut filters, piece).await?;
             }
@@ -378,7 +391,9 @@ async fn resolve(
         while let Some(piece) = running.next(exchange).await {
             send_one(request, exchange, piece).await?;
         }
-        request.limited.absorb(&mut running.ended().await?.limited);
+        let mut ended = running.ended().await?;
+        request.sending = ended.sending;
+        request.limited.absorb(&mut ended.limited);
         return Ok(());
     };
     let mut value = Vec::new();
@@ -399,6 +414,7 @@ async fn resolve(
         }
     }
     let mut ended = running.ended().await?;
+    request.sending = ended.sending;
     request.limited.absorb(&mut ended.limited);
     if ended.status < 300 && !value.is_empty() {
         request.shared.ssi.borrow_mut().set(&name, value.into());

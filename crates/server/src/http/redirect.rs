@@ -46,6 +46,7 @@ impl Request {
             );
             return Err(500);
         }
+        self.sending = "";
         self.uri = uri;
         self.args = args;
         self.uri_unchanged = false;
@@ -194,10 +195,7 @@ impl Request {
         let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
         if (too_deep || too_many) && !self.shared.excess_told.replace(true) {
             let uri = log::Printable(uri);
-            let doing = match self.output_begun {
-                true => " while sending response to client",
-                false => "",
-            };
+            let doing = self.sending;
             if too_deep {
                 let text = "subrequests cycle while processing";
                 log::error!(self, Error, "{text} \"{uri}\"{doing}");
@@ -210,8 +208,9 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "nested in-memory subrequest \"{}\" while sending response to client",
-                String::from_utf8_lossy(uri)
+                "nested in-memory subrequest \"{}\"{}",
+                String::from_utf8_lossy(uri),
+                self.sending
             );
         }
         !too_deep && !too_many && !self.in_memory

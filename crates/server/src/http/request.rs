@@ -150,8 +150,11 @@ pub struct Request {
     pub output_begun: bool,
     /// In a subrequest: what stands for its response if that is empty or an error.
     pub stub: Option<ssi::Stub>,
-    /// The format of `$date_local` and `$date_gmt`, as SSI has set it; empty: none.
-    pub time_format: Bytes,
+    /// The format of `$date_local` and `$date_gmt`, where SSI has set one.
+    pub time_format: Option<Bytes>,
+    /// What is being done while its response passes the filters, for log lines about that: empty, or as nginx ends
+    /// them (` while sending response to client`).
+    pub sending: &'static str,
     /// When its first byte came (coarse clock).
     pub started: Instant,
     /// The same by the wall clock since 1970.

@@ -446,10 +446,10 @@ pub(super) fn begin(request: &mut Request) -> Option<Recode> {
         log::error!(
             request,
             Error,
-            "no \"charset_map\" between the charsets \"{}\" and \"{}\" \
-             while sending response to client",
+            "no \"charset_map\" between the charsets \"{}\" and \"{}\"{}",
             log::Printable(&source),
-            log::Printable(&target)
+            log::Printable(&target),
+            request.sending
         );
         return None;
     };

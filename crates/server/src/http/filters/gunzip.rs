@@ -110,7 +110,8 @@ impl Expand {
                 log::error!(
                     request,
                     Error,
-                    "inflate() returned {BUFFER_ERROR} on response end while sending response to client"
+                    "inflate() returned {BUFFER_ERROR} on response end{}",
+                    request.sending
                 );
                 Err(Abort::Filter)
             }
@@ -140,7 +141,8 @@ impl Expand {
                 log::error!(
                     request,
                     Error,
-                    "inflate() failed: 4, {DATA_ERROR} while sending response to client"
+                    "inflate() failed: 4, {DATA_ERROR}{}",
+                    request.sending
                 );
                 return Err(Abort::Filter);
             };

@@ -24,7 +24,7 @@ pub(super) struct Failed;
 macro_rules! failed {
     ($request:expr, $($text:tt)+) => {{
         let text = format!($($text)+);
-        log::error!($request, Error, "{text} while sending response to client");
+        log::error!($request, Error, "{text}{}", $request.sending);
         Failed
     }};
 }
@@ -200,7 +200,7 @@ impl Processor {
             return;
         };
         while let Some(event) = self.reader.next(
-            &mut |mistake| log::error!(request, Error, "{mistake}"),
+            &mut |mistake| log::error!(request, Error, "{mistake}{}", request.sending),
             &mut input,
         ) {
             match event {
@@ -345,7 +345,12 @@ impl Processor {
     /// The path and arguments of an include; what does not begin with `/` stands beside the request's URI.
     fn target(&self, request: &mut Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Failed> {
         let mut target = evaluate(request, text)?;
-        if target.first().is_some_and(|byte| *byte != b'/') {
+        // An empty text is the folder itself, an empty variable is nothing.
+        let begin = match text.contains(&b'$') {
+            true => target.first(),
+            false => text.first().or(Some(&b'"')),
+        };
+        if begin.is_some_and(|byte| *byte != b'/') {
             let folder = memchr::memrchr(b'/', &request.uri).map_or(0, |slash| slash + 1);
             target.splice(..0, request.uri.iter().copied().take(folder));
         }
@@ -353,7 +358,8 @@ impl Processor {
         match proto::uri::parse_unsafe(&target, &mut path) {
             Ok(args) => Ok((path, args.unwrap_or_default().to_vec())),
             Err(_) => {
-                let target = log::Printable(&target);
+                let unescaped = if path.is_empty() { &target } else { &path };
+                let target = log::Printable(unescaped);
                 let text = format!("unsafe URI \"{target}\" was detected");
                 Err(failed!(request, "{text}"))
             }
@@ -380,7 +386,7 @@ impl Processor {
         out: &mut Vec<Piece>,
     ) -> Result<(), Failed> {
         let mut value = Vec::new();
-        if !append(request, arguments.take(b"var"), &mut value) {
+        if !append(request, arguments.take(b"var"), &mut value)? {
             value.extend_from_slice(arguments.find(b"default").unwrap_or(b"(none)"));
         }
         if value.is_empty() {
@@ -418,7 +424,7 @@ impl Processor {
         _: &mut Vec<Piece>,
     ) -> Result<(), Failed> {
         if let Some(format) = arguments.find(b"timefmt") {
-            request.time_format = Bytes::copy_from_slice(format);
+            request.time_format = Some(Bytes::copy_from_slice(format));
         }
         if let Some(message) = arguments.find(b"errmsg") {
             self.error_message = Bytes::copy_from_slice(message);
@@ -642,7 +648,7 @@ fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, 
         Ok(None) => return Ok(false),
         Err(regex::Failed::Pattern(text)) => return Err(failed!(request, "{text}")),
         Err(regex::Failed::Undecided(text)) => {
-            log::error!(request, Alert, "{text}{}", regex::WHILE_SENDING);
+            log::error!(request, Alert, "{text}{}", request.sending);
             return Err(Failed);
         }
     };

@@ -7,6 +7,7 @@
 
 mod commands;
 pub mod reader;
+mod strftime;
 mod value;
 
 use bytes::Bytes;
@@ -20,14 +21,12 @@ use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 
 pub(super) use commands::Processor;
+use strftime::Moment;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// The format of dates until `config timefmt` sets one.
-const TIME_FORMAT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
-
-/// The longest text of a date, as in nginx.
-const DATE_LENGTH_MAX: usize = 2048;
+const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// `ssi on | off`
 pub static SSI: Setting<bool> = Setting::new("ssi", &["on | off"], parse::flag)
@@ -232,33 +231,36 @@ impl Memory {
 
 /// `$date_gmt`
 pub fn date_gmt(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    date(request, TimeZone::UTC, true, out)
+    date(request, true, out)
 }
 
 /// `$date_local`
 pub fn date_local(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    date(request, TimeZone::system(), false, out)
+    date(request, false, out)
 }
 
-/// The time now in the format that the request's commands have set.
-fn date(request: &Request, zone: TimeZone, gmt: bool, out: &mut Vec<u8>) -> bool {
+/// The time now in the format that the request's commands have set; false where that gives no text.
+fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     let seconds = i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX);
-    let mut format = String::from_utf8_lossy(&request.time_format).into_owned();
-    if format.is_empty() {
-        format.push_str(TIME_FORMAT);
-    }
-    if gmt {
-        // strftime(3) knows universal time by this name.
-        format = format.replace("%Z", "GMT");
-    }
     let Ok(now) = Timestamp::from_second(seconds) else {
         return false;
     };
-    let config = jiff::fmt::strtime::Config::new().lenient(true);
-    let time = jiff::fmt::strtime::BrokenDownTime::from(&now.to_zoned(zone));
-    match time.to_string_with_config(&config, &format) {
-        Ok(text) if (1..DATE_LENGTH_MAX).contains(&text.len()) => {
-            out.extend_from_slice(text.as_bytes());
+    let format: &[u8] = match &request.time_format {
+        Some(format) => format,
+        None => TIME_FORMAT,
+    };
+    if format == b"%s" {
+        out.extend_from_slice(seconds.to_string().as_bytes());
+        return true;
+    }
+    let local = TimeZone::system();
+    let moment = match gmt {
+        true => Moment::universal(now, &local),
+        false => Moment::local(now, &local),
+    };
+    match moment.format(format) {
+        Some(text) if !text.is_empty() => {
+            out.extend_from_slice(&text);
             true
         }
         _ => false,

@@ -219,7 +219,7 @@ impl Reader {
             return State::Name;
         }
         report(format_args!(
-            "the \"{}{}...\" SSI command is too long while sending response to client",
+            "the \"{}{}...\" SSI command is too long",
             log::Printable(name),
             log::Printable(&[byte])
         ));
@@ -235,7 +235,7 @@ impl Reader {
             return State::Key;
         }
         report(format_args!(
-            "too long \"{}{}...\" parameter in \"{}\" SSI command while sending response to client",
+            "too long \"{}{}...\" parameter in \"{}\" SSI command",
             log::Printable(key),
             log::Printable(&[byte]),
             log::Printable(&self.command.name)
@@ -252,8 +252,7 @@ impl Reader {
             return next;
         }
         report(format_args!(
-            "too long \"{}{}...\" value of \"{}\" parameter in \"{}\" SSI command \
-             while sending response to client",
+            "too long \"{}{}...\" value of \"{}\" parameter in \"{}\" SSI command",
             log::Printable(value),
             log::Printable(&[byte]),
             log::Printable(key),
@@ -271,20 +270,18 @@ impl Reader {
         let (key, value) = (log::Printable(key), log::Printable(value));
         match place {
             Place::AfterKey => report(format_args!(
-                "unexpected \"{byte_text}\" symbol after \"{key}\" parameter in \"{name}\" SSI command \
-                 while sending response to client"
+                "unexpected \"{byte_text}\" symbol after \"{key}\" parameter in \"{name}\" SSI command"
             )),
             Place::BeforeValue => report(format_args!(
                 "unexpected \"{byte_text}\" symbol before value of \"{key}\" parameter in \"{name}\" \
-                 SSI command while sending response to client"
+                 SSI command"
             )),
             Place::AfterValue => report(format_args!(
                 "unexpected \"{byte_text}\" symbol after \"{value}\" value of \"{key}\" parameter in \
-                 \"{name}\" SSI command while sending response to client"
+                 \"{name}\" SSI command"
             )),
             Place::End => report(format_args!(
-                "unexpected \"{byte_text}\" symbol in \"{name}\" SSI command \
-                 while sending response to client"
+                "unexpected \"{byte_text}\" symbol in \"{name}\" SSI command"
             )),
         }
         if byte == b'-' {

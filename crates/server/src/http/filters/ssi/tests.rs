@@ -12,6 +12,7 @@ fn processed(request: &mut Request, body: &str, step: usize) -> String {
     request.shared = Default::default();
     request.uri = b"/folder/page".to_vec();
     request.args = b"a=x&empty=".to_vec();
+    request.time_format = None;
     let mut processor = Processor::new(request);
     let mut shown = String::new();
     let pieces = body
@@ -93,6 +94,20 @@ const BODIES: &[(&str, &str)] = &[
     ),
     ("<!--#config errmsg=\"E\" --><!--#nothing -->", "E"),
     ("<!--#config errmsg=\"E\" --><!--#echo -->", "E"),
+    ("<!--#config errmsg=\"\" --><!--#echo -->x", "x"),
+    ("<!--#include virtual=\"\" -->", "[/folder/]"),
+    (
+        "<!--#config errmsg=\"E\" --><!--#include virtual=\"$arg_none\" -->",
+        "E",
+    ),
+    (
+        "<!--#config timefmt=\"\" errmsg=\"E\" --><!--#echo var=\"date_gmt\" default=\"d\" -->",
+        "E",
+    ),
+    (
+        "<!--#config timefmt=\"%Q\" --><!--#echo var=\"date_gmt\" -->",
+        "%Q",
+    ),
     ("<!--#config errmsg=\"E\" --><!--#echo var=x -->a", "Ea"),
     ("<!--#config errmsg=\"E\" --><!--#else -->", "E"),
     (

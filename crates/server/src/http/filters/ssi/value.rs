@@ -52,8 +52,9 @@ fn variable<'t>(
             log::error!(
                 request,
                 Error,
-                "the closing bracket in \"{}\" variable is missing while sending response to client",
-                log::Printable(name)
+                "the closing bracket in \"{}\" variable is missing{}",
+                log::Printable(name),
+                request.sending
             );
             Failed
         })?;
@@ -62,26 +63,32 @@ fn variable<'t>(
         log::error!(
             request,
             Error,
-            "invalid variable name in \"{}\" while sending response to client",
-            log::Printable(text)
+            "invalid variable name in \"{}\"{}",
+            log::Printable(text),
+            request.sending
         );
         return Err(Failed);
     }
-    append(request, name, out);
+    append(request, name, out)?;
     Ok(rest)
 }
 
 /// Appends the value of a variable by its name: one that commands have set, else one of the server's. False
-/// when there is none.
-pub(super) fn append(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+/// when there is none; a date in a format that gives no text fails.
+pub(super) fn append(
+    request: &mut Request,
+    name: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, Failed> {
     let name = name.to_ascii_lowercase();
     let set = request.shared.ssi.borrow().value(&name);
     match (set, std::str::from_utf8(&name)) {
         (Some(value), _) => {
             out.extend_from_slice(&value);
-            true
+            Ok(true)
         }
-        (None, Ok(name)) => request.append_variable_named(name, out),
-        (None, Err(_)) => false,
+        (None, Ok(name)) if request.append_variable_named(name, out) => Ok(true),
+        (None, Ok("date_gmt" | "date_local")) => Err(Failed),
+        (None, _) => Ok(false),
     }
 }

@@ -256,6 +256,7 @@ fn begin(request: &mut Request, target: &target::Target) {
     if !attempts.is_empty() {
         attempts.push(Attempt::default());
     }
+    request.sending = " while sending to client"; // what holds for the page of an error
     request.upstream = Some(Box::new(Seen {
         attempts,
         target: Some(ShownTarget {
