@@ -1,0 +1,178 @@
+//! Strewing: every directive of the table over the scopes that it may stand in, with the inheritance
+//! that comes of it.
+
+use conf::{BlockKind, Contexts};
+
+use super::definitions;
+use super::draft::Draft;
+use super::tree::Line;
+use super::values;
+
+/// How many directives of each configuration are given by its seed; the table is gone through by turns.
+const MUST: usize = 80;
+/// How many are drawn beyond that.
+const MAY: usize = 110;
+
+/// Directives of which one may stand in a scope, or in scopes of one line of inheritance, without the others.
+const APART: &[&[&str]] = &[
+    &["secure_link_secret", "secure_link", "secure_link_md5"],
+    &[
+        "ssl_stapling",
+        "ssl_stapling_file",
+        "ssl_certificate_compression",
+    ],
+];
+
+/// Directives that have to stand before those whose tables they size.
+const FIRST: &[&str] = &["map_hash_bucket_size", "map_hash_max_size"];
+
+/// Directives of which a scope may hold several lines.
+pub(super) const SEVERAL: &[&str] = &[
+    "add_header",
+    "add_trailer",
+    "allow",
+    "deny",
+    "proxy_set_header",
+    "sub_filter",
+    "error_page",
+    "set_real_ip_from",
+    "env",
+    "proxy_hide_header",
+    "proxy_pass_header",
+    "modern_browser",
+    "ancient_browser",
+    "error_log",
+];
+
+/// What has to be written along.
+const COMPANIONS: &[(&str, &str)] = &[
+    (
+        "proxy_ssl_certificate",
+        "proxy_ssl_certificate_key tls/client.key",
+    ),
+    (
+        "proxy_ssl_certificate_key",
+        "proxy_ssl_certificate tls/client.crt",
+    ),
+    (
+        "proxy_ssl_verify",
+        "proxy_ssl_trusted_certificate tls/ca.crt",
+    ),
+    ("proxy_ssl_crl", "proxy_ssl_trusted_certificate tls/ca.crt"),
+    ("auth_basic", "auth_basic_user_file users"),
+];
+
+/// Where a scope stands in the tree: the index of each block on the way.
+type Path = Vec<usize>;
+
+impl Draft<'_> {
+    /// Puts the directives of this seed, and as many others, into scopes.
+    pub(super) fn sprinkle(&mut self, lines: &mut Vec<Line>) {
+        let scopes = scopes(lines);
+        let names: Vec<&'static str> = self
+            .table
+            .names()
+            .filter(|name| values::is_strewn(name))
+            .collect();
+        let first = (self.seed as usize).wrapping_mul(MUST);
+        for step in 0..MUST + MAY {
+            let name = match step < MUST {
+                true => names[first.wrapping_add(step) % names.len()],
+                false => names[self.random.below(names.len())],
+            };
+            let tries = if step < MUST { 6 } else { 1 };
+            for _ in 0..tries {
+                if self.strew(name, lines, &scopes) {
+                    break;
+                }
+            }
+        }
+        for http in lines.iter_mut().filter_map(|line| line.block.as_mut()) {
+            http.sort_by_key(|line| !FIRST.contains(&line.name.as_str()));
+        }
+    }
+
+    /// A line of this directive for a context; none where the reference or the table has none there.
+    pub(super) fn strewn(&mut self, name: &str, context: Contexts) -> Option<Line> {
+        let directive = self.table.find(name, context)?;
+        if directive.block != BlockKind::None {
+            return (name == "types")
+                .then(|| Line::block(name, &[], definitions::types(&mut self.random)));
+        }
+        let arguments = values::arguments(directive, context, &mut self.random, self.world);
+        Some(Line::with(name, arguments))
+    }
+
+    /// Puts one into a scope where it may stand; false where the scope that was drawn does not take it.
+    fn strew(
+        &mut self,
+        name: &'static str,
+        lines: &mut Vec<Line>,
+        scopes: &[(Path, Contexts)],
+    ) -> bool {
+        let fitting: Vec<&(Path, Contexts)> = scopes
+            .iter()
+            .filter(|(_, context)| self.table.find(name, *context).is_some())
+            .collect();
+        if fitting.is_empty() {
+            return false;
+        }
+        let (path, context) = fitting[self.random.below(fitting.len())];
+        let Some(line) = self.strewn(name, *context) else {
+            return false;
+        };
+        let several = SEVERAL.contains(&name);
+        if !several && at(lines, path).iter().any(|line| line.name == name) {
+            return false;
+        }
+        for group in APART.iter().filter(|group| group.contains(&name)) {
+            let mut clashes = false;
+            for line in lines.iter() {
+                line.visit(&mut |line| {
+                    clashes |= line.name != name && group.contains(&line.name.as_str())
+                });
+            }
+            if clashes {
+                return false;
+            }
+        }
+        let scope = at(lines, path);
+        scope.push(line);
+        for (_, text) in COMPANIONS.iter().filter(|(first, _)| *first == name) {
+            let companion = Line::words(text);
+            if !scope.iter().any(|line| line.name == companion.name) {
+                scope.push(companion);
+            }
+        }
+        true
+    }
+}
+
+/// The lines of a scope.
+fn at<'a>(lines: &'a mut Vec<Line>, path: &[usize]) -> &'a mut Vec<Line> {
+    let mut scope = lines;
+    for index in path {
+        scope = scope[*index].block.get_or_insert_default();
+    }
+    scope
+}
+
+/// Every scope that directives of the table may stand in.
+fn scopes(lines: &[Line]) -> Vec<(Path, Contexts)> {
+    let mut found = vec![(Vec::new(), Contexts::MAIN)];
+    gather(lines, &Vec::new(), Contexts::MAIN, &mut found);
+    found
+}
+
+fn gather(lines: &[Line], path: &Path, context: Contexts, found: &mut Vec<(Path, Contexts)>) {
+    for (index, line) in lines.iter().enumerate() {
+        let inner = Contexts::inside(line.name.as_bytes(), context);
+        if line.block.is_none() || inner == context && line.name != "location" {
+            continue;
+        }
+        let mut path = path.clone();
+        path.push(index);
+        found.push((path.clone(), inner));
+        gather(line.inner(), &path, inner, found);
+    }
+}

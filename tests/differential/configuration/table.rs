@@ -1,0 +1,183 @@
+//! The directives to draw from: Tidegate's own table, as far as the reference knows them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use conf::{BlockKind, Contexts, Inherit};
+
+/// Directives of the outermost level, which the program declares beside the server's table.
+const MAIN: &[(&str, &str)] = &[
+    ("daemon", "on | off"),
+    ("env", "variable[=value]"),
+    ("lock_file", "file"),
+    ("master_process", "on | off"),
+    ("pid", "file"),
+    ("ssl_object_cache_inheritable", "on | off"),
+    ("timer_resolution", "interval"),
+    ("user", "user [group]"),
+    ("worker_cpu_affinity", "cpumask ..."),
+    ("worker_priority", "number"),
+    ("worker_processes", "number | auto"),
+    ("worker_rlimit_core", "size"),
+    ("worker_rlimit_nofile", "number"),
+    ("worker_shutdown_timeout", "time"),
+    ("working_directory", "directory"),
+];
+
+/// One name of the table in the contexts that it has there.
+#[derive(Clone, Debug)]
+pub(crate) struct Directive {
+    /// The name.
+    pub(crate) name: &'static str,
+    /// Where it may stand.
+    pub(crate) contexts: Contexts,
+    /// Its arguments in the manual's notation, one entry a form.
+    pub(crate) forms: Vec<&'static str>,
+    /// Whether a scope may hold several.
+    pub(crate) several: bool,
+    /// What stands in its braces.
+    pub(crate) block: BlockKind,
+}
+
+/// The names that the reference does not refuse as unknown.
+#[derive(Clone, Debug)]
+pub(crate) struct Known(BTreeSet<&'static str>);
+
+impl Known {
+    /// Asks the reference about each name of the table: a file with nothing but the name in its context.
+    pub(crate) fn ask(nginx: &Path, folder: &Path) -> Known {
+        let mut known = BTreeSet::new();
+        for directive in declared() {
+            let file = folder.join("known.conf");
+            let inside = [
+                (Contexts::MAIN, "events{} ", ""),
+                (Contexts::EVENTS, "events { ", "}"),
+                (Contexts::HTTP, "events{} http { ", "}"),
+                (Contexts::SERVER, "events{} http { server { ", "}}"),
+                (Contexts::UPSTREAM, "events{} http { upstream u { ", "}}"),
+            ];
+            let name = directive.name;
+            let (_, before, after) = inside
+                .into_iter()
+                .find(|(context, ..)| directive.contexts.intersects(*context))
+                .unwrap_or((
+                    Contexts::LOCATION,
+                    "events{} http { server { location / { ",
+                    "}}}",
+                ));
+            let text = format!("error_log /dev/null; pid /dev/null; {before}{name}; {after}");
+            if fs::write(&file, text).is_err() {
+                continue;
+            }
+            let answer = Command::new(nginx)
+                .arg("-t")
+                .arg("-p")
+                .arg(folder)
+                .arg("-c")
+                .arg(&file)
+                .output();
+            let unknown = format!("unknown directive \"{name}\"");
+            if let Ok(answer) = answer
+                && !String::from_utf8_lossy(&answer.stderr).contains(&unknown)
+            {
+                known.insert(name);
+            }
+        }
+        Known(known)
+    }
+
+    /// Whether the reference has it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains(name)
+    }
+}
+
+/// The directives that may be written.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    directives: BTreeMap<&'static str, Vec<Directive>>,
+}
+
+impl Table {
+    /// Those of the table that the reference knows.
+    pub(crate) fn new(known: &Known) -> Table {
+        let mut directives: BTreeMap<&'static str, Vec<Directive>> = BTreeMap::new();
+        for directive in declared() {
+            if known.has(directive.name) {
+                directives
+                    .entry(directive.name)
+                    .or_default()
+                    .push(directive);
+            }
+        }
+        Table { directives }
+    }
+
+    /// The names, sorted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.directives.keys().copied()
+    }
+
+    /// What a name is in a context.
+    pub(crate) fn find(&self, name: &str, context: Contexts) -> Option<&Directive> {
+        let all = self.directives.get(name)?;
+        all.iter().find(|one| one.contexts.contains(context))
+    }
+}
+
+/// Every directive of the program.
+fn declared() -> Vec<Directive> {
+    let mut all: Vec<Directive> = MAIN
+        .iter()
+        .map(|&(name, form)| Directive {
+            name,
+            contexts: Contexts::MAIN,
+            forms: vec![form],
+            several: name == "env",
+            block: BlockKind::None,
+        })
+        .collect();
+    let mut seen = BTreeSet::new();
+    for declared in server::table::TABLES.iter().copied().flatten() {
+        let spec = declared.spec();
+        if !seen.insert(std::ptr::from_ref(spec).addr()) {
+            continue;
+        }
+        for name in spec.names() {
+            all.push(Directive {
+                name,
+                contexts: spec.contexts_of(name),
+                forms: forms(name, spec.names().collect(), spec.syntax),
+                several: spec.inherit.allows_several() && spec.inherit != Inherit::Block,
+                block: spec.arity_of(name).block_kind(),
+            });
+        }
+    }
+    all
+}
+
+/// The forms of one name of a group: those that begin with it, without it, else those that begin with none.
+fn forms(
+    name: &'static str,
+    names: Vec<&'static str>,
+    syntax: &'static [&'static str],
+) -> Vec<&'static str> {
+    let first = |form: &'static str| form.split(' ').next().unwrap_or_default();
+    if names.len() > 1 {
+        let own: Vec<&'static str> = syntax
+            .iter()
+            .filter(|form| first(form) == name)
+            .map(|form| form[name.len()..].trim_start())
+            .collect();
+        if !own.is_empty() {
+            return own;
+        }
+    }
+    syntax
+        .iter()
+        .copied()
+        .filter(|form| names.len() == 1 || !names.contains(&first(form)))
+        .collect()
+}
