@@ -1,0 +1,352 @@
+//! The client of a lane: sends a conversation's requests and keeps what comes back.
+//!
+//! It knows as much of HTTP/1 as it needs to find the end of an answer. It never waits for nothing to happen: whether a
+//! connection stays open is seen once the server's loop has gone round.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use crate::program::Server;
+use crate::requests::{Conversation, Exchange};
+
+/// How long an answer, or more of it, may take.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// A body that is longer is cut here.
+const BODY_LENGTH_MAX: usize = 4 << 20;
+
+/// One answer, interim ones included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Empty for HTTP/0.9.
+    pub(crate) status_line: String,
+    /// Names and values in their order, bytes beyond ASCII as `\xHH`.
+    pub(crate) fields: Vec<(String, String)>,
+    /// Chunks joined.
+    pub(crate) body: Vec<u8>,
+    /// The body's bytes with its framing.
+    pub(crate) wire_length: usize,
+    /// Lines behind the last chunk.
+    pub(crate) trailers: Vec<String>,
+    /// How its end is found.
+    pub(crate) framing: &'static str,
+    /// The connection ended, or nothing more came, before the answer was whole.
+    pub(crate) cut: bool,
+}
+
+impl Answer {
+    /// The first field of a name.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let found = self
+            .fields
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The status in numbers, 0 without one.
+    pub(crate) fn status(&self) -> u16 {
+        self.status_line
+            .split(' ')
+            .nth(1)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+/// What became of the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It was open until the client closed it.
+    #[default]
+    Kept,
+    /// With or without a reset: which of them is chance where the client sends what the server does not read.
+    Closed,
+}
+
+/// What the client has seen of one conversation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    /// The answers to each request.
+    pub(crate) answers: Vec<Vec<Answer>>,
+    /// Bytes that belong to no answer.
+    pub(crate) rest: Vec<u8>,
+    pub(crate) ending: Ending,
+    /// The client's own port.
+    pub(crate) port: u16,
+}
+
+/// Carries out a conversation.
+pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Result<Heard, String> {
+    let address = ("127.0.0.1", conversation.port);
+    let stream = TcpStream::connect(address)
+        .map_err(|error| format!("connecting to {}: {error}", conversation.port))?;
+    let prepared = stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(PATIENCE)))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    prepared.map_err(|error| error.to_string())?;
+    let port = stream.local_addr().map_or(0, |address| address.port());
+    let mut line = Line {
+        stream,
+        unread: Vec::new(),
+        ended: None,
+    };
+    let mut heard = Heard {
+        port,
+        ..Heard::default()
+    };
+    line.send(&conversation.preface);
+    if conversation.pipelined {
+        let all: Vec<u8> = conversation
+            .exchanges
+            .iter()
+            .flat_map(|exchange| exchange.segments.concat())
+            .collect();
+        line.send(&all);
+    }
+    for exchange in &conversation.exchanges {
+        if !conversation.pipelined {
+            line.send_exchange(exchange, server, conversation.shuts)?;
+        } else if conversation.shuts {
+            let _ = line.stream.shutdown(Shutdown::Write);
+        }
+        let answers = line.answers(exchange.head_only);
+        let closes =
+            |last: &Answer| last.field("connection") == Some("close") && !conversation.pipelined;
+        let over = answers
+            .last()
+            .is_none_or(|last| last.cut || last.framing == "end" || closes(last));
+        heard.answers.push(answers);
+        if over || line.ended.is_some() {
+            break;
+        }
+    }
+    line.watch(server)?;
+    heard.rest = line.unread;
+    heard.ending = line.ended.unwrap_or_default();
+    Ok(heard)
+}
+
+struct Line {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    /// How the connection ended, once it has.
+    ended: Option<Ending>,
+}
+
+impl Line {
+    /// A server that has closed does not take what is sent; its answer shows that.
+    fn send(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let _ = self.stream.write_all(bytes);
+        }
+    }
+
+    /// Sends a request, each segment once the server has read the one before.
+    fn send_exchange(
+        &mut self,
+        exchange: &Exchange,
+        server: &mut Server,
+        shuts: bool,
+    ) -> Result<(), String> {
+        for (number, segment) in exchange.segments.iter().enumerate() {
+            if number > 0 {
+                server.pass()?;
+            }
+            self.send(segment);
+        }
+        if shuts {
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+        Ok(())
+    }
+
+    /// Interim answers and the final one.
+    fn answers(&mut self, head_only: bool) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.answer(head_only) {
+            let interim =
+                (100..200).contains(&answer.status()) && answer.status() != 101 && !answer.cut;
+            answers.push(answer);
+            if !interim || answers.len() > 10 {
+                break;
+            }
+        }
+        answers
+    }
+
+    /// Waits for more bytes. A server that is silent is told that nothing more comes, once.
+    fn more(&mut self) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        self.read() || {
+            let silent = self.ended.is_none();
+            silent && self.stream.shutdown(Shutdown::Write).is_ok() && self.read()
+        }
+    }
+
+    fn read(&mut self) -> bool {
+        let mut buffer = [0; 64 * 1024];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.ended = Some(Ending::Closed),
+                Ok(count) => {
+                    self.unread.extend_from_slice(&buffer[..count]);
+                    return true;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => self.ended = Some(Ending::Closed),
+            }
+            return false;
+        }
+    }
+
+    /// Sees what becomes of the connection after the last answer.
+    fn watch(&mut self, server: &mut Server) -> Result<(), String> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        server.pass()?;
+        self.stream
+            .set_nonblocking(true)
+            .map_err(|error| error.to_string())?;
+        while self.read() {}
+        Ok(())
+    }
+
+    fn answer(&mut self, head_only: bool) -> Option<Answer> {
+        while self.unread.len() < 5 && self.more() {}
+        if self.unread.is_empty() {
+            return None;
+        }
+        if !self.unread.starts_with(b"HTTP/") {
+            while self.unread.len() < BODY_LENGTH_MAX && self.more() {}
+            let body = std::mem::take(&mut self.unread);
+            return Some(Answer {
+                wire_length: body.len(),
+                body,
+                framing: "end",
+                ..Answer::default()
+            });
+        }
+        let Some(end) = self.find(b"\r\n\r\n") else {
+            let status_line = std::mem::take(&mut self.unread).escape_ascii().to_string();
+            return Some(Answer {
+                status_line,
+                cut: true,
+                ..Answer::default()
+            });
+        };
+        let mut answer = head(&self.unread[..end]);
+        self.unread.drain(..end + 4);
+        self.body(&mut answer, head_only);
+        Some(answer)
+    }
+
+    fn body(&mut self, answer: &mut Answer, head_only: bool) {
+        if head_only || matches!(answer.status(), 100..=199 | 204 | 304) {
+            answer.framing = "none";
+            return;
+        }
+        let length = answer
+            .field("content-length")
+            .and_then(|value| value.parse::<usize>().ok());
+        if answer.field("transfer-encoding") == Some("chunked") {
+            answer.framing = "chunked";
+            answer.cut = self.chunks(answer).is_none();
+        } else if let Some(length) = length {
+            answer.framing = "length";
+            while self.unread.len() < length && self.more() {}
+            answer.cut = self.unread.len() < length;
+            answer.body = self.unread.drain(..length.min(self.unread.len())).collect();
+            answer.wire_length = answer.body.len();
+        } else {
+            answer.framing = "end";
+            while self.unread.len() < BODY_LENGTH_MAX && self.more() {}
+            answer.cut = self.ended.is_none();
+            answer.body = std::mem::take(&mut self.unread);
+            answer.wire_length = answer.body.len();
+        }
+    }
+
+    /// Chunks and trailers. Nothing if they end too soon or are broken.
+    fn chunks(&mut self, answer: &mut Answer) -> Option<()> {
+        loop {
+            let end = self.find(b"\r\n")?;
+            let size = String::from_utf8_lossy(&self.unread[..end]).into_owned();
+            let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+            self.unread.drain(..end + 2);
+            answer.wire_length += end + 2;
+            if size == 0 {
+                break;
+            }
+            while self.unread.len() < size + 2 {
+                if !self.more() {
+                    answer.body.append(&mut self.unread);
+                    return None;
+                }
+            }
+            answer.body.extend(self.unread.drain(..size));
+            answer.wire_length += size + 2;
+            let line_break: Vec<u8> = self.unread.drain(..2).collect();
+            if line_break != b"\r\n" {
+                return None;
+            }
+        }
+        loop {
+            let end = self.find(b"\r\n")?;
+            let line: Vec<u8> = self.unread.drain(..end + 2).take(end).collect();
+            answer.wire_length += end + 2;
+            if line.is_empty() {
+                return Some(());
+            }
+            answer.trailers.push(line.escape_ascii().to_string());
+        }
+    }
+
+    fn find(&mut self, text: &[u8]) -> Option<usize> {
+        let mut from = 0;
+        loop {
+            if let Some(at) = crate::upstream::find(&self.unread[from..], text) {
+                return Some(from + at);
+            }
+            from = self.unread.len().saturating_sub(text.len());
+            if !self.more() {
+                return None;
+            }
+        }
+    }
+}
+
+fn head(bytes: &[u8]) -> Answer {
+    let text = |bytes: &[u8]| {
+        bytes
+            .escape_ascii()
+            .to_string()
+            .replace("\\\"", "\"")
+            .replace("\\'", "'")
+    };
+    let mut lines = bytes
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let status_line = text(lines.next().unwrap_or_default());
+    let fields = lines.map(|line| match line.iter().position(|byte| *byte == b':') {
+        Some(at) => {
+            let value = &line[at + 1..];
+            (
+                text(&line[..at]),
+                text(value.strip_prefix(b" ").unwrap_or(value)),
+            )
+        }
+        None => (text(line), String::from("(no colon)")),
+    });
+    Answer {
+        status_line,
+        fields: fields.collect(),
+        ..Answer::default()
+    }
+}

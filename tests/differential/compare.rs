@@ -1,0 +1,595 @@
+//! Two transcripts beside each other: what differs, part by part.
+//!
+//! Made equal is only what must differ between two runs: the Date and what is counted from it, nginx's version, a
+//! multipart boundary, the size of chunks and of what is compressed, durations, names of temporary files.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+
+use crate::client::Answer;
+use crate::program::NAME;
+use crate::run::{Seen, Transcript, hash};
+
+/// Bodies up to this length are shown whole.
+const BODY_SHOWN_MAX: usize = 2_000;
+
+/// What a difference is in, in the order in which causes come before their effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// The run itself: a start refused, an early end, an alert.
+    Alarm,
+    Status,
+    Field,
+    Framing,
+    Body,
+    Trailer,
+    Ending,
+    Upstream,
+    Access,
+    Error,
+    Files,
+}
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// The conversation that it is in; `None` where it is of the whole run.
+    pub(crate) conversation: Option<usize>,
+    pub(crate) part: Part,
+    /// What exactly: a field's name, a variable's, the kind of a message.
+    pub(crate) key: String,
+    pub(crate) reference: String,
+    pub(crate) subject: String,
+}
+
+impl Difference {
+    /// What two differences have in common that may have one cause.
+    pub(crate) fn kind(&self) -> (Part, &str) {
+        (self.part, &self.key)
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        writeln!(f, "{:?} {}", self.part, self.key)?;
+        writeln!(
+            f,
+            "    nginx:    {}",
+            self.reference.replace('\n', "\n              ")
+        )?;
+        write!(
+            f,
+            "    tidegate: {}",
+            self.subject.replace('\n', "\n              ")
+        )
+    }
+}
+
+/// Every difference, those of the same conversation in the order of [`Part`].
+pub(crate) fn differences(reference: &Transcript, subject: &Transcript) -> Vec<Difference> {
+    let mut found = Found::default();
+    if reference.alarms != subject.alarms {
+        let first = |alarms: &[String]| alarms.first().map_or(String::from("(none)"), Clone::clone);
+        let key = message_kind(
+            subject
+                .alarms
+                .first()
+                .or(reference.alarms.first())
+                .map_or("", String::as_str),
+        );
+        found.add(
+            Part::Alarm,
+            &key,
+            first(&reference.alarms),
+            first(&subject.alarms),
+        );
+    }
+    for (index, (left, right)) in reference
+        .conversations
+        .iter()
+        .zip(&subject.conversations)
+        .enumerate()
+    {
+        found.conversation = Some(index);
+        let (left, right) = (even(left), even(right));
+        found.seen(&left, &right);
+    }
+    found.conversation = None;
+    let names = reference.files.keys().chain(subject.files.keys());
+    for name in names.collect::<std::collections::BTreeSet<_>>() {
+        let of = |transcript: &Transcript| {
+            transcript
+                .files
+                .get(name)
+                .map_or(String::from("(not there)"), Clone::clone)
+        };
+        let complete = reference.alarms.is_empty() && subject.alarms.is_empty();
+        if complete && of(reference) != of(subject) {
+            found.add(
+                Part::Files,
+                "tree",
+                format!("{name}: {}", of(reference)),
+                format!("{name}: {}", of(subject)),
+            );
+        }
+    }
+    found
+        .differences
+        .sort_by_key(|difference| (difference.conversation, difference.part));
+    found.differences
+}
+
+#[derive(Default)]
+struct Found {
+    conversation: Option<usize>,
+    differences: Vec<Difference>,
+}
+
+impl Found {
+    fn add(&mut self, part: Part, key: &str, reference: String, subject: String) {
+        let key = String::from(key);
+        self.differences.push(Difference {
+            conversation: self.conversation,
+            part,
+            key,
+            reference,
+            subject,
+        });
+    }
+
+    fn same(&mut self, part: Part, key: &str, reference: &str, subject: &str) {
+        if reference != subject {
+            self.add(part, key, String::from(reference), String::from(subject));
+        }
+    }
+
+    fn seen(&mut self, left: &Seen, right: &Seen) {
+        let shown = |seen: &Seen| {
+            seen.heard
+                .answers
+                .iter()
+                .map(|answers| statuses(answers))
+                .collect::<Vec<_>>()
+                .join(" | ")
+        };
+        if left.heard.answers.len() == right.heard.answers.len() {
+            for (left, right) in left.heard.answers.iter().zip(&right.heard.answers) {
+                self.answers(left, right);
+            }
+        } else {
+            self.add(Part::Status, "answers", shown(left), shown(right));
+        }
+        self.same(
+            Part::Ending,
+            "connection",
+            &format!("{:?}", left.heard.ending),
+            &format!("{:?}", right.heard.ending),
+        );
+        self.same(
+            Part::Ending,
+            "rest",
+            &left.heard.rest.escape_ascii().to_string(),
+            &right.heard.rest.escape_ascii().to_string(),
+        );
+        self.upstream(left, right);
+        self.access(left, right);
+        self.errors(left, right);
+    }
+
+    fn answers(&mut self, left: &[Answer], right: &[Answer]) {
+        if statuses(left) != statuses(right) {
+            self.add(Part::Status, "status", statuses(left), statuses(right));
+            return;
+        }
+        for (left, right) in left.iter().zip(right) {
+            self.fields(left, right);
+            self.same(Part::Framing, "framing", left.framing, right.framing);
+            self.same(
+                Part::Framing,
+                "cut",
+                &left.cut.to_string(),
+                &right.cut.to_string(),
+            );
+            // Where exactly an answer is cut is chance.
+            if left.body != right.body && !(left.cut && right.cut) {
+                self.add(Part::Body, "body", shown(&left.body), shown(&right.body));
+            }
+            self.same(
+                Part::Trailer,
+                "trailers",
+                &left.trailers.join("\n"),
+                &right.trailers.join("\n"),
+            );
+        }
+    }
+
+    fn fields(&mut self, left: &Answer, right: &Answer) {
+        if left.fields == right.fields {
+            return;
+        }
+        let by_name = |answer: &Answer| {
+            let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for (name, value) in &answer.fields {
+                by_name
+                    .entry(name.to_ascii_lowercase())
+                    .or_default()
+                    .push(format!("{name}: {value}"));
+            }
+            by_name
+        };
+        let (lefts, rights) = (by_name(left), by_name(right));
+        let mut any = false;
+        for name in lefts
+            .keys()
+            .chain(rights.keys())
+            .collect::<std::collections::BTreeSet<_>>()
+        {
+            if lefts.get(name) != rights.get(name) {
+                let text = |fields: &BTreeMap<String, Vec<String>>| {
+                    fields
+                        .get(name)
+                        .map_or(String::from("(none)"), |lines| lines.join("\n"))
+                };
+                self.add(Part::Field, name, text(&lefts), text(&rights));
+                any = true;
+            }
+        }
+        if !any {
+            let order = |answer: &Answer| {
+                answer
+                    .fields
+                    .iter()
+                    .map(|(name, _)| name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            self.add(Part::Field, "order", order(left), order(right));
+        }
+    }
+
+    fn upstream(&mut self, left: &Seen, right: &Seen) {
+        if left.upstream == right.upstream {
+            return;
+        }
+        let all = |seen: &Seen| {
+            let texts = seen.upstream.iter().map(|record| {
+                record
+                    .bytes
+                    .escape_ascii()
+                    .to_string()
+                    .replace("\\r\\n", "\n")
+            });
+            texts
+                .map(|text| text.chars().take(BODY_SHOWN_MAX).collect::<String>())
+                .collect::<Vec<_>>()
+                .join("\n----\n")
+        };
+        if left.upstream.len() != right.upstream.len() {
+            self.add(Part::Upstream, "number of requests", all(left), all(right));
+            return;
+        }
+        for (left, right) in left.upstream.iter().zip(&right.upstream) {
+            self.same(
+                Part::Upstream,
+                "cut",
+                &left.cut.to_string(),
+                &right.cut.to_string(),
+            );
+            if left.bytes == right.bytes {
+                continue;
+            }
+            let halves = |bytes: &[u8]| {
+                let at = crate::upstream::find(bytes, b"\r\n\r\n").map_or(bytes.len(), |at| at + 2);
+                (
+                    bytes[..at]
+                        .escape_ascii()
+                        .to_string()
+                        .replace("\\r\\n", "\n"),
+                    bytes[at..].to_vec(),
+                )
+            };
+            let ((left_head, left_body), (right_head, right_body)) =
+                (halves(&left.bytes), halves(&right.bytes));
+            if left_head != right_head {
+                let pairs = left_head.lines().zip(right_head.lines());
+                let differs = pairs.clone().find(|(one, other)| one != other);
+                let key = match differs {
+                    Some((one, other)) => {
+                        let name = |line: &str| {
+                            line.split_once(':')
+                                .map_or(String::from("line"), |(name, _)| name.to_ascii_lowercase())
+                        };
+                        if name(one) == name(other) {
+                            name(one)
+                        } else {
+                            format!("{} or {}", name(one), name(other))
+                        }
+                    }
+                    None => String::from("last line"),
+                };
+                self.add(Part::Upstream, &key, left_head, right_head);
+            } else if left_body != right_body && !left.cut {
+                self.add(
+                    Part::Upstream,
+                    "body",
+                    shown(&left_body),
+                    shown(&right_body),
+                );
+            }
+        }
+    }
+
+    fn access(&mut self, left: &Seen, right: &Seen) {
+        let line = |values: &Vec<(String, String)>| {
+            values
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let lines = |seen: &Seen| seen.access.iter().map(line).collect::<Vec<_>>().join("\n");
+        if left.access.len() != right.access.len() {
+            self.add(Part::Access, "number of lines", lines(left), lines(right));
+            return;
+        }
+        for (left, right) in left.access.iter().zip(&right.access) {
+            for ((name, one), (_, other)) in left.iter().zip(right) {
+                self.same(Part::Access, name, one, other);
+            }
+        }
+    }
+
+    fn errors(&mut self, left: &Seen, right: &Seen) {
+        let mut only_left = left.errors.clone();
+        let mut only_right = Vec::new();
+        for line in &right.errors {
+            match only_left.iter().position(|known| known == line) {
+                Some(at) => drop(only_left.remove(at)),
+                None => only_right.push(line.clone()),
+            }
+        }
+        let none = String::from("(no such line)");
+        for index in 0..only_left.len().max(only_right.len()) {
+            let (one, other) = (only_left.get(index), only_right.get(index));
+            let key = message_kind(one.or(other).map_or("", String::as_str));
+            self.add(
+                Part::Error,
+                &key,
+                one.unwrap_or(&none).clone(),
+                other.unwrap_or(&none).clone(),
+            );
+        }
+    }
+}
+
+/// A message without its numbers, names and the end that tells of the request.
+fn message_kind(text: &str) -> String {
+    let text = text.split(", client: ").next().unwrap_or(text);
+    let mut kind = String::new();
+    let mut quoted = false;
+    for c in text.chars() {
+        if c == '"' {
+            quoted = !quoted;
+        }
+        let digit = c.is_ascii_digit() && kind.ends_with('9');
+        if !digit && (!quoted || c == '"') {
+            kind.push(if c.is_ascii_digit() { '9' } else { c });
+        }
+    }
+    kind.chars().take(100).collect()
+}
+
+fn statuses(answers: &[Answer]) -> String {
+    let lines: Vec<&str> = answers
+        .iter()
+        .map(|answer| {
+            if answer.status_line.is_empty() {
+                "(no head)"
+            } else {
+                answer.status_line.as_str()
+            }
+        })
+        .collect();
+    if lines.is_empty() {
+        String::from("(no answer)")
+    } else {
+        lines.join(", ")
+    }
+}
+
+/// A body as it is shown.
+pub(crate) fn shown(body: &[u8]) -> String {
+    if body.len() > BODY_SHOWN_MAX {
+        return format!(
+            "{} bytes, hash {:016x}: {} ... {}",
+            body.len(),
+            hash(body),
+            body[..100].escape_ascii(),
+            body[body.len() - 100..].escape_ascii()
+        );
+    }
+    body.escape_ascii()
+        .to_string()
+        .replace("\\n", "\n")
+        .replace("\\r", "")
+}
+
+/// The same with all made equal that must differ.
+fn even(seen: &Seen) -> Seen {
+    let mut even = seen.clone();
+    let mut wire_lengths = Vec::new();
+    for answer in even.heard.answers.iter_mut().flatten() {
+        let compressed = answer
+            .field("content-encoding")
+            .is_some_and(|coding| coding != "identity");
+        if answer.framing == "chunked" || compressed {
+            wire_lengths.push(answer.wire_length.to_string());
+        }
+        even_answer(answer);
+    }
+    for values in &mut even.access {
+        even_access(values, &wire_lengths);
+    }
+    for line in &mut even.errors {
+        *line = even_text(line);
+    }
+    even
+}
+
+fn even_answer(answer: &mut Answer) {
+    if answer.field("content-encoding") == Some("gzip") && answer.status() != 206 {
+        let mut body = Vec::new();
+        if flate2::read::MultiGzDecoder::new(answer.body.as_slice())
+            .read_to_end(&mut body)
+            .is_ok()
+        {
+            answer.body = body;
+        }
+    }
+    let date = answer.field("date").and_then(http_date);
+    let boundary = answer
+        .field("content-type")
+        .and_then(|value| value.split_once("boundary="))
+        .map(|(_, text)| String::from(text));
+    if let Some(boundary) = &boundary {
+        answer.body = replaced(&answer.body, boundary.as_bytes(), b"BOUNDARY");
+    }
+    for version in [&b"nginx/1.22.1"[..], b"nginx/1.31.5"] {
+        answer.body = replaced(&answer.body, version, NAME.as_bytes());
+    }
+    for (name, value) in &mut answer.fields {
+        if let Some(boundary) = &boundary {
+            *value = value.replace(boundary.as_str(), "BOUNDARY");
+        }
+        *value = even_text(value);
+        // A time within minutes of the answer's own counts from it.
+        let near = |then: i64| {
+            date.map(|now| then - now)
+                .filter(|distance| distance.abs() < 400 * 86_400)
+        };
+        match name.to_ascii_lowercase().as_str() {
+            "date" => {
+                *value = if http_date(value).is_some_and(|then| then > 1_700_000_000) {
+                    String::from("(now)")
+                } else {
+                    value.clone()
+                }
+            }
+            "expires" | "last-modified" => {
+                if let Some(distance) = http_date(value).and_then(near) {
+                    *value = format!(
+                        "(now {:+})",
+                        if name.eq_ignore_ascii_case("expires") {
+                            distance
+                        } else {
+                            0
+                        }
+                    );
+                }
+            }
+            // A tag of a file that the run has written begins with its time.
+            "etag" => {
+                let seconds = value
+                    .trim_start_matches("W/")
+                    .trim_matches('"')
+                    .split_once('-')
+                    .and_then(|(time, _)| i64::from_str_radix(time, 16).ok());
+                if let (Some(time), Some((_, rest))) =
+                    (seconds.and_then(near), value.split_once('-'))
+                {
+                    let _ = time;
+                    *value = format!("(now)-{rest}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn even_access(values: &mut [(String, String)], wire_lengths: &[String]) {
+    let of = |values: &[(String, String)], name: &str| {
+        values
+            .iter()
+            .find(|(known, _)| known == name)
+            .and_then(|(_, value)| value.parse::<u64>().ok())
+    };
+    let (all, body) = (of(values, "bytes_sent"), of(values, "body_bytes_sent"));
+    let as_received = body.is_some_and(|body| wire_lengths.contains(&body.to_string()));
+    for (name, value) in values {
+        *value = match name.as_str() {
+            "body_bytes_sent" if as_received => String::from("as received"),
+            "bytes_sent" if as_received => {
+                format!("{} and the body", all.unwrap_or(0) - body.unwrap_or(0))
+            }
+            "gzip_ratio" | "request_body_file" | "request_id" if value != "-" => {
+                String::from("(something)")
+            }
+            name if name.ends_with("_time") => value
+                .split_inclusive([',', ':'])
+                .map(|part| {
+                    let shown: String = part
+                        .chars()
+                        .filter(|c| !c.is_ascii_digit() && *c != '.')
+                        .collect();
+                    if part.contains(|c: char| c.is_ascii_digit()) {
+                        format!("T{shown}")
+                    } else {
+                        shown
+                    }
+                })
+                .collect(),
+            _ => even_text(value),
+        };
+    }
+}
+
+fn even_text(text: &str) -> String {
+    let text = text.replace("nginx/1.22.1", NAME);
+    // The number of a temporary file: temp/body/0000000012.
+    match text.find("/000") {
+        Some(at) => {
+            let end = text[at + 1..]
+                .find(|c: char| !c.is_ascii_digit())
+                .map_or(text.len(), |length| at + 1 + length);
+            if end - at > 10 {
+                format!("{}/NUMBER{}", &text[..at], &text[end..])
+            } else {
+                text
+            }
+        }
+        None => text,
+    }
+}
+
+fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some(at) = crate::upstream::find(rest, from) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(to);
+        rest = &rest[at + from.len()..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<i64> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let parts: Vec<&str> = text.split([' ', ':']).collect();
+    let [_, day, month, year, hour, minute, second, "GMT"] = parts[..] else {
+        return None;
+    };
+    let month = i64::try_from(MONTHS.find(month)? / 3).ok()? + 1;
+    let number = |text: &str| text.parse::<i64>().ok();
+    // Days since 1970 in the proleptic Gregorian calendar, years counted from March.
+    let years = number(year)? - i64::from(month <= 2);
+    let days = 365 * years + years.div_euclid(4) - years.div_euclid(100)
+        + years.div_euclid(400)
+        + (153 * ((month + 9) % 12) + 2) / 5
+        + number(day)?
+        - 1
+        - 719_468;
+    Some(((days * 24 + number(hour)?) * 60 + number(minute)?) * 60 + number(second)?)
+}

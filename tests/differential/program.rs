@@ -1,0 +1,286 @@
+//! A program under test, started with a configuration in a lane's folder and stopped again.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::world::NOBODY;
+
+/// How long a start or an end may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What both call themselves, so that lengths are equal: Tidegate is told to take nginx's name.
+pub(crate) const NAME: &str = "nginx/1.31.5";
+
+/// A program that takes nginx's command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    path: PathBuf,
+    /// The version of nginx; `None` of Tidegate.
+    pub(crate) nginx: Option<String>,
+    /// The engine that Tidegate is to use.
+    engine: Option<&'static str>,
+}
+
+impl Program {
+    /// The reference: `NGINX_BINARY`, or the nginx that is installed.
+    pub(crate) fn reference() -> Result<Program, String> {
+        let path = std::env::var_os("NGINX_BINARY").map(PathBuf::from);
+        let path = path.unwrap_or_else(|| PathBuf::from("/usr/sbin/nginx"));
+        let text = version_text(&path)?;
+        let version = text.split("nginx/").nth(1).map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+            String::from(&rest[..end.unwrap_or(rest.len())])
+        });
+        let nginx = Some(version.ok_or(format!("{} says no version", path.display()))?);
+        Ok(Program {
+            path,
+            nginx,
+            engine: None,
+        })
+    }
+
+    /// Tidegate, once for each engine. Where `TIDEGATE_BINARY` is nginx itself, which checks this program, it is one
+    /// more nginx.
+    pub(crate) fn subjects() -> Result<Vec<Program>, String> {
+        let path = std::env::var_os("TIDEGATE_BINARY").map(PathBuf::from);
+        let path = path.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_tidegate")));
+        if !version_text(&path)?.contains("tidegate") {
+            let nginx = Some(String::from("as the subject"));
+            return Ok(vec![Program {
+                path,
+                nginx,
+                engine: None,
+            }]);
+        }
+        let engines = support::engines::names().into_iter();
+        Ok(engines
+            .map(|engine| Program {
+                path: path.clone(),
+                nginx: None,
+                engine: Some(engine),
+            })
+            .collect())
+    }
+
+    /// Its name in reports.
+    pub(crate) fn name(&self) -> String {
+        match (&self.nginx, self.engine) {
+            (Some(version), _) => format!("nginx {version}"),
+            (None, engine) => format!("tidegate with {}", engine.unwrap_or("its own engine")),
+        }
+    }
+
+    /// The version of nginx in numbers; the newest of Tidegate.
+    pub(crate) fn version(&self) -> [u32; 3] {
+        let Some(version) = &self.nginx else {
+            return [u32::MAX; 3];
+        };
+        let mut numbers = version
+            .split('.')
+            .map(|part| part.parse().unwrap_or(u32::MAX));
+        [(); 3].map(|()| numbers.next().unwrap_or(u32::MAX))
+    }
+
+    /// The engine that stands in `events`.
+    pub(crate) fn engine(&self) -> Option<&'static str> {
+        self.engine
+    }
+
+    /// The program in a folder, as the servers' user.
+    fn command(&self, prefix: &Path, file: &str) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg("-p").arg(format!("{}/", prefix.display()));
+        command
+            .args(["-c", file, "-e", "logs/error.log"])
+            .env("TZ", "CET-1");
+        if is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+
+    /// The text with what a run needs: in the foreground, in one process, with the sentinel's server, with a name of
+    /// one length.
+    pub(crate) fn dressed(&self, text: &str, sentinel: u16) -> String {
+        let mut dressed = String::from("daemon off;\nmaster_process off;\npid logs/run.pid;\n");
+        let at_http = |line: &str, name: &str| {
+            line.strip_prefix("    ")
+                .is_some_and(|rest| rest.starts_with(name))
+        };
+        let has_tokens = text.lines().any(|line| at_http(line, "server_tokens "));
+        for line in text.lines() {
+            let own = ["daemon ", "master_process ", "pid ", "user "];
+            if own.iter().any(|name| line.starts_with(name)) {
+                continue;
+            }
+            let mut line = String::from(line);
+            if self.nginx.is_none() && line.trim_start().starts_with("server_tokens ") {
+                for (from, to) in [
+                    (" on;", " nginx;"),
+                    (" build;", " nginx;"),
+                    (" off;", " nginx_off;"),
+                ] {
+                    line = line.replace(from, to);
+                }
+            }
+            dressed.push_str(&line);
+            dressed.push('\n');
+            if line == "http {" {
+                dressed.push_str(&self.of_http(sentinel, has_tokens));
+            }
+        }
+        dressed
+    }
+
+    fn of_http(&self, sentinel: u16, has_tokens: bool) -> String {
+        let mut lines = format!(
+            "    server {{ listen 127.0.0.1:{sentinel}; access_log off; keepalive_timeout 600s; keepalive_requests 1000000; \
+             client_header_timeout 600s; return 204; }}\n"
+        );
+        match &self.nginx {
+            Some(_) => lines.push_str(
+                "    fastcgi_temp_path temp/fastcgi; uwsgi_temp_path temp/uwsgi; scgi_temp_path temp/scgi;\n",
+            ),
+            None if has_tokens => {}
+            None => lines.push_str("    server_tokens nginx;\n"),
+        }
+        lines
+    }
+
+    /// Starts it with a text that is dressed already, and waits until it answers.
+    pub(crate) fn start(&self, prefix: &Path, text: &str, sentinel: u16) -> Result<Server, String> {
+        let say = |error: std::io::Error| format!("{}: {error}", prefix.display());
+        fs::write(prefix.join("conf/nginx.conf"), text).map_err(say)?;
+        let output = prefix.join("output");
+        let file = fs::File::create(&output).map_err(say)?;
+        let mut command = self.command(prefix, "conf/nginx.conf");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .map_err(say)?;
+        let mut server = Server {
+            child,
+            sentinel,
+            line: None,
+            output,
+        };
+        server.wait_until_up()?;
+        Ok(server)
+    }
+}
+
+/// Whether this program is root's.
+pub(crate) fn is_root() -> bool {
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    let ask = || {
+        let output = Command::new("id").arg("-u").output();
+        output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    };
+    *ROOT.get_or_init(ask)
+}
+
+fn version_text(path: &Path) -> Result<String, String> {
+    let output = Command::new(path).arg("-v").output();
+    let output = output.map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A running program.
+pub(crate) struct Server {
+    child: Child,
+    sentinel: u16,
+    /// A connection to the sentinel's server, for questions whether the loop has gone round.
+    line: Option<TcpStream>,
+    output: PathBuf,
+}
+
+impl Server {
+    fn wait_until_up(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("it ended with {status}: {}", self.output()));
+            }
+            if self.pass_once() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(format!("it does not answer: {}", self.output()))
+    }
+
+    /// Returns when the server has handled what had come before: it has one loop, which has gone round twice then.
+    pub(crate) fn pass(&mut self) -> Result<(), String> {
+        for _ in 0..2 {
+            if !self.pass_once() && !self.pass_once() {
+                return Err(format!("it does not answer any more: {}", self.output()));
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_once(&mut self) -> bool {
+        let mut ask = || -> std::io::Result<()> {
+            let mut line = match self.line.take() {
+                Some(line) => line,
+                None => {
+                    let line = TcpStream::connect(("127.0.0.1", self.sentinel))?;
+                    line.set_nodelay(true)?;
+                    line.set_read_timeout(Some(PATIENCE))?;
+                    line
+                }
+            };
+            line.write_all(b"GET / HTTP/1.1\r\nHost: sentinel\r\n\r\n")?;
+            let mut head = Vec::new();
+            let mut buffer = [0; 4096];
+            while !head.ends_with(b"\r\n\r\n") {
+                match line.read(&mut buffer)? {
+                    0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                    count => head.extend_from_slice(&buffer[..count]),
+                }
+            }
+            self.line = Some(line);
+            Ok(())
+        };
+        ask().is_ok()
+    }
+
+    /// What it has said on its standard error.
+    fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(mut self) -> Result<(), String> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let told = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        told.map_err(|error| format!("it cannot be told to end: {error}"))?;
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => {
+                    return Err(format!("it ended with {status}: {}", self.output()));
+                }
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Err(String::from("it does not end"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One program goes through a list of conversations: its transcript.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::client::{self, Heard};
+use crate::program::Program;
+use crate::requests::Conversation;
+use crate::upstream::{Recorded, Upstream};
+use crate::world;
+
+/// Where a lane's programs run, one after the other.
+pub(crate) struct Lane {
+    /// The folder.
+    pub(crate) prefix: PathBuf,
+    /// What servers may listen on.
+    pub(crate) ports: Vec<u16>,
+    /// For questions whether the loop has gone round.
+    pub(crate) sentinel: u16,
+    /// What requests are passed on to.
+    pub(crate) upstream: Upstream,
+}
+
+impl Lane {
+    /// A lane of its own folder and ports.
+    pub(crate) fn new(number: usize) -> Result<Lane, String> {
+        let free = support::port::free_port;
+        Ok(Lane {
+            // The number of digits is fixed, so that lengths of texts with paths are too.
+            prefix: PathBuf::from(format!(
+                "/tmp/tidegate-differential-{:07}-{number:02}",
+                std::process::id()
+            )),
+            ports: (0..4).map(|_| free()).collect(),
+            sentinel: free(),
+            upstream: Upstream::start(3)?,
+        })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let _ = world::remove(&self.prefix);
+    }
+}
+
+/// What has been seen of one conversation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) heard: Heard,
+    pub(crate) upstream: Vec<Recorded>,
+    /// Lines of the access log: values by the names of variables.
+    pub(crate) access: Vec<Vec<(String, String)>>,
+    /// Lines of the error log without time, process and connection.
+    pub(crate) errors: Vec<String>,
+}
+
+/// What has been seen of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transcript {
+    pub(crate) conversations: Vec<Seen>,
+    /// The tree after it: a line by path.
+    pub(crate) files: BTreeMap<String, String>,
+    /// What is wrong with the run itself: no start, an early end, alerts, panics.
+    pub(crate) alarms: Vec<String>,
+}
+
+/// Runs a program through the conversations.
+pub(crate) fn run(
+    lane: &Lane,
+    program: &Program,
+    text: &str,
+    extra: &[(String, Vec<u8>)],
+    conversations: &[Conversation],
+) -> Transcript {
+    let mut transcript = Transcript::default();
+    if let Err(alarm) = try_run(lane, program, text, extra, conversations, &mut transcript) {
+        transcript.alarms.push(alarm);
+    }
+    transcript
+}
+
+fn try_run(
+    lane: &Lane,
+    program: &Program,
+    text: &str,
+    extra: &[(String, Vec<u8>)],
+    conversations: &[Conversation],
+    transcript: &mut Transcript,
+) -> Result<(), String> {
+    let prefix = &lane.prefix;
+    world::lay_out(prefix, extra)
+        .map_err(|error| format!("laying out {}: {error}", prefix.display()))?;
+    lane.upstream.take();
+    let text = program.dressed(text, lane.sentinel);
+    let mut server = program.start(prefix, &text, lane.sentinel)?;
+    for conversation in conversations {
+        let heard = client::converse(conversation, &mut server)?;
+        let upstream = lane.upstream.take();
+        transcript.conversations.push(Seen {
+            heard,
+            upstream,
+            ..Seen::default()
+        });
+    }
+    server.pass()?;
+    server.stop()?;
+    read_logs(prefix, transcript);
+    transcript.files = tree(&prefix.join("html"));
+    Ok(())
+}
+
+/// Gives each line of the logs to its conversation: by the client's port in the access log, by the connection's number
+/// in the error log.
+fn read_logs(prefix: &Path, transcript: &mut Transcript) {
+    let by_port: BTreeMap<String, usize> = transcript
+        .conversations
+        .iter()
+        .enumerate()
+        .map(|(index, seen)| (seen.heard.port.to_string(), index))
+        .collect();
+    let mut by_number: BTreeMap<u64, usize> = BTreeMap::new();
+    for line in lines(&prefix.join("logs/access.log")) {
+        let values: Vec<(String, String)> = line
+            .split('\t')
+            .filter_map(|part| part.split_once('='))
+            .map(|(name, value)| (String::from(name), String::from(value)))
+            .collect();
+        let value = |name: &str| {
+            values
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| value.as_str())
+        };
+        let Some(index) = value("realip_remote_port").and_then(|port| by_port.get(port)) else {
+            if value("realip_remote_port").is_some() {
+                transcript
+                    .alarms
+                    .push(format!("a line in the access log of no connection: {line}"));
+            }
+            continue;
+        };
+        if let Some(number) = value("connection").and_then(|number| number.parse().ok()) {
+            by_number.insert(number, *index);
+        }
+        let rest = values
+            .into_iter()
+            .filter(|(name, _)| name != "realip_remote_port" && name != "connection");
+        transcript.conversations[*index].access.push(rest.collect());
+    }
+    for line in lines(&prefix.join("logs/error.log")) {
+        let Some((level, number, text)) = error_line(&line) else {
+            if !line.is_empty() {
+                transcript.alarms.push(line);
+            }
+            continue;
+        };
+        let Some(number) = number else {
+            if matches!(level, "alert" | "crit" | "emerg") || text.contains("panicked") {
+                transcript.alarms.push(format!("[{level}] {text}"));
+            }
+            continue;
+        };
+        // Connections have numbers in their order. One without a line in the access log comes after the last that has one
+        // and a lower number.
+        let index = by_number.get(&number).copied().or_else(|| {
+            let (_, before) = by_number.range(..number).next_back()?;
+            Some((before + 1).min(transcript.conversations.len().saturating_sub(1)))
+        });
+        if let Some(seen) = transcript.conversations.get_mut(index.unwrap_or(0)) {
+            seen.errors.push(format!("[{level}] {text}"));
+        }
+    }
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let bytes = fs::read(path).unwrap_or_default();
+    let text = bytes.split(|byte| *byte == b'\n').map(|line| {
+        let escaped = line.iter().map(|byte| match byte {
+            b'\t' | b' '..=b'~' => char::from(*byte).to_string(),
+            byte => format!("\\x{byte:02X}"),
+        });
+        escaped.collect()
+    });
+    text.filter(|line: &String| !line.is_empty()).collect()
+}
+
+/// `2026/01/02 03:04:05 [error] 12#13: *14 text` in its parts: level, connection, text.
+fn error_line(line: &str) -> Option<(&str, Option<u64>, &str)> {
+    let (_, rest) = line.get(20..)?.split_once('[')?;
+    let (level, rest) = rest.split_once("] ")?;
+    let (_, text) = rest.split_once(": ")?;
+    let numbered = text.strip_prefix('*').and_then(|text| text.split_once(' '));
+    match numbered.and_then(|(number, text)| Some((number.parse().ok()?, text))) {
+        Some((number, text)) => Some((level, Some(number), text)),
+        None => Some((level, None, text)),
+    }
+}
+
+/// A line about each path below a folder: what it is, its mode, length, time and a hash of its bytes.
+fn tree(folder: &Path) -> BTreeMap<String, String> {
+    fn visit(path: &Path, root: &Path, found: &mut BTreeMap<String, String>) {
+        let Ok(metadata) = fs::symlink_metadata(path) else {
+            return;
+        };
+        let kind = match () {
+            () if metadata.is_dir() => "folder",
+            () if metadata.is_symlink() => "link",
+            () => "file",
+        };
+        let bytes = if metadata.is_file() {
+            fs::read(path).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        let name = path
+            .strip_prefix(root)
+            .unwrap_or(path)
+            .display()
+            .to_string();
+        let mode = metadata.mode() & 0o7777;
+        let mut line = format!(
+            "{kind} {mode:o} {} bytes, hash {:016x}",
+            bytes.len(),
+            hash(&bytes)
+        );
+        // What the run has written is as young as it.
+        if metadata.is_file() && metadata.mtime() < 1_700_000_000 {
+            line.push_str(&format!(", time {}", metadata.mtime()));
+        }
+        found.insert(name, line);
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            if metadata.is_dir() {
+                visit(&entry.path(), root, found);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit(folder, folder, &mut found);
+    found
+}
+
+/// FNV-1a, to tell long bytes apart.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}

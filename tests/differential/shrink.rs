@@ -1,0 +1,236 @@
+//! Makes what shows a difference as small as it gets: fewer conversations, fewer requests, fewer fields, then fewer lines
+//! of the configuration.
+
+use std::time::{Duration, Instant};
+
+use crate::compare::{self, Difference};
+use crate::differences;
+use crate::program::Program;
+use crate::requests::Conversation;
+use crate::run::{Lane, run};
+use crate::sample::Sample as Configuration;
+
+/// How long one difference is made smaller.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Two programs in a lane.
+pub(crate) struct Pair<'a> {
+    pub(crate) lane: &'a Lane,
+    pub(crate) reference: &'a Program,
+    pub(crate) subject: &'a Program,
+    pub(crate) extra: &'a [(String, Vec<u8>)],
+}
+
+/// A difference with what shows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) configuration: Configuration,
+    pub(crate) conversations: Vec<Conversation>,
+    pub(crate) difference: Difference,
+}
+
+impl Pair<'_> {
+    /// The differences that the table does not know.
+    pub(crate) fn differences(
+        &self,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+    ) -> Vec<Difference> {
+        let text = configuration.text(None);
+        let reference = run(self.lane, self.reference, &text, self.extra, conversations);
+        let own = configuration.text(self.subject.engine());
+        let subject = run(self.lane, self.subject, &own, self.extra, conversations);
+        let found = compare::differences(&reference, &subject);
+        differences::judge(self.reference.version(), (&reference, &subject), found).0
+    }
+
+    /// The difference of the same kind that is still there.
+    fn shows(
+        &self,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+        wanted: &Difference,
+    ) -> Option<Difference> {
+        let found = self.differences(configuration, conversations);
+        found
+            .into_iter()
+            .find(|difference| difference.kind() == wanted.kind())
+    }
+
+    /// The smallest that shows it still; nothing where it does not come again.
+    pub(crate) fn shrink(
+        &self,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+        wanted: &Difference,
+    ) -> Option<Finding> {
+        let end = Instant::now() + TIME_MAX;
+        let mut least = self.fewer_conversations(configuration, conversations, wanted, end)?;
+        self.fewer_lines(&mut least, end);
+        self.smaller_requests(&mut least, end);
+        self.fewer_lines(&mut least, end);
+        Some(least)
+    }
+
+    fn attempt(
+        &self,
+        least: &mut Finding,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+    ) -> bool {
+        let Some(difference) = self.shows(configuration, conversations, &least.difference) else {
+            return false;
+        };
+        *least = Finding {
+            configuration: configuration.clone(),
+            conversations: conversations.to_vec(),
+            difference,
+        };
+        true
+    }
+
+    fn fewer_conversations(
+        &self,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+        wanted: &Difference,
+        end: Instant,
+    ) -> Option<Finding> {
+        let last = wanted
+            .conversation
+            .unwrap_or(conversations.len().saturating_sub(1));
+        let upto = &conversations[..(last + 1).min(conversations.len())];
+        let one = &upto[upto.len().saturating_sub(1)..];
+        let mut least = Finding {
+            configuration: configuration.clone(),
+            conversations: upto.to_vec(),
+            difference: wanted.clone(),
+        };
+        if self.attempt(&mut least, configuration, one) {
+            return Some(least);
+        }
+        if !self.attempt(&mut least, configuration, upto) {
+            return None;
+        }
+        let mut step = least.conversations.len() / 2;
+        while step > 0 && Instant::now() < end {
+            let mut at = 0;
+            while at < least.conversations.len() && Instant::now() < end {
+                let mut fewer = least.conversations.clone();
+                fewer.drain(at..(at + step).min(fewer.len()));
+                if fewer.is_empty() || !self.attempt(&mut least, configuration, &fewer) {
+                    at += step;
+                }
+            }
+            step /= 2;
+        }
+        Some(least)
+    }
+
+    fn fewer_lines(&self, least: &mut Finding, end: Instant) {
+        while Instant::now() < end {
+            let conversations = least.conversations.clone();
+            let candidates = least.configuration.smaller();
+            let taken = candidates
+                .iter()
+                .take_while(|_| Instant::now() < end)
+                .any(|smaller| self.attempt(least, smaller, &conversations));
+            if !taken {
+                break;
+            }
+        }
+    }
+
+    fn smaller_requests(&self, least: &mut Finding, end: Instant) {
+        while Instant::now() < end {
+            let configuration = least.configuration.clone();
+            let candidates =
+                least
+                    .conversations
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(index, conversation)| {
+                        let others = least.conversations.clone();
+                        smaller(conversation).into_iter().map(move |smaller| {
+                            let mut all = others.clone();
+                            all[index] = smaller;
+                            all
+                        })
+                    });
+            let candidates: Vec<Vec<Conversation>> = candidates.collect();
+            let taken = candidates
+                .iter()
+                .take_while(|_| Instant::now() < end)
+                .any(|fewer| self.attempt(least, &configuration, fewer));
+            if !taken {
+                break;
+            }
+        }
+    }
+}
+
+/// Candidates for a smaller conversation.
+fn smaller(conversation: &Conversation) -> Vec<Conversation> {
+    let mut all = Vec::new();
+    let with = |change: &dyn Fn(&mut Conversation)| {
+        let mut smaller = conversation.clone();
+        change(&mut smaller);
+        smaller
+    };
+    for index in 0..conversation.exchanges.len() {
+        if conversation.exchanges.len() > 1 {
+            all.push(with(&|one| drop(one.exchanges.remove(index))));
+        }
+    }
+    if conversation.pipelined {
+        all.push(with(&|one| one.pipelined = false));
+    }
+    if conversation.shuts {
+        all.push(with(&|one| one.shuts = false));
+    }
+    for (index, exchange) in conversation.exchanges.iter().enumerate() {
+        if exchange.segments.len() > 1 {
+            all.push(with(&|one| {
+                one.exchanges[index].segments = vec![exchange.segments.concat()]
+            }));
+        }
+        let Some(first) = exchange.segments.first() else {
+            continue;
+        };
+        let Some(end) = crate::upstream::find(first, b"\r\n\r\n") else {
+            continue;
+        };
+        let lines: Vec<&[u8]> = first[..end]
+            .split(|byte| *byte == b'\n')
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+            .collect();
+        let whole = |lines: &[Vec<u8>]| [lines.join(&b"\r\n"[..]), first[end..].to_vec()].concat();
+        let owned: Vec<Vec<u8>> = lines.iter().map(|line| line.to_vec()).collect();
+        for number in 1..owned.len() {
+            let mut fewer = owned.clone();
+            let line = fewer.remove(number);
+            if !line.starts_with(b"Host:") {
+                all.push(with(&|one| {
+                    one.exchanges[index].segments[0] = whole(&fewer)
+                }));
+            }
+            // The words for the upstream, one by one.
+            if line.starts_with(b"X-Answer: ") {
+                let text = String::from_utf8_lossy(&line[10..]).into_owned();
+                let words: Vec<&str> = text.split(',').collect();
+                for word in 0..words.len() {
+                    let mut fewer_words = words.clone();
+                    fewer_words.remove(word);
+                    let mut changed = owned.clone();
+                    changed[number] = format!("X-Answer: {}", fewer_words.join(",")).into_bytes();
+                    if words.len() > 1 {
+                        all.push(with(&|one| {
+                            one.exchanges[index].segments[0] = whole(&changed)
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    all
+}

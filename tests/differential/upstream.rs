@@ -1,0 +1,247 @@
+//! The recording upstream: it keeps the bytes of each request that reaches it, and answers as the request asks.
+//!
+//! What is answered is told by words with commas between them, in the field `X-Answer` or in the query's `answer=`
+//! (see [`answers`](crate::answers)). It keeps connections open until the other side closes.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::answers::{self, Act};
+
+/// What the lane's own connections say first, to learn that all earlier ones have been taken.
+const PING: &[u8] = b"ping\n";
+/// How long the other side may be silent within a request.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long requests that go on without a client are awaited.
+const SETTLE_TIME_MAX: Duration = Duration::from_millis(300);
+
+/// One request as it came.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Recorded {
+    /// Request line and fields with the empty line, then the body with its framing.
+    pub(crate) bytes: Vec<u8>,
+    /// It ended before it was whole.
+    pub(crate) cut: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    records: Mutex<Vec<Recorded>>,
+    /// Requests that have begun and are not answered.
+    busy: AtomicUsize,
+}
+
+/// Listens on some ports of 127.0.0.1.
+pub(crate) struct Upstream {
+    ports: Vec<u16>,
+    shared: Arc<Shared>,
+}
+
+impl Upstream {
+    /// Listens on so many ports. Its threads live as long as the run.
+    pub(crate) fn start(count: usize) -> Result<Upstream, String> {
+        let shared = Arc::new(Shared::default());
+        let mut ports = Vec::new();
+        for _ in 0..count {
+            let port = support::port::free_port();
+            let listener = TcpListener::bind(("127.0.0.1", port));
+            let listener = listener.map_err(|error| format!("listening on {port}: {error}"))?;
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || listen(&listener, &shared));
+            ports.push(port);
+        }
+        Ok(Upstream { ports, shared })
+    }
+
+    /// Where it listens.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.ports
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect()
+    }
+
+    /// Waits until what had reached it is answered, and takes what has come since the last call, sorted.
+    pub(crate) fn take(&self) -> Vec<Recorded> {
+        for port in &self.ports {
+            // Connections are taken in their order: once this one is, all earlier ones are.
+            let ping = || -> std::io::Result<()> {
+                let mut stream = TcpStream::connect(("127.0.0.1", *port))?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.write_all(PING)?;
+                stream.read(&mut [0; 1]).map(|_| ())
+            };
+            let _ = ping();
+        }
+        let start = Instant::now();
+        while self.shared.busy.load(Ordering::Acquire) > 0 && start.elapsed() < SETTLE_TIME_MAX {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let mut records = self
+            .shared
+            .records
+            .lock()
+            .map(|mut records| std::mem::take(&mut *records))
+            .unwrap_or_default();
+        records.sort();
+        records
+    }
+}
+
+fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming().flatten() {
+        let shared = Arc::clone(shared);
+        shared.busy.fetch_add(1, Ordering::AcqRel);
+        std::thread::spawn(move || {
+            let mut connection = Connection {
+                stream,
+                unread: Vec::new(),
+                busy: true,
+            };
+            while let Ok(true) = connection.serve(&shared) {}
+            connection.idle(&shared);
+        });
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// What has come and is not used up.
+    unread: Vec<u8>,
+    /// Whether this connection counts as busy.
+    busy: bool,
+}
+
+impl Connection {
+    fn idle(&mut self, shared: &Shared) {
+        if std::mem::take(&mut self.busy) {
+            shared.busy.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// One request. Returns whether the connection goes on.
+    fn serve(&mut self, shared: &Shared) -> std::io::Result<bool> {
+        self.stream.set_nodelay(true)?;
+        // Between two requests the connection is idle for as long as the other side likes.
+        let patience = if self.busy { Some(PATIENCE) } else { None };
+        self.stream.set_read_timeout(patience)?;
+        if self.unread.is_empty() && !self.more()? {
+            return Ok(false);
+        }
+        if !self.busy {
+            self.busy = true;
+            shared.busy.fetch_add(1, Ordering::AcqRel);
+        }
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        if self.unread.starts_with(PING) {
+            self.idle(shared);
+            self.stream.write_all(b"p")?;
+            return Ok(false);
+        }
+        let end = loop {
+            if let Some(at) = find(&self.unread, b"\r\n\r\n") {
+                break at + 4;
+            }
+            if !self.more().unwrap_or(false) {
+                self.keep(shared, self.unread.len(), true);
+                return Ok(false);
+            }
+        };
+        let head = self.unread[..end].to_vec();
+        let acts = answers::acts(&head);
+        let early = acts.contains(&Act::Early);
+        if !early {
+            self.body(shared, &head)?;
+        }
+        let mut goes_on = !early;
+        for act in &acts {
+            match act {
+                Act::Send(bytes) => self.stream.write_all(bytes)?,
+                Act::Pause(time) => std::thread::sleep(*time),
+                Act::Close => goes_on = false,
+                Act::Early => {}
+            }
+        }
+        if early {
+            self.body(shared, &head)?;
+        }
+        if !goes_on {
+            let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        }
+        self.idle(shared);
+        Ok(goes_on)
+    }
+
+    /// Reads the body and keeps the whole request.
+    fn body(&mut self, shared: &Shared, head: &[u8]) -> std::io::Result<()> {
+        let text = String::from_utf8_lossy(head).to_ascii_lowercase();
+        let length = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        let length: usize = length.unwrap_or(0);
+        let chunked = text.contains("\r\ntransfer-encoding: chunked");
+        loop {
+            let body = &self.unread[head.len()..];
+            let end = if chunked {
+                chunked_end(body)
+            } else {
+                (body.len() >= length).then_some(length)
+            };
+            if let Some(end) = end {
+                self.keep(shared, head.len() + end, false);
+                return Ok(());
+            }
+            if !self.more().unwrap_or(false) {
+                self.keep(shared, self.unread.len(), true);
+                return Ok(());
+            }
+        }
+    }
+
+    fn keep(&mut self, shared: &Shared, length: usize, cut: bool) {
+        let bytes: Vec<u8> = self.unread.drain(..length).collect();
+        if let Ok(mut records) = shared.records.lock() {
+            records.push(Recorded { bytes, cut });
+        }
+    }
+
+    fn more(&mut self) -> std::io::Result<bool> {
+        let mut buffer = [0; 16 * 1024];
+        let count = self.stream.read(&mut buffer)?;
+        self.unread.extend_from_slice(&buffer[..count]);
+        Ok(count > 0)
+    }
+}
+
+/// Where a chunked body ends, trailers included, once it is whole.
+fn chunked_end(body: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let line = find(&body[at..], b"\r\n")?;
+        let size = std::str::from_utf8(&body[at..at + line]).ok()?;
+        let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+        at += line + 2;
+        if size == 0 {
+            break;
+        }
+        at = at.checked_add(size)?.checked_add(2)?;
+        if at > body.len() {
+            return None;
+        }
+    }
+    loop {
+        let line = find(&body[at..], b"\r\n")?;
+        at += line + 2;
+        if line == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// Where a text first stands in another.
+pub(crate) fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    bytes.windows(text.len()).position(|window| window == text)
+}
