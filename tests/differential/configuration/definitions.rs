@@ -1,7 +1,6 @@
 //! What `http` defines and the rest refers to: formats, maps, zones, groups of upstreams.
 
 use super::World;
-use super::lists;
 use super::tree::Line;
 use crate::random::Random;
 
@@ -216,9 +215,4 @@ pub(super) fn types(random: &mut Random) -> Vec<Line> {
         }
     }
     rows
-}
-
-/// The lines of `if` in a server or a location: what every program of this kind may hold.
-pub(super) fn condition(random: &mut Random) -> String {
-    String::from(random.pick(lists::CONDITIONS))
 }

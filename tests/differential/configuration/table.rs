@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use conf::{BlockKind, Contexts, Inherit};
+use conf::{BlockKind, Contexts};
 
 /// Directives of the outermost level, which the program declares beside the server's table.
 const MAIN: &[(&str, &str)] = &[
@@ -35,8 +35,6 @@ pub(crate) struct Directive {
     pub(crate) contexts: Contexts,
     /// Its arguments in the manual's notation, one entry a form.
     pub(crate) forms: Vec<&'static str>,
-    /// Whether a scope may hold several.
-    pub(crate) several: bool,
     /// What stands in its braces.
     pub(crate) block: BlockKind,
 }
@@ -135,7 +133,6 @@ fn declared() -> Vec<Directive> {
             name,
             contexts: Contexts::MAIN,
             forms: vec![form],
-            several: name == "env",
             block: BlockKind::None,
         })
         .collect();
@@ -150,7 +147,6 @@ fn declared() -> Vec<Directive> {
                 name,
                 contexts: spec.contexts_of(name),
                 forms: forms(name, spec.names().collect(), spec.syntax),
-                several: spec.inherit.allows_several() && spec.inherit != Inherit::Block,
                 block: spec.arity_of(name).block_kind(),
             });
         }
