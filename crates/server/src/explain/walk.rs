@@ -69,6 +69,10 @@ impl Walk<'_> {
                     Err(status) => self.too_often(status),
                 },
                 ControlFlow::Continue(Step::Finish(status)) => self.finish(status).await,
+                ControlFlow::Continue(Step::Return(status, location)) => {
+                    self.request.response.location = Some(location);
+                    self.finish(status).await
+                }
                 ControlFlow::Continue(Step::Respond(_)) => {
                     let status = self.request.response.status;
                     ControlFlow::Break((format!("status {status}, by return"), Some(status)))

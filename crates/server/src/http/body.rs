@@ -204,9 +204,12 @@ impl RequestBody {
         }
     }
 
-    /// Marks it as one that will not be read: checks of its length are over.
-    pub fn discard_without_reading(&mut self) {
+    /// Gives up a body that was refused, so that its length is not judged again: a handler on the way to an error page
+    /// finds it empty.
+    pub fn give_up(&mut self) {
         self.dropped = true;
+        self.announced = self.is_announced().then_some(0);
+        self.chunked = false;
     }
 
     /// Forgets what of it was not read: for those who look at it later there is none.
@@ -218,7 +221,7 @@ impl RequestBody {
     }
 
     /// Whether it has been given up.
-    pub fn is_dropped(&self) -> bool {
+    pub fn is_given_up(&self) -> bool {
         self.dropped
     }
 
@@ -287,7 +290,7 @@ pub async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<(), Result<u16, Abort>> {
-    if request.body.is_read() || request.depth > 0 {
+    if request.body.is_read() || request.body.is_given_up() || request.depth > 0 {
         return Ok(());
     }
     let mut parts = Pieces::new();
@@ -343,7 +346,7 @@ pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Pieces>, Result<u16, Abort>> {
-    if request.body.is_read() || request.depth > 0 {
+    if request.body.is_read() || request.body.is_given_up() || request.depth > 0 {
         return Ok(None);
     }
     let held_max = request.plan.core.client_body_buffer_size + room_beside_head(request);
@@ -383,6 +386,22 @@ pub async fn read_some(
         };
     }
     Ok(true)
+}
+
+/// Drops what has come of a body that no handler reads, before a response that does not look at it. 400 where it breaks
+/// framing, which ends the connection.
+pub fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
+    if request.depth > 0 || request.body.is_read() {
+        return Ok(());
+    }
+    match exchange.drop_body_at_hand(request) {
+        Err(Abort::BadBody(text)) => {
+            log::error!(request, Error, "{text}");
+            request.body.give_up();
+            Err(400)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Keeps a body that has been read whole: `parts` is what of it is not in the file yet.
@@ -463,6 +482,7 @@ async fn read_next(
             abort => return Err(abort),
         };
         log::abort(request, &abort);
+        request.body.give_up();
         Ok(status)
     })
 }

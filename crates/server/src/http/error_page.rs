@@ -9,6 +9,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use proto::header::Known;
 
 use crate::compile::{Compiler, Feature};
+use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::{self, Body};
 use crate::http::request::{Request, Step};
@@ -179,19 +180,23 @@ pub async fn finish(
     request.response.content_type_parameters = Bytes::new();
     request.response.charset = Bytes::new();
     let pages = Arc::clone(&request.plan.error_pages);
-    if !request.error_page_taken
-        && request.changes_left > 0
-        && let Some(page) = pages.pages.iter().find(|page| page.status == status)
-    {
+    let may_lead_on =
+        !request.error_page_taken && request.changes_left > 0 && !pages.pages.is_empty();
+    if may_lead_on {
+        // As in nginx, also where the status has no page.
         request.error_page_taken = !pages.recursive;
+    }
+    if may_lead_on && let Some(page) = pages.pages.iter().find(|page| page.status == status) {
         if let Some(step) = take(request, exchange, page) {
             return Ok(Some(step));
         }
+        drop_body(request, exchange);
         if refreshes(request) {
             return send_refresh(request, exchange).await;
         }
+        return send_page(request, exchange).await;
     }
-    exchange.no_continue();
+    drop_body(request, exchange);
     if matches!(status, 301 | 302) && refreshes(request) {
         return send_refresh(request, exchange).await;
     }
@@ -220,6 +225,14 @@ fn settle_connection(exchange: &mut Exchange, status: u16) {
     if matches!(status, 400 | 495..=497) {
         exchange.forbid_lingering();
     }
+}
+
+/// Nothing of the request's body is read any more. Where what has come of it breaks framing, the response stays what it is and
+/// the connection ends.
+fn drop_body(request: &mut Request, exchange: &mut Exchange) {
+    exchange.no_continue();
+    // A fault of the body is in the log.
+    let _ = body::drop_at_hand(request, exchange);
 }
 
 /// Where an error page leads: a step, or `None` when the response is a redirect by Location.

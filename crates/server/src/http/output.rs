@@ -11,6 +11,7 @@ use bytes::Bytes;
 use engine::file::File;
 
 use crate::http::ahead::Ahead;
+use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::{self, Filters, slice, ssi};
 use crate::http::modules::proxy::UpstreamBody;
@@ -126,18 +127,8 @@ pub async fn respond(
     if request.head_only {
         return Ok(None);
     }
-    if request.depth == 0
-        && !request.body.is_read()
-        && request.error_status != 400
-        && let Err(Abort::BadBody(text)) = exchange.drop_body_at_hand(request)
-    {
-        log::error!(request, Error, "{text}");
-        if request.error_status == 0 {
-            return Ok(Some(Step::Finish(400)));
-        }
-        // A response that is an error already stays what it is.
-        exchange.forbid_keepalive();
-        exchange.forbid_lingering();
+    if let Err(status) = body::drop_at_hand(request, exchange) {
+        return Ok(Some(Step::Finish(status)));
     }
     request.keepalive = exchange.keeps_alive(request);
     request.sending = body.sending(request);

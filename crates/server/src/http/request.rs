@@ -59,6 +59,8 @@ pub enum Step {
     /// End with this status: `error_page` may take it, else a short page of ours is sent.
     /// 444 closes the connection without an answer.
     Finish(u16),
+    /// The same for a redirect that `return` makes, to this Location: what has come of the request's body is dropped first.
+    Return(u16, Bytes),
     /// Start again at the server's rewrite phase with this URI (already decoded); `None` for
     /// the arguments keeps none.
     Redirect {
@@ -286,10 +288,19 @@ pub async fn resume(
                 Some(step) => step,
                 None => return Ok(()),
             },
-            Step::Finish(_) if request.stub.is_some() => ssi::respond_with_stub(request),
+            Step::Finish(_) | Step::Return(..) if request.stub.is_some() => {
+                ssi::respond_with_stub(request)
+            }
             Step::Finish(status) => match error_page::finish(request, exchange, status).await? {
                 Some(step) => step,
                 None => return Ok(()),
+            },
+            Step::Return(status, location) => match body::drop_at_hand(request, exchange) {
+                Ok(()) => {
+                    request.response.location = Some(location);
+                    Step::Finish(status)
+                }
+                Err(refused) => Step::Finish(refused),
             },
             Step::Redirect { uri, args } => match request.redirect(uri, args) {
                 Ok(()) => phases(request, exchange, Phase::ServerRewrite).await?,
@@ -407,7 +418,7 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
         "client intended to send too large body: {} bytes{doing}",
         request.body.announced()
     );
-    request.body.discard_without_reading();
+    request.body.give_up();
     Some(Step::Finish(413))
 }
 

@@ -231,8 +231,13 @@ impl H1 {
                         true => decoder.decode(&self.input),
                         false => decoder.gather(&mut self.input),
                     };
-                    let decoded =
-                        decoded.map_err(|_| Abort::BadBody("client sent invalid chunked body"))?;
+                    let Ok(decoded) = decoded else {
+                        // Where it ends, and what follows it, is not known any more.
+                        self.incoming = Incoming::Nothing;
+                        self.keep_alive = false;
+                        self.may_linger = false;
+                        return Err(Abort::BadBody("client sent invalid chunked body"));
+                    };
                     let done = decoded.done;
                     let length = decoded.data.len() as u64;
                     request.body.note_received(length);

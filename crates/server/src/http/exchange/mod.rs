@@ -12,6 +12,7 @@ use std::io;
 
 use bytes::Bytes;
 use engine::Buffer;
+use proto::h1::Version;
 use proto::method::Method;
 
 use crate::http::ahead;
@@ -289,6 +290,9 @@ impl Exchange {
 
 /// What a response's status and the request's method say of its head, whatever the protocol.
 fn settle_head(request: &mut Request) {
+    if request.client.head.version() < Version::Http10 {
+        return; // there is none
+    }
     let response = &mut request.response;
     if !matches!(response.status, 200 | 206 | 304) {
         response.last_modified = None;

@@ -249,11 +249,7 @@ pub(super) fn apply(
     if let Some(step) = accel_redirect(request, &settings, answer) {
         return Applied::Step(step);
     }
-    if settings.intercept_errors
-        && status >= 300
-        && request.plan.error_pages.has(status)
-        && !request.error_page_taken
-    {
+    if settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status) {
         if status == 401 {
             for field in answer.head.all(Known::WwwAuthenticate) {
                 let name = Bytes::copy_from_slice(field.name(&answer.bytes));
@@ -261,6 +257,7 @@ pub(super) fn apply(
                 request.response.add(name, value);
             }
         }
+        request.doing = " while sending to client";
         return Applied::Step(Step::Finish(status));
     }
     let response = &mut request.response;

@@ -233,8 +233,7 @@ impl Run<'_> {
         self.request.response.status = status;
         let text = answer.text.evaluate(self.request);
         if let 301 | 302 | 303 | 307 | 308 = status {
-            self.request.response.location = Some(text);
-            return Step::Finish(status);
+            return Step::Return(status, text);
         }
         self.request.response.content_length = Some(text.len() as u64);
         self.request.set_content_type();
