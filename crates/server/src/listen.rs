@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use conf::{Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::{Address, KeepAlive, ListenOptions};
+use proto::h1;
 
 use crate::compile::Compiler;
 use crate::http::plan::Server;
@@ -147,6 +148,8 @@ pub struct AddressServers {
     pub names: ServerNames,
     /// No name leads anywhere but to the default server, so none need be looked up.
     pub is_single: bool,
+    /// Some server reads heads by other rules than the default one, so that they may change within a head, with the name.
+    pub head_limits_differ: bool,
     /// What clients speak before HTTP.
     pub protocols: Protocols,
 }
@@ -159,6 +162,24 @@ impl AddressServers {
         all.sort_by_key(|server| server.plan.id);
         all.dedup_by_key(|server| server.plan.id);
         all
+    }
+
+    /// The server whose rules hold for the rest of a head that has named this host, in whatever case. `None` where that
+    /// changes nothing, or cannot be decided.
+    pub fn reader_of(&self, host: &[u8]) -> Option<Arc<Server>> {
+        if self.is_single {
+            return None;
+        }
+        let named = self.names.find_name(&host.to_ascii_lowercase()).ok()?;
+        Some(named.unwrap_or_else(|| Arc::clone(&self.default)))
+    }
+
+    /// The rules for the rest of a head that has named this host, where they may be others.
+    pub fn head_limits_after(&self, host: &[u8]) -> Option<h1::Limits> {
+        if !self.head_limits_differ {
+            return None;
+        }
+        self.reader_of(host).map(|server| server.core.head_limits())
     }
 }
 
@@ -208,8 +229,12 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
     let mut bindings: Vec<Binding> = Vec::new();
     let mut specific = Vec::new();
     for one in gathered {
+        let limits = one.default.core.head_limits();
+        let differs = |server: &Arc<Server>| server.core.head_limits() != limits;
+        let head_limits_differ = one.names.servers().any(differs);
         let servers = Arc::new(AddressServers {
             is_single: one.names.lead_only_to(&one.default),
+            head_limits_differ,
             default: one.default,
             names: one.names,
             protocols: one.listen.protocols,

@@ -94,8 +94,14 @@ pub struct Head {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
+    /// The request line is coming.
     #[default]
     Line,
+    /// It is complete; can its target be made a path?
+    Target,
+    /// The path is known; is the host of an absolute target one?
+    Authority,
+    /// Headers are coming.
     Fields,
     Done,
 }
@@ -198,10 +204,15 @@ impl Head {
         self.line.protocol.of(bytes)
     }
 
+    /// Whether a version has begun to come: the name of a protocol that the line breaks off in is empty, not missing.
+    pub fn has_protocol(&self) -> bool {
+        self.line.protocol.start > 0
+    }
+
     /// The request line without its line break (`$request`). Where the line was refused or is incomplete,
     /// what came of it.
     pub fn request_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        if self.phase != Phase::Line {
+        if self.has_method() {
             return Span {
                 start: self.line.start,
                 end: self.line.end,
@@ -350,9 +361,19 @@ impl Head {
         self.line.begun()
     }
 
-    /// Whether the request line is complete.
-    pub fn has_request_line(&self) -> bool {
+    /// Whether the request line has come whole, which makes what it begins with a method.
+    pub fn has_method(&self) -> bool {
         self.phase != Phase::Line
+    }
+
+    /// Whether a path has been made of the target, which is then known with its query.
+    pub fn has_path(&self) -> bool {
+        !matches!(self.phase, Phase::Line | Phase::Target)
+    }
+
+    /// Whether the request line is complete and without fault.
+    pub fn has_request_line(&self) -> bool {
+        matches!(self.phase, Phase::Fields | Phase::Done)
     }
 
     /// Number of line breaks before the request line. Where nothing else has come, the caller may drop them
@@ -371,9 +392,15 @@ impl Head {
         self.at
     }
 
-    /// Bytes of the head without leading line breaks: its part of `$request_length`.
+    /// Bytes of the head without leading line breaks: its part of `$request_length`. Of a head that is not complete, the
+    /// lines that are.
     pub fn request_length(&self) -> usize {
-        self.at - self.leading()
+        let end = match self.phase {
+            Phase::Line => return 0,
+            Phase::Fields if self.reader.within_line() => self.reader.start,
+            _ => self.at,
+        };
+        end.saturating_sub(self.leading())
     }
 
     fn read_line(
@@ -404,7 +431,9 @@ impl Head {
             return Ok(false);
         }
         self.room.take(self.at - start, limits);
+        self.phase = Phase::Target;
         self.read_target(bytes, limits)?;
+        self.phase = Phase::Authority;
         if let Some(authority) = self.line.authority {
             let host = host::validate(authority.of(bytes))
                 .map_err(|_| HeadError::InvalidHostInRequestLine)?;

@@ -631,6 +631,29 @@ fn pipelined_heads_share_a_buffer() {
 }
 
 #[test]
+fn a_refused_head_tells_what_was_understood() {
+    for (bytes, has_method, has_path, length) in [
+        ("HEAD /a b", false, false, 0),
+        ("GET /a HTTP/2.0\r\n", false, false, 0),
+        ("\r\nPUT /%zz HTTP/1.1\r\n", true, false, 19),
+        ("PUT http://a..b/c?d HTTP/1.1\r\n", true, true, 30),
+        ("PUT /c HTTP/1.1\r\nA: b\r\nC\0", true, true, 23),
+        ("PUT /c HTTP/1.1\r\nHost: a\r\nHost: a\r\n", true, true, 35),
+    ] {
+        let bytes = bytes.as_bytes();
+        let mut head = Head::default();
+        parse_head(bytes, &Limits::default(), &mut head).expect_err("refused");
+        let told = (head.has_method(), head.has_path(), head.request_length());
+        assert_eq!(
+            told,
+            (has_method, has_path, length),
+            "{}",
+            bytes.escape_ascii()
+        );
+    }
+}
+
+#[test]
 fn request_lines_for_the_log() {
     for (bytes, line) in [
         (

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use conf::{Position, Registry, Tree};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
-use proto::h1;
 
 use crate::compile::Compiled;
 use crate::counters::Counters;
@@ -211,7 +210,7 @@ impl Stage {
         let bytes = question.head();
         let limits = request.server.core.head_limits();
         let client = request.client_mut();
-        match h1::parse_head(&bytes, &limits, &mut client.head) {
+        match connection.parse_head(&local, &limits, &bytes, &mut client.head) {
             Ok(Some(_)) => {}
             Ok(None) => return Err("the request's head does not end".into()),
             Err(error) => {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::{Address, Stream};
-use proto::h1::{self, HeadError, Version};
+use proto::h1::{self, HeadError};
 
 use crate::generation::Local;
 use crate::http::exchange::{Abort, Exchange, h1::H1};
@@ -266,6 +266,20 @@ impl Connection {
         servers.as_ref().map(|servers| Arc::clone(&servers.first))
     }
 
+    /// Reads a head from all that has been received of it: by `limits`, those of the server that the request begins under, and
+    /// from the name of another server on by that one's.
+    pub fn parse_head(
+        &self,
+        local: &Local,
+        limits: &h1::Limits,
+        bytes: &[u8],
+        head: &mut h1::Head,
+    ) -> Result<Option<usize>, HeadError> {
+        h1::parse_head_for(bytes, limits, head, |host| {
+            self.with_servers(local, |servers| servers.head_limits_after(host))?
+        })
+    }
+
     /// Finds its servers in a generation, once.
     fn find_servers(&self, local: &Local) -> Option<()> {
         let generation = local.generation.number;
@@ -433,12 +447,15 @@ async fn converse(connection: &Rc<Connection>) -> After {
                     return After::Drop;
                 };
                 let mut request = pool::take(&local, connection, &first);
-                let head = match parse(&mut request, &input) {
+                let head = match parse(connection, &local, &mut request, &input) {
                     Ok(Some(length)) => {
                         input.advance(length);
                         Head::Complete
                     }
-                    Ok(None) => Box::pin(read_rest(connection, &mut request, &mut input)).await,
+                    Ok(None) => {
+                        let reading = read_rest(connection, &local, &mut request, &mut input);
+                        Box::pin(reading).await
+                    }
                     Err(error) => Head::Bad(error),
                 };
                 (request, head)
@@ -611,10 +628,15 @@ async fn wait_protected(
     connection.stream.recv_idle(Some(now + wait)).await
 }
 
-fn parse(request: &mut Request, bytes: &[u8]) -> Result<Option<usize>, HeadError> {
+fn parse(
+    connection: &Connection,
+    local: &Local,
+    request: &mut Request,
+    bytes: &[u8],
+) -> Result<Option<usize>, HeadError> {
     let limits = request.server.core.head_limits();
     let client = request.client_mut();
-    let parsed = h1::parse_head(bytes, &limits, &mut client.head);
+    let parsed = connection.parse_head(local, &limits, bytes, &mut client.head);
     let kept = match parsed {
         Ok(Some(length)) => bytes.get(..length).unwrap_or_default(),
         Ok(None) => &[], // `read_rest` gathers them
@@ -627,16 +649,16 @@ fn parse(request: &mut Request, bytes: &[u8]) -> Result<Option<usize>, HeadError
 
 /// Reads on until the head is complete. Its bytes gather in the request; what follows the head
 /// stays in `input`.
-async fn read_rest(connection: &Connection, request: &mut Request, input: &mut Buffer) -> Head {
-    // As with nginx, the time of a connection's first head begins with the connection.
-    let begun = match connection.requests.get() {
-        0 => connection.started,
-        _ => engine::now(),
-    };
-    let deadline = begun + request.server.core.client_header_timeout;
+async fn read_rest(
+    connection: &Connection,
+    local: &Local,
+    request: &mut Request,
+    input: &mut Buffer,
+) -> Head {
     let limits = request.server.core.head_limits();
     request.client_mut().bytes.clear();
     request.client_mut().bytes.extend_from_slice(input);
+    let deadline = head_deadline(connection, local, request);
     let counts = connection.worker.counts();
     loop {
         counts.reading.add(1);
@@ -660,7 +682,7 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
         }
         let before = client.bytes.len();
         client.bytes.extend_from_slice(input);
-        match h1::parse_head(&client.bytes, &limits, &mut client.head) {
+        match connection.parse_head(local, &limits, &client.bytes, &mut client.head) {
             Ok(None) => {}
             Ok(Some(length)) => {
                 client.bytes.truncate(length);
@@ -672,9 +694,27 @@ async fn read_rest(connection: &Connection, request: &mut Request, input: &mut B
     }
 }
 
+/// When a head must be complete of which the first bytes have come. As with nginx, the time of a connection's first head
+/// begins with the connection and is the default server's; that of a later one begins with its bytes, and is that of the
+/// server that they name.
+fn head_deadline(connection: &Connection, local: &Local, request: &Request) -> Instant {
+    let first = &request.server;
+    if connection.requests.get() == 0 {
+        return connection.started + first.core.client_header_timeout;
+    }
+    let client = &request.client;
+    let named = client.head.server_name().and_then(|server| {
+        let host = server.name.of(&client.bytes);
+        connection.with_servers(local, |servers| servers.reader_of(host))?
+    });
+    engine::now() + named.as_ref().unwrap_or(first).core.client_header_timeout
+}
+
 /// A request whose head never came: logged as nginx does, without an answer.
 fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
-    connection.count_request();
+    tell_ignored(request, false);
+    request.begin_refused();
+    tell_ignored(request, true);
     log::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
     end(request);
@@ -693,10 +733,10 @@ async fn refuse(
     error: HeadError,
 ) -> After {
     let text = error.log_text(&request.client.bytes);
+    tell_ignored(request, false);
+    request.begin_refused();
+    tell_ignored(request, true);
     let reading = if request.client.head.has_request_line() {
-        if request.client.head.server_name().is_some() {
-            request.choose_server_by_name();
-        }
         "request headers"
     } else if request.pipelined {
         "pipelined request line"
@@ -715,14 +755,8 @@ async fn refuse(
         "{} while reading client {reading}",
         log::Printable(&text)
     );
-    let version = match error {
-        HeadError::InvalidMethodInHttp09 => Version::Http09,
-        _ => Version::Http11,
-    };
+    let version = request.client.head.version();
     let mut exchange = Exchange::h1(H1::refused(connection, version, std::mem::take(input)));
-    if !request.prepared {
-        connection.count_request();
-    }
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
     end(request);
     exchange.leave(request, outcome.is_ok()).await.0
@@ -753,7 +787,8 @@ async fn serve_slowly(
                 );
             }
             let input = std::mem::take(input);
-            let mut exchange = Exchange::h1(H1::refused(connection, Version::Http11, input));
+            let version = request.client.head.version();
+            let mut exchange = Exchange::h1(H1::refused(connection, version, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
             end(request);
             return exchange.leave(request, outcome.is_ok()).await.0;
@@ -775,25 +810,40 @@ fn begin(
     request: &mut Request,
     input: &mut Buffer,
 ) -> Result<Exchange, Refusal> {
+    tell_ignored(request, false);
     request.begin()?;
+    tell_ignored(request, true);
     let client = &request.client;
     let length = h1::body_length(&client.head, &client.bytes, false)
         .map_err(|error| (error.log_text(&client.head, &client.bytes), error.status()))?;
     request.body.begin(length);
-    for line in client.head.ignored() {
-        log::error!(
-            request,
-            Info,
-            "client sent invalid header line: \"{}\" while reading client request headers",
-            log::Printable(line.of(&client.bytes))
-        );
-    }
     Ok(Exchange::h1(H1::new(
         connection,
         request,
         length,
         std::mem::take(input),
     )))
+}
+
+/// Writes down which header lines are left out for their names: those before the host is named in the log of the server that the
+/// request begins under, and once the host has chosen the server (`is_chosen`) the others in that one's.
+fn tell_ignored(request: &Request, is_chosen: bool) {
+    let client = &request.client;
+    let ignored = client.head.ignored();
+    if ignored.is_empty() {
+        return;
+    }
+    let named = client.head.server_name().map(|server| server.name.start);
+    for line in ignored {
+        if named.is_some_and(|named| named < line.start) == is_chosen {
+            log::error!(
+                request,
+                Info,
+                "client sent invalid header line: \"{}\" while reading client request headers",
+                log::Printable(line.of(&client.bytes))
+            );
+        }
+    }
 }
 
 /// What is written down of a request that has ended.

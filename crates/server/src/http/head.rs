@@ -228,6 +228,27 @@ impl Request {
         }
         self.prepared = true;
         self.connection.count_request();
+        self.take_target();
+        self.choose_server_by_name();
+        self.server_decided()
+    }
+
+    /// Counts a request whose head is refused or never comes whole, and takes over what of it is known: error pages and logs
+    /// tell of that.
+    pub fn begin_refused(&mut self) {
+        self.prepared = true;
+        self.connection.count_request();
+        self.method = self.client.head.method();
+        if self.client.head.has_path() {
+            self.take_target();
+        }
+        if self.client.head.server_name().is_some() {
+            self.choose_server_by_name();
+        }
+    }
+
+    /// Takes method, URI and arguments from the head.
+    fn take_target(&mut self) {
         let client = Rc::clone(&self.client);
         self.method = client.head.method();
         self.uri.extend_from_slice(client.head.path(&client.bytes));
@@ -236,9 +257,6 @@ impl Request {
         }
         self.escaped_uri = client.head.has_escapes() || client.head.has_plus();
         self.uri_unchanged = client.head.has_valid_target();
-        drop(client);
-        self.choose_server_by_name();
-        self.server_decided()
     }
 
     /// 500 where a `server_name` could not be decided; the log has said so.

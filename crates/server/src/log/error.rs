@@ -510,7 +510,8 @@ fn request_fields(out: &mut Bounded<'_>, request: &Request) {
     {
         let _ = write!(out, ", upstream: \"{}\"", Printable(&upstream.url));
     }
-    if let Some(host) = request.header(Known::Host) {
+    // Not yet known while the lines before it are judged.
+    if let Some(host) = request.header(Known::Host).filter(|_| request.prepared) {
         let _ = write!(out, ", host: \"{}\"", Printable(host));
     }
     if let Some(referrer) = request.header(Known::Referer) {

@@ -17,19 +17,18 @@ pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    out.extend_from_slice(client.head.target(&client.bytes));
-    client.head.has_request_line()
+    let target = client.head.target(&client.bytes);
+    out.extend_from_slice(target);
+    !target.is_empty() || client.head.has_path()
 }
 
 /// The main request's method as sent, unless an error page has changed it. Not found where the request line
 /// could not be read.
 pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    if !client.head.has_request_line() && client.head.protocol(&client.bytes).is_empty() {
-        return false;
-    }
     let name = match request.shared.became_get.get() {
         true => Method::Get.name().as_bytes(),
+        false if !client.head.has_method() => return false,
         false => client.head.method_name(&client.bytes),
     };
     out.extend_from_slice(name);
@@ -39,21 +38,15 @@ pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// The version as sent; not found in HTTP/0.9.
 pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    let protocol = client.head.protocol(&client.bytes);
-    out.extend_from_slice(protocol);
-    !protocol.is_empty()
+    out.extend_from_slice(client.head.protocol(&client.bytes));
+    client.head.has_protocol()
 }
 
-/// The path in force; that of the request line where a faulty head ended the request early. Found
-/// even where it is empty.
+/// The path in force. Where there is none because the target could not be made one, it is empty; it is not found where the
+/// request line could not be read.
 pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let client = &request.client;
-    let path = match request.uri.as_slice() {
-        b"" if client.head.has_request_line() => client.head.path(&client.bytes),
-        path => path,
-    };
-    out.extend_from_slice(path);
-    true
+    out.extend_from_slice(&request.uri);
+    !request.uri.is_empty() || request.client.head.has_method()
 }
 
 /// Not found rather than empty, even where the target ends with `?`.
@@ -64,16 +57,11 @@ pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The client's host without port, in lower case; the server's name where it sent none.
 pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let client = &request.client;
-    match (client.host.as_slice(), client.head.server_name()) {
-        // A fault further down in the head: nobody has taken the name over.
-        (b"", Some(server)) => {
-            let name = server.name.of(&client.bytes);
-            out.extend(name.iter().map(u8::to_ascii_lowercase));
-        }
-        (b"", None) => out.extend_from_slice(&request.server.name),
-        (host, _) => out.extend_from_slice(host),
-    }
+    let host = request.client.host.as_slice();
+    out.extend_from_slice(match host {
+        b"" => &request.server.name,
+        host => host,
+    });
     true
 }
 
