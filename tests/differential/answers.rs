@@ -119,6 +119,21 @@ pub(crate) const STATUSES: &[u16] = &[
     404, 405, 409, 410, 412, 413, 416, 418, 429, 451, 499, 500, 501, 502, 503, 504, 507, 599,
 ];
 
+/// Paths that bring words along, for configurations that pass a path on and no field.
+pub(crate) fn paths() -> Vec<String> {
+    let words = [
+        "s404",
+        "s500,b10",
+        "s201",
+        "chunked,b300",
+        "s302,f2",
+        "f17,b5000",
+        "html",
+        "gzip",
+    ];
+    words.map(|words| format!("/answer={words}")).to_vec()
+}
+
 /// Words drawn for one answer; often few.
 pub(crate) fn random(random: &mut Random) -> String {
     let mut words = Vec::new();

@@ -428,6 +428,7 @@ fn even(seen: &Seen) -> Seen {
         }
         even_answer(answer);
     }
+    even.heard.rest = without_dates(&even.heard.rest);
     for values in &mut even.access {
         even_access(values, &wire_lengths);
     }
@@ -560,6 +561,20 @@ fn even_text(text: &str) -> String {
         }
         None => text,
     }
+}
+
+/// The bytes without the values of `Date`.
+fn without_dates(bytes: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"\r\nDate: ";
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some(at) = crate::upstream::find(rest, NAME) {
+        out.extend_from_slice(&rest[..at + NAME.len()]);
+        rest = &rest[at + NAME.len()..];
+        rest = &rest[crate::upstream::find(rest, b"\r\n").unwrap_or(0)..];
+    }
+    out.extend_from_slice(rest);
+    out
 }
 
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {

@@ -86,9 +86,25 @@ impl Program {
         [(); 3].map(|()| numbers.next().unwrap_or(u32::MAX))
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The engine that stands in `events`.
     pub(crate) fn engine(&self) -> Option<&'static str> {
         self.engine
+    }
+
+    /// What `-t` says of a text: whether it is taken, and its words.
+    pub(crate) fn verdict(&self, prefix: &Path, text: &str) -> Result<(bool, String), String> {
+        let file = prefix.join("conf/tested.conf");
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let mut command = self.command(prefix, "conf/tested.conf");
+        let output = command.arg("-t").stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("{}: {error}", self.path.display()))?;
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output.status.success(), words))
     }
 
     /// The program in a folder, as the servers' user.
@@ -107,14 +123,22 @@ impl Program {
     /// The text with what a run needs: in the foreground, in one process, with the sentinel's server, with a name of
     /// one length.
     pub(crate) fn dressed(&self, text: &str, sentinel: u16) -> String {
-        let mut dressed = String::from("daemon off;\nmaster_process off;\npid logs/run.pid;\n");
+        let mut dressed = String::from(
+            "daemon off;\nmaster_process off;\npid logs/run.pid;\nworker_processes 1;\n",
+        );
         let at_http = |line: &str, name: &str| {
             line.strip_prefix("    ")
                 .is_some_and(|rest| rest.starts_with(name))
         };
         let has_tokens = text.lines().any(|line| at_http(line, "server_tokens "));
         for line in text.lines() {
-            let own = ["daemon ", "master_process ", "pid ", "user "];
+            let own = [
+                "daemon ",
+                "master_process ",
+                "pid ",
+                "user ",
+                "worker_processes ",
+            ];
             if own.iter().any(|name| line.starts_with(name)) {
                 continue;
             }
@@ -166,6 +190,7 @@ impl Program {
             .spawn()
             .map_err(say)?;
         let mut server = Server {
+            logs_at_once: self.nginx.is_some(),
             child,
             sentinel,
             line: None,
@@ -195,6 +220,8 @@ fn version_text(path: &Path) -> Result<String, String> {
 /// A running program.
 pub(crate) struct Server {
     child: Child,
+    /// Each line is in its log once the loop has gone round, so the process need not end in order.
+    logs_at_once: bool,
     sentinel: u16,
     /// A connection to the sentinel's server, for questions whether the loop has gone round.
     line: Option<TcpStream>,
@@ -259,6 +286,12 @@ impl Server {
 
     /// Ends it.
     pub(crate) fn stop(mut self) -> Result<(), String> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Err(format!("it ended with {status}: {}", self.output()));
+        }
+        if self.logs_at_once {
+            return Ok(());
+        }
         let pid = rustix::process::Pid::from_child(&self.child);
         let told = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         told.map_err(|error| format!("it cannot be told to end: {error}"))?;

@@ -2,6 +2,7 @@
 //! should not send strewn in.
 
 use crate::answers;
+use crate::configuration::Kind;
 use crate::random::Random;
 
 /// One request and the answers to it.
@@ -29,8 +30,8 @@ pub(crate) struct Conversation {
 
 /// What requests are made for.
 pub(crate) struct Aim<'a> {
-    /// The ports to connect to, with whether the PROXY protocol is spoken there.
-    pub(crate) ports: &'a [(u16, bool)],
+    /// The ports to connect to, with what is spoken there; the first is in the clear.
+    pub(crate) ports: &'a [(u16, Kind)],
     /// Paths that lead to locations and files.
     pub(crate) targets: &'a [String],
     /// Values of `Host`.
@@ -292,12 +293,16 @@ impl Maker<'_> {
     /// One request, as often and on as many connections as it is worth.
     fn batch(mut self) -> Vec<Conversation> {
         let ports = self.aim.ports;
-        let (port, proxied) = ports[if self.random.chance(70) {
+        let (port, kind) = ports[if self.random.chance(70) {
             0
         } else {
             self.random.below(ports.len())
         }];
-        let preface = if proxied { self.preface() } else { Vec::new() };
+        let preface = if kind == Kind::Proxied {
+            self.preface()
+        } else {
+            Vec::new()
+        };
         if self.random.chance(3) {
             return vec![self.cut(port, preface)];
         }

@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::answers;
 use crate::client::{self, Heard};
+use crate::configuration::World;
 use crate::program::Program;
 use crate::requests::Conversation;
 use crate::upstream::{Recorded, Upstream};
@@ -17,10 +19,13 @@ pub(crate) struct Lane {
     pub(crate) prefix: PathBuf,
     /// What servers may listen on.
     pub(crate) ports: Vec<u16>,
+    /// Where nothing listens.
+    pub(crate) dead: u16,
     /// For questions whether the loop has gone round.
     pub(crate) sentinel: u16,
     /// What requests are passed on to.
     pub(crate) upstream: Upstream,
+    laid_out: world::LaidOut,
 }
 
 impl Lane {
@@ -34,9 +39,25 @@ impl Lane {
                 std::process::id()
             )),
             ports: (0..4).map(|_| free()).collect(),
+            dead: free(),
             sentinel: free(),
             upstream: Upstream::start(3)?,
+            laid_out: world::LaidOut::default(),
         })
+    }
+}
+
+impl Lane {
+    /// What configurations may name here.
+    pub(crate) fn world(&self) -> World {
+        World {
+            prefix: self.prefix.clone(),
+            ports: self.ports.clone(),
+            upstreams: self.upstream.addresses(),
+            dead: format!("127.0.0.1:{}", self.dead),
+            files: world::uris(),
+            answers: answers::paths(),
+        }
     }
 }
 
@@ -72,7 +93,7 @@ pub(crate) fn run(
     lane: &Lane,
     program: &Program,
     text: &str,
-    extra: &[(String, Vec<u8>)],
+    extra: &[(&str, Vec<u8>)],
     conversations: &[Conversation],
 ) -> Transcript {
     let mut transcript = Transcript::default();
@@ -86,12 +107,13 @@ fn try_run(
     lane: &Lane,
     program: &Program,
     text: &str,
-    extra: &[(String, Vec<u8>)],
+    extra: &[(&str, Vec<u8>)],
     conversations: &[Conversation],
     transcript: &mut Transcript,
 ) -> Result<(), String> {
     let prefix = &lane.prefix;
-    world::lay_out(prefix, extra)
+    lane.laid_out
+        .lay_out(prefix, extra)
         .map_err(|error| format!("laying out {}: {error}", prefix.display()))?;
     lane.upstream.take();
     let text = program.dressed(text, lane.sentinel);
@@ -122,7 +144,7 @@ fn read_logs(prefix: &Path, transcript: &mut Transcript) {
         .map(|(index, seen)| (seen.heard.port.to_string(), index))
         .collect();
     let mut by_number: BTreeMap<u64, usize> = BTreeMap::new();
-    for line in lines(&prefix.join("logs/access.log")) {
+    for line in lines(&prefix.join("logs/differential.log")) {
         let values: Vec<(String, String)> = line
             .split('\t')
             .filter_map(|part| part.split_once('='))

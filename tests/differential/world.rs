@@ -1,9 +1,10 @@
 //! The folder of a lane: the tree of odd files, laid out anew before each start, with the same times each time.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::{Result, Write};
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Modification time of what has none of its own: Thu, 04 Mar 2021 05:06:07 GMT.
@@ -145,8 +146,57 @@ fn encoded(path: &str) -> String {
     text
 }
 
+/// A folder that has been laid out: the tree is made anew only where a run has changed it.
+#[derive(Default)]
+pub(crate) struct LaidOut(RefCell<Vec<Entry>>);
+
+/// A path with mode, length and time.
+type Entry = (PathBuf, u32, u64, i64);
+
+impl LaidOut {
+    /// Makes the folder as it is before each start. `extra` are always the same.
+    pub(crate) fn lay_out(&self, prefix: &Path, extra: &[(&str, Vec<u8>)]) -> Result<()> {
+        let unchanged = !self.0.borrow().is_empty() && *self.0.borrow() == entries(prefix);
+        if unchanged {
+            for folder in ["logs", "temp"] {
+                fs::remove_dir_all(prefix.join(folder))?;
+                make_folder(&prefix.join(folder))?;
+            }
+            return Ok(());
+        }
+        lay_out(prefix, extra)?;
+        *self.0.borrow_mut() = entries(prefix);
+        Ok(())
+    }
+}
+
+/// What is in the folders that a run may change and that are not made anew each time.
+fn entries(prefix: &Path) -> Vec<Entry> {
+    fn visit(path: &Path, found: &mut Vec<Entry>) {
+        let Ok(metadata) = fs::symlink_metadata(path) else {
+            return;
+        };
+        let changed = metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec();
+        found.push((path.to_path_buf(), metadata.mode(), metadata.len(), changed));
+        if metadata.is_dir() {
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                visit(&entry.path(), found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    visit(&prefix.join("html"), &mut found);
+    found.sort();
+    found
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    fs::create_dir_all(path)?;
+    give_away(path)
+}
+
 /// Makes the folder as it is before each start; `extra` are further files by their path below it.
-pub(crate) fn lay_out(prefix: &Path, extra: &[(String, Vec<u8>)]) -> Result<()> {
+pub(crate) fn lay_out(prefix: &Path, extra: &[(&str, Vec<u8>)]) -> Result<()> {
     remove(prefix)?;
     for folder in ["conf", "html", "logs", "temp"] {
         fs::create_dir_all(prefix.join(folder))?;
@@ -177,8 +227,8 @@ pub(crate) fn lay_out(prefix: &Path, extra: &[(String, Vec<u8>)]) -> Result<()> 
     set_time(&html.join("future.txt"), FUTURE)?;
     set_time(&html.join("oldest.txt"), 0)?;
     fs::set_permissions(html.join("program.sh"), fs::Permissions::from_mode(0o755))?;
-    fs::set_permissions(html.join("unreadable.txt"), fs::Permissions::from_mode(0))?;
-    fs::set_permissions(html.join("closed"), fs::Permissions::from_mode(0))
+    fs::set_permissions(html.join("unreadable.txt"), fs::Permissions::from_mode(0o0))?;
+    fs::set_permissions(html.join("closed"), fs::Permissions::from_mode(0o0))
 }
 
 /// Removes the folder, what cannot be entered included.

@@ -59,7 +59,7 @@ pub(super) fn broken(configuration: &Configuration, random: &mut Random) -> Stri
                 line.arguments.remove(index);
             }
             1 => line.arguments.push(String::from(random.pick(BAD))),
-            2 | 3 | 4 if !line.arguments.is_empty() => {
+            2..=4 if !line.arguments.is_empty() => {
                 let index = random.below(line.arguments.len());
                 line.arguments[index] = String::from(random.pick(BAD));
             }

@@ -1,0 +1,328 @@
+//! A run over many seeds: lanes that take one after the other, and what they find.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::Options;
+use crate::compare::{self, Difference};
+use crate::configuration::{self, Configuration, Kind, Known, Table};
+use crate::coverage::Coverage;
+use crate::differences;
+use crate::format;
+use crate::program::Program;
+use crate::random::Random;
+use crate::report;
+use crate::requests::{self, Aim, Conversation};
+use crate::run::{self, Lane};
+use crate::shrink::Pair;
+use crate::{verdicts, world};
+
+/// Requests of one seed.
+const REQUESTS: usize = 200;
+/// Differences of one seed that are made smaller.
+const SHRUNK_MAX: usize = 3;
+/// Broken configurations of one seed that `-t` is asked about, beside the valid one.
+const BROKEN: usize = 2;
+/// The same where nothing but `-t` is asked.
+const BROKEN_ALONE: usize = 10;
+
+/// What all lanes share.
+struct Campaign<'a> {
+    options: &'a Options,
+    reference: Program,
+    subjects: Vec<Program>,
+    table: Table,
+    next: AtomicU64,
+    stop: AtomicBool,
+    coverage: Mutex<Coverage>,
+    /// How often each row of the table of differences was met.
+    rows: Mutex<BTreeMap<usize, usize>>,
+    /// Findings by what they have in common, with the seeds that have them.
+    findings: Mutex<BTreeMap<String, Vec<u64>>>,
+}
+
+/// Runs it. Returns whether nothing was found.
+pub(crate) fn go(options: &Options) -> Result<bool, String> {
+    let reference = Program::reference()?;
+    let table = table(&reference)?;
+    let campaign = Campaign {
+        options,
+        reference,
+        subjects: Program::subjects()?,
+        table,
+        next: AtomicU64::new(options.seed),
+        stop: AtomicBool::new(false),
+        coverage: Mutex::default(),
+        rows: Mutex::default(),
+        findings: Mutex::default(),
+    };
+    println!("reference: {}", campaign.reference.name());
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..options.jobs)
+            .map(|number| {
+                let campaign = &campaign;
+                scope.spawn(move || campaign.lane(number, start))
+            })
+            .collect();
+        let panicked = |_| Err(String::from("a lane has panicked"));
+        lanes
+            .into_iter()
+            .try_for_each(|lane| lane.join().unwrap_or_else(panicked))
+    })?;
+    Ok(campaign.end(start.elapsed().as_secs_f64()))
+}
+
+/// Asks the reference which directives it has.
+fn table(reference: &Program) -> Result<Table, String> {
+    let folder = PathBuf::from(format!(
+        "/tmp/tidegate-differential-{:07}",
+        std::process::id()
+    ));
+    let made = std::fs::create_dir_all(folder.join("logs"));
+    made.map_err(|error| format!("{}: {error}", folder.display()))?;
+    let known = Known::ask(reference.path(), &folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    Ok(Table::new(&known))
+}
+
+impl Campaign<'_> {
+    /// Tells what the run has covered and found.
+    fn end(self, seconds: f64) -> bool {
+        let coverage = self.coverage.into_inner().unwrap_or_default();
+        println!(
+            "{}",
+            coverage.told(&self.table, self.subjects.len(), seconds)
+        );
+        for (row, count) in self.rows.into_inner().unwrap_or_default() {
+            let sentence: String = differences::TABLE[row].sentence.chars().take(70).collect();
+            println!("{count} times documented: {sentence}");
+        }
+        let findings = self.findings.into_inner().unwrap_or_default();
+        for (name, seeds) in &findings {
+            println!(
+                "{} times: {name} (seeds {:?})",
+                seeds.len(),
+                &seeds[..seeds.len().min(5)]
+            );
+        }
+        let verdict = if findings.is_empty() { "ok" } else { "FAILED" };
+        println!(
+            "test result: {verdict}. {} kinds of differences",
+            findings.len()
+        );
+        findings.is_empty()
+    }
+
+    fn lane(&self, number: usize, start: Instant) -> Result<(), String> {
+        let lane = Lane::new(number)?;
+        loop {
+            let over = self.options.time.is_some_and(|time| start.elapsed() > time);
+            if over || self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if self
+                .options
+                .count
+                .is_some_and(|count| seed >= self.options.seed + count)
+            {
+                return Ok(());
+            }
+            if self.options.time.is_some() {
+                println!("seed {seed}");
+            }
+            self.seed(&lane, seed)?;
+        }
+    }
+
+    fn seed(&self, lane: &Lane, seed: u64) -> Result<(), String> {
+        let mut random = Random::new(seed);
+        let log_format = format::log_format();
+        let world = lane.world();
+        let configuration =
+            Configuration::random(&mut random.fork(), seed, &world, &self.table, &log_format);
+        if self.options.print {
+            println!("{}", configuration.text(None));
+            return Ok(());
+        }
+        self.verdicts(lane, seed, &configuration, &mut random.fork())?;
+        if self.options.verdicts {
+            return Ok(());
+        }
+        let ports = ports(lane, &configuration);
+        let targets = [
+            world.files.clone(),
+            configuration.targets(),
+            configuration.targets(),
+        ];
+        let aim = Aim {
+            ports: &ports,
+            targets: &targets.concat(),
+            hosts: &configuration.hosts(),
+        };
+        let conversations = requests::random(&mut random.fork(), &aim, REQUESTS);
+        let extra = configuration::files();
+        let text = configuration.text(None);
+        let reference = run::run(lane, &self.reference, &text, &extra, &conversations);
+        if reference.conversations.is_empty() {
+            println!(
+                "seed {seed}: the reference refuses it: {:?}",
+                reference.alarms
+            );
+            if let Ok(mut coverage) = self.coverage.lock() {
+                coverage.refuse();
+            }
+            return Ok(());
+        }
+        if let Ok(mut coverage) = self.coverage.lock() {
+            let requests = conversations
+                .iter()
+                .map(|conversation| conversation.exchanges.len());
+            coverage.add(&configuration, requests.sum());
+        }
+        let mut told = Vec::new();
+        for subject in &self.subjects {
+            let own = configuration.text(subject.engine());
+            let transcript = run::run(lane, subject, &own, &extra, &conversations);
+            let found = compare::differences(&reference, &transcript);
+            let both = (&reference, &transcript);
+            let (unknown, known) = differences::judge(self.reference.version(), both, found);
+            if let Ok(mut rows) = self.rows.lock() {
+                known
+                    .into_iter()
+                    .for_each(|row| *rows.entry(row).or_default() += 1);
+            }
+            let pair = Pair {
+                lane,
+                reference: &self.reference,
+                subject,
+                extra: &extra,
+            };
+            // What one engine has shown the other need not.
+            let fresh: Vec<Difference> = unknown
+                .iter()
+                .filter(|difference| !told.contains(*difference))
+                .cloned()
+                .collect();
+            self.shrink(seed, &pair, &configuration, &conversations, fresh);
+            told.extend(unknown);
+        }
+        Ok(())
+    }
+
+    /// Asks `-t` about the configuration and about broken ones.
+    fn verdicts(
+        &self,
+        lane: &Lane,
+        seed: u64,
+        configuration: &Configuration,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        let laid_out = world::lay_out(&lane.prefix, &configuration::files());
+        laid_out.map_err(|error| format!("{}: {error}", lane.prefix.display()))?;
+        let broken = if self.options.verdicts {
+            BROKEN_ALONE
+        } else {
+            BROKEN
+        };
+        let mut texts = vec![configuration.text(None)];
+        texts.extend((0..broken).map(|_| configuration.broken(random)));
+        for text in texts {
+            let Some(subject) = self.subjects.first() else {
+                break;
+            };
+            let differ = verdicts::differ(&lane.prefix, &self.reference, subject, &text)?;
+            let Some(differ) = differ.filter(|_| !self.stop.load(Ordering::Relaxed)) else {
+                continue;
+            };
+            if self.known(&format!("Verdict {}", differ.kind()), seed) {
+                continue;
+            }
+            let shrunk = verdicts::shrink(&lane.prefix, &self.reference, subject, &text);
+            let Some((text, verdicts)) = shrunk else {
+                continue;
+            };
+            let name = format!("Verdict {}", verdicts.kind());
+            let report = format!(
+                "seed {seed}: -t\n    nginx:    {}\n    tidegate: {}\n\n{text}",
+                verdicts.reference, verdicts.subject
+            );
+            self.tell(&name, seed, &report);
+        }
+        Ok(())
+    }
+
+    /// Whether a finding of that name has been told already; counts it if so.
+    fn known(&self, name: &str, seed: u64) -> bool {
+        let Ok(mut findings) = self.findings.lock() else {
+            return true;
+        };
+        findings
+            .get_mut(name)
+            .map(|seeds| seeds.push(seed))
+            .is_some()
+    }
+
+    /// Prints and writes a finding unless one of its name has been.
+    fn tell(&self, name: &str, seed: u64, report: &str) {
+        if self.known(name, seed) {
+            return;
+        }
+        if let Ok(mut findings) = self.findings.lock() {
+            findings.insert(String::from(name), vec![seed]);
+        }
+        println!("\n{report}");
+        if let Some(folder) = &self.options.findings {
+            let _ = std::fs::create_dir_all(folder);
+            let _ = std::fs::write(folder.join(report::file_name(name)), report);
+        }
+        if !self.options.keep_going && self.options.time.is_some() {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the first differences of each kind smaller, and tells of those that are new.
+    fn shrink(
+        &self,
+        seed: u64,
+        pair: &Pair,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+        unknown: Vec<Difference>,
+    ) {
+        let mut kinds = BTreeSet::new();
+        let mut places = BTreeSet::new();
+        for difference in unknown {
+            // Of one conversation the first is the cause, and of one kind too.
+            let new = kinds.insert((difference.part, difference.key.clone()))
+                && places.insert(difference.conversation);
+            if !new || kinds.len() > SHRUNK_MAX || self.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Some(finding) = pair.shrink(configuration, conversations, &difference) else {
+                println!(
+                    "seed {seed}: did not come again: {:?} {}",
+                    difference.part, difference.key
+                );
+                continue;
+            };
+            self.tell(
+                &report::name(&finding),
+                seed,
+                &report::told(seed, pair, &finding),
+            );
+        }
+    }
+}
+
+/// The ports that requests go to.
+fn ports(lane: &Lane, configuration: &Configuration) -> Vec<(u16, Kind)> {
+    let mut ports = vec![(lane.ports[0], Kind::Clear)];
+    let others = configuration.ports().into_iter();
+    ports.extend(others.filter(|(port, kind)| *port != lane.ports[0] && *kind != Kind::Tls));
+    ports
+}

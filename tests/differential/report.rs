@@ -1,0 +1,101 @@
+//! A finding in words, and what findings of one fault have in common.
+
+use std::collections::BTreeSet;
+
+use crate::compare;
+use crate::shrink::{Finding, Pair};
+
+/// Lines that every configuration has and that say nothing about a fault.
+const USUAL: &[&str] = &[
+    "access_log",
+    "client_body_temp_path",
+    "daemon",
+    "error_log",
+    "events",
+    "http",
+    "listen",
+    "log_format",
+    "pid",
+    "proxy_temp_path",
+    "root",
+    "server",
+    "server_name",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_client_certificate",
+    "use",
+    "user",
+    "worker_connections",
+    "worker_processes",
+    "}",
+];
+
+/// Names of the directives that a text is left with.
+pub(crate) fn directives(text: &str) -> Vec<&str> {
+    let names = text
+        .lines()
+        .filter_map(|line| line.trim().split([' ', ';']).next());
+    let names: BTreeSet<&str> = names
+        .filter(|name| !name.is_empty() && !USUAL.contains(name))
+        .collect();
+    names.into_iter().collect()
+}
+
+/// What findings of one fault have in common: the part, and the directives that are left.
+pub(crate) fn name(finding: &Finding) -> String {
+    let text = finding.configuration.text(None);
+    let directives = directives(&text).join(" ");
+    format!(
+        "{:?} {} [{directives}]",
+        finding.difference.part, finding.difference.key
+    )
+}
+
+/// The finding with all that shows it.
+pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
+    let mut text = format!(
+        "seed {seed}, {}: {}\n\n",
+        pair.subject.name(),
+        finding.difference
+    );
+    for line in finding.configuration.text(None).lines() {
+        match line.trim_start().starts_with("log_format differential ") {
+            true => text.push_str("    log_format differential ...;\n"),
+            false => text.push_str(&format!("{line}\n")),
+        }
+    }
+    for conversation in &finding.conversations {
+        let pipelined = if conversation.pipelined {
+            ", all at once"
+        } else {
+            ""
+        };
+        let shuts = if conversation.shuts {
+            ", then nothing more"
+        } else {
+            ""
+        };
+        text.push_str(&format!(
+            "\nconnection to {}{pipelined}{shuts}\n",
+            conversation.port
+        ));
+        let segments = conversation
+            .exchanges
+            .iter()
+            .flat_map(|exchange| &exchange.segments);
+        for segment in std::iter::once(&conversation.preface).chain(segments) {
+            if !segment.is_empty() {
+                let shown = compare::shown(segment).replace('\n', "\n    > ");
+                text.push_str(&format!("    > {shown}\n"));
+            }
+        }
+    }
+    text
+}
+
+/// A name as that of a file.
+pub(crate) fn file_name(name: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = name.chars().map(safe).take(100).collect();
+    format!("{}.txt", name.trim_matches('-'))
+}

@@ -1,0 +1,113 @@
+//! What `-t` says of a configuration: whether it is taken, and the first error.
+
+use std::path::Path;
+
+use crate::program::Program;
+
+/// A difference between two verdicts.
+pub(crate) struct Verdicts {
+    pub(crate) reference: String,
+    pub(crate) subject: String,
+}
+
+impl Verdicts {
+    /// What differences of one fault have in common.
+    pub(crate) fn kind(&self) -> String {
+        format!("{} | {}", kind(&self.reference), kind(&self.subject))
+    }
+}
+
+/// Asks both about a text; nothing where they agree.
+pub(crate) fn differ(
+    prefix: &Path,
+    reference: &Program,
+    subject: &Program,
+    text: &str,
+) -> Result<Option<Verdicts>, String> {
+    let (taken, words) = reference.verdict(prefix, text)?;
+    let (taken_too, own_words) = subject.verdict(prefix, text)?;
+    let (reference, subject) = (verdict(taken, &words), verdict(taken_too, &own_words));
+    Ok((reference != subject).then_some(Verdicts { reference, subject }))
+}
+
+/// Leaves out lines as long as the verdicts differ in the same way.
+pub(crate) fn shrink(
+    prefix: &Path,
+    reference: &Program,
+    subject: &Program,
+    text: &str,
+) -> Option<(String, Verdicts)> {
+    let ask = |text: &str| differ(prefix, reference, subject, text).ok().flatten();
+    let mut least = ask(text)?;
+    let kind = least.kind();
+    let mut lines: Vec<String> = text.lines().map(String::from).collect();
+    let mut length = lines.len() / 2;
+    while length > 0 {
+        let mut at = 0;
+        while at < lines.len() {
+            let end = (at + length).min(lines.len());
+            let fewer = [&lines[..at], &lines[end..]].concat();
+            match ask(&(fewer.join("\n") + "\n")).filter(|verdicts| verdicts.kind() == kind) {
+                Some(verdicts) => (lines, least) = (fewer, verdicts),
+                None => at += length.min(7).max(length / 2),
+            }
+        }
+        length /= 2;
+    }
+    // A block and its end go together.
+    let mut at = 0;
+    while at < lines.len() {
+        let depth = lines[at].len() - lines[at].trim_start().len();
+        let closes =
+            |line: &String| line.trim() == "}" && line.len() - line.trim_start().len() == depth;
+        let end = lines[at + 1..]
+            .iter()
+            .position(closes)
+            .map(|length| at + 1 + length);
+        let fewer = end.filter(|_| lines[at].ends_with('{')).map(|end| {
+            let whole = [&lines[..at], &lines[end + 1..]].concat();
+            let shell = [&lines[..at], &lines[at + 1..end], &lines[end + 1..]].concat();
+            [whole, shell]
+        });
+        let taken = fewer.into_iter().flatten().find_map(|fewer| {
+            let verdicts =
+                ask(&(fewer.join("\n") + "\n")).filter(|verdicts| verdicts.kind() == kind)?;
+            Some((fewer, verdicts))
+        });
+        match taken {
+            Some((fewer, verdicts)) => (lines, least) = (fewer, verdicts),
+            None => at += 1,
+        }
+    }
+    Some((lines.join("\n") + "\n", least))
+}
+
+/// The verdict in one line: nginx stops at the first error, Tidegate names all.
+fn verdict(taken: bool, words: &str) -> String {
+    let error = words.lines().find_map(|line| {
+        let (_, text) = line.split_once("[emerg] ")?;
+        // In front of errors of the system stand process and thread.
+        let numbered = text
+            .split_once(": ")
+            .filter(|(number, _)| number.contains('#'));
+        Some(numbered.map_or(text, |(_, text)| text))
+    });
+    match (taken, error) {
+        (true, _) => String::from("taken"),
+        (false, error) => String::from(error.unwrap_or("refused without an error")),
+    }
+}
+
+fn kind(verdict: &str) -> String {
+    let mut kind = String::new();
+    let mut quoted = false;
+    for c in verdict.split(" in /").next().unwrap_or(verdict).chars() {
+        if c == '"' {
+            quoted = !quoted;
+        }
+        if (!quoted || c == '"') && !c.is_ascii_digit() {
+            kind.push(c);
+        }
+    }
+    kind
+}
