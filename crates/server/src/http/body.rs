@@ -136,6 +136,8 @@ pub struct RequestBody {
     ended: bool,
     stored: Stored,
     dropped: bool,
+    /// The client left before a handler had read the whole.
+    broken_off: bool,
     /// It goes to a file with a name, for a handler that moves the file.
     to_file: bool,
 }
@@ -200,6 +202,14 @@ impl RequestBody {
     pub fn length(&self) -> Option<u64> {
         match &self.stored {
             Stored::Nowhere => None,
+            _ => Some(self.received),
+        }
+    }
+
+    /// What was counted of it, once it has ended or broken off; what was dropped does not count.
+    pub fn counted(&self) -> Option<u64> {
+        match self.stored {
+            Stored::Nowhere if !self.ended && !self.broken_off => None,
             _ => Some(self.received),
         }
     }
@@ -465,6 +475,7 @@ async fn next(
     let read = read_next(request, exchange).await;
     if let Err(Err(Abort::Closed(_))) = read {
         request.response.status = 400;
+        request.body.broken_off = true;
     }
     read
 }

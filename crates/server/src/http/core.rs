@@ -165,7 +165,7 @@ settings! {
         "How many requests one connection may carry.";
     CLIENT_MAX_BODY_SIZE: u64 = "client_max_body_size", "size", parse::offset, HSL, "1m",
         "The largest request body that is accepted; a larger one is answered with 413. 0 means no limit.";
-    CLIENT_BODY_BUFFER_SIZE: u64 = "client_body_buffer_size", "size", parse::size, HSL, "16k",
+    CLIENT_BODY_BUFFER_SIZE: u64 = "client_body_buffer_size", "size", parse::size, HSL, "8k",
         "How much of a request body is kept in memory; a longer one goes to a temporary file.";
     CLIENT_BODY_TIMEOUT: Duration = "client_body_timeout", "time", parse::milliseconds, HSL, "60s",
         "The longest time between two successful reads of a request body (408 after it).";

@@ -267,7 +267,8 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
             {
                 request.error_status = 302;
             }
-            request.response.add_location(target);
+            let absolute = request.plan.core.absolute_redirect;
+            request.response.add_location(target, absolute);
             None
         }
     }
@@ -290,7 +291,7 @@ async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Opt
     response.status = status;
     response.clear_ranges();
     response.clear_last_modified();
-    response.remove(b"ETag");
+    response.clear_etag();
     let body = match page {
         Some(page) => {
             response.content_type = Bytes::from_static(b"text/html");
@@ -328,7 +329,7 @@ async fn send_refresh(
     response.status = 200;
     response.clear_ranges();
     response.clear_last_modified();
-    response.remove(b"ETag");
+    response.clear_etag();
     response.content_type = Bytes::from_static(b"text/html");
     response.content_length = Some(page.len() as u64);
     output::respond(request, exchange, Body::bytes(page)).await

@@ -14,9 +14,11 @@ use crate::generation::Local;
 use crate::http::body::RequestBody;
 use crate::http::connection::{Connection, Held, server_for};
 use crate::http::core::Alias;
+use crate::http::exchange;
 use crate::http::plan::Server;
 use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
+use crate::log;
 
 /// Bytes that a finished request keeps for the next one's head.
 const HEAD_KEPT_MAX: usize = 4096;
@@ -36,6 +38,7 @@ impl Request {
             method: Method::Get,
             uri: Vec::new(),
             args: Vec::new(),
+            args_written: false,
             uri_unchanged: true,
             escaped_uri: false,
             valid_location: true,
@@ -47,6 +50,7 @@ impl Request {
             main_charset: Bytes::new(),
             compressed: None,
             internal: false,
+            keepalive_refused: false,
             depth: 0,
             head_only: false,
             doing: "",
@@ -93,6 +97,7 @@ impl Request {
         self.method = Method::Get;
         self.uri.clear();
         self.args.clear();
+        self.args_written = false;
         self.uri_unchanged = true;
         self.escaped_uri = false;
         self.valid_location = true;
@@ -104,6 +109,7 @@ impl Request {
         self.main_charset = Bytes::new();
         self.compressed = None;
         self.internal = false;
+        self.keepalive_refused = false;
         self.depth = 0;
         self.head_only = false;
         self.doing = "";
@@ -254,6 +260,7 @@ impl Request {
         self.uri.extend_from_slice(client.head.path(&client.bytes));
         if let Some(args) = client.head.args() {
             self.args.extend_from_slice(args.of(&client.bytes));
+            self.args_written = !client.head.target(&client.bytes).ends_with(b"?");
         }
         self.escaped_uri = client.head.has_escapes() || client.head.has_plus();
         self.uri_unchanged = client.head.has_valid_target();
@@ -326,6 +333,14 @@ impl Request {
         }
     }
 
+    /// Asks the location that has just been found whether the connection may go on. As in nginx, the server's own settings
+    /// do not count where its script answers, and what one location has refused, no other allows.
+    pub fn ask_keepalive(&mut self) {
+        if self.is_main() && !exchange::h1::location_keeps_alive(&self.connection, self) {
+            self.keepalive_refused = true;
+        }
+    }
+
     /// Whether this is the client's request and no subrequest.
     pub fn is_main(&self) -> bool {
         self.depth == 0
@@ -346,7 +361,22 @@ impl Request {
         self.client.head.request_length() as u64 + self.body.received_framed()
     }
 
-    /// The file name that `root` or `alias` makes of the URI in force.
+    /// Whether the URI in force means a file: an `alias` says nothing about one that its location has rewritten, and the log
+    /// says so.
+    pub fn has_filename(&self) -> bool {
+        if self.valid_location || self.plan.core.root.alias.is_none() {
+            return true;
+        }
+        log::error!(
+            self,
+            Alert,
+            "\"alias\" cannot be used in location \"{}\" where URI was rewritten",
+            log::Printable(&self.plan.name)
+        );
+        false
+    }
+
+    /// The file name that `root` or `alias` makes of the URI in force, where it [has one](Self::has_filename).
     pub fn filename(&mut self) -> Vec<u8> {
         let core = Arc::clone(&self.plan.core);
         let mut path = Vec::with_capacity(self.uri.len() + 64);

@@ -456,7 +456,7 @@ fn fill_head(
     let plan = Arc::clone(&request.plan);
     plan.charset.apply_constant(&mut request.response);
     plan.headers.apply_constant(request);
-    request.response.add("Accept-Ranges", "bytes");
+    request.response.set_accept_ranges("bytes");
 }
 
 /// The end of a request that was answered here, with this response.

@@ -48,6 +48,7 @@ impl Request {
         }
         self.sending = "";
         self.uri = uri;
+        self.args_written = !args.is_empty();
         self.args = args;
         self.uri_unchanged = false;
         self.valid_location = true;
@@ -102,6 +103,7 @@ impl Request {
         };
         self.forget_pass();
         self.plan = location::for_method(plan, self.method);
+        self.ask_keepalive();
         Ok(())
     }
 

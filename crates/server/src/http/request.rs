@@ -104,6 +104,8 @@ pub struct Request {
     pub uri: Vec<u8>,
     /// Arguments in force, without `?`.
     pub args: Vec<u8>,
+    /// Whether there are arguments even where they are empty: the client or a script has written some.
+    pub args_written: bool,
     /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
     pub uri_unchanged: bool,
     /// Whether the client's target held escapes or `+`: captures put into a URI are then
@@ -129,6 +131,8 @@ pub struct Request {
     pub internal: bool,
     /// Whether this is a subrequest, and how deep.
     pub depth: u8,
+    /// A location that the request came through lets the connection end with it, whatever the next one says.
+    pub keepalive_refused: bool,
     /// A subrequest whose body is not wanted (`auth_request`).
     pub head_only: bool,
     /// What was being done when a redirect within the server was asked for, for log lines about it: empty, or as nginx
@@ -390,6 +394,7 @@ fn find_location(request: &mut Request) -> Step {
         }
     };
     request.plan = plan;
+    request.ask_keepalive();
     log::error!(
         request,
         Debug,
@@ -431,13 +436,10 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
         Handler::Metrics(format) => return Ok(metrics::serve(request, format)),
         Handler::Files | Handler::Flv | Handler::Mp4(_) => {}
     }
-    if request.plan.core.root.alias.is_some() && !request.valid_location {
-        let name = String::from_utf8_lossy(&request.plan.name).into_owned();
-        log::error!(
-            request,
-            Alert,
-            "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"
-        );
+    let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post)
+        || request.plan.dav.is_some()
+        || request.plan.dav_ext.is_some();
+    if asks_for_file && !request.has_filename() {
         return Ok(Step::Finish(500));
     }
     let video = match request.plan.handler.clone() {

@@ -55,6 +55,10 @@ pub struct Response {
     /// The coding of the body as its maker tells it. It stands among the fields as well; a `Content-Encoding` that
     /// `add_header` adds is none.
     pub coding: Option<Bytes>,
+    /// The `Accept-Ranges` of its maker. It stands among the fields as well; one that `add_header` adds is none.
+    pub accept_ranges: Option<Bytes>,
+    /// The `Content-Range` of its maker, in the same way.
+    pub content_range: Option<Bytes>,
     /// The charset that its maker asked for is unknown: none is named.
     pub charset_unknown: bool,
     /// Content filters must leave the response alone (a 304 or 412 made of it).
@@ -71,14 +75,33 @@ impl Response {
 
     /// Takes the coding's name away, and leaves what `add_header` has added.
     pub fn remove_coding(&mut self) {
-        let Some(coding) = self.coding.take() else {
+        let coding = self.coding.take();
+        self.remove_one(b"Content-Encoding", coding);
+    }
+
+    /// Takes the first field of this name and value away.
+    fn remove_one(&mut self, name: &[u8], value: Option<Bytes>) {
+        let Some(value) = value else {
             return;
         };
-        let is_it =
-            |f: &Field| f.name.eq_ignore_ascii_case(b"Content-Encoding") && f.value == coding;
+        let is_it = |f: &Field| f.name.eq_ignore_ascii_case(name) && f.value == value;
         if let Some(at) = self.fields.iter().position(is_it) {
             self.fields.remove(at);
         }
+    }
+
+    /// Says which part of the body follows, in the place of what its maker has said.
+    pub fn set_content_range(&mut self, value: impl Into<Bytes>) {
+        self.remove_content_range();
+        let value = value.into();
+        self.add("Content-Range", value.clone());
+        self.content_range = Some(value);
+    }
+
+    /// Takes the part's name away, and leaves what `add_header` has added.
+    pub fn remove_content_range(&mut self) {
+        let range = self.content_range.take();
+        self.remove_one(b"Content-Range", range);
     }
 
     /// Whether the body is in a coding that has a name.
@@ -109,10 +132,10 @@ impl Response {
         self.fields.retain(|f| !f.name.eq_ignore_ascii_case(name));
     }
 
-    /// Sets Location: one that begins with `/` is completed by the exchange, any other stands
-    /// among the fields where it was added.
-    pub fn add_location(&mut self, value: Bytes) {
-        if value.first() == Some(&b'/') {
+    /// Sets Location: one that begins with `/` is completed by the exchange where `absolute` asks for it
+    /// (`absolute_redirect`), any other stands among the fields where it was added.
+    pub fn add_location(&mut self, value: Bytes, absolute: bool) {
+        if absolute && value.first() == Some(&b'/') {
             self.location = Some(value);
         } else {
             self.location = None;
@@ -142,10 +165,28 @@ impl Response {
         self.content_length = None;
     }
 
-    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body mean nothing.
+    /// Says whether parts of the body may be asked for, as its maker does.
+    pub fn set_accept_ranges(&mut self, value: impl Into<Bytes>) {
+        let value = value.into();
+        self.add("Accept-Ranges", value.clone());
+        self.accept_ranges = Some(value);
+    }
+
+    /// nginx's `ngx_http_clear_accept_ranges`: ranges of the changed body mean nothing. What `add_header` has added says
+    /// so all the same.
     pub fn clear_ranges(&mut self) {
         self.allow_ranges = false;
-        self.remove(b"Accept-Ranges");
+        let ranges = self.accept_ranges.take();
+        self.remove_one(b"Accept-Ranges", ranges);
+    }
+
+    /// nginx's `ngx_http_clear_etag`: the one that was set last goes. An earlier one, of a response that an error page
+    /// takes the place of, stays.
+    pub fn clear_etag(&mut self) {
+        let is_it = |field: &Field| field.name.eq_ignore_ascii_case(b"ETag");
+        if let Some(at) = self.fields.iter().rposition(is_it) {
+            self.fields.remove(at);
+        }
     }
 
     /// nginx's `ngx_http_clear_last_modified`.
@@ -209,6 +250,8 @@ impl Response {
             && !self.conditions_judged
             && !self.charset_unknown
             && self.coding.is_none()
+            && self.accept_ranges.is_none()
+            && self.content_range.is_none()
             && !self.skip_filters
             && !self.allow_ranges
             && !self.single_range

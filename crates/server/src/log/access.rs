@@ -347,8 +347,8 @@ pub fn write_access(request: &mut Request) {
         return;
     }
     // In nginx a connection is made ready for its next request before this one is logged, so that
-    // `$sent_http_connection` is `close` in every line.
-    request.keepalive = false;
+    // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
+    request.keepalive &= request.plan.core.keepalive_timeout.is_zero();
     let access_log = Arc::clone(&request.plan.access_log);
     with_line(|line| {
         for log in &access_log.logs {

@@ -214,8 +214,11 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "request_body_file" => client::request_body_file,
         "request_completion" => |request, out| text(if request.complete { "OK" } else { "" }, out),
         "request_filename" => |request, out| {
-            out.append(&mut request.filename());
-            true
+            let found = request.has_filename();
+            if found {
+                out.append(&mut request.filename());
+            }
+            found
         },
         "request_length" => |request, out| decimal(request.length(), out),
         "request_method" => client::request_method,

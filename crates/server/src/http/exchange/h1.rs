@@ -25,6 +25,7 @@ use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::{Field, Response};
+use crate::log;
 
 /// Bytes queued for a client beyond which a handler waits for it.
 const BACKLOG_MAX: usize = 64 * 1024;
@@ -186,7 +187,7 @@ impl H1 {
         }
         loop {
             let size_max = request.plan.core.client_max_body_size;
-            if let Some(bytes) = self.decode(request, size_max)? {
+            if let Some(bytes) = self.decode(request, size_max, true)? {
                 return Ok(Some(bytes));
             }
             if matches!(self.incoming, Incoming::Nothing) {
@@ -207,8 +208,14 @@ impl H1 {
     }
 
     /// What of the received bytes belongs to the body. A chunk by which it becomes longer than `size_max` (0: any length)
-    /// is refused when its size is known.
-    fn decode(&mut self, request: &mut Request, size_max: u64) -> Result<Option<Bytes>, Abort> {
+    /// is refused when its size is known. As in nginx, what is not `kept` counts neither for `$request_length` nor for
+    /// `$content_length`.
+    fn decode(
+        &mut self,
+        request: &mut Request,
+        size_max: u64,
+        kept: bool,
+    ) -> Result<Option<Bytes>, Abort> {
         while !self.input.is_empty() {
             match &mut self.incoming {
                 Incoming::Nothing => return Ok(None),
@@ -220,7 +227,9 @@ impl H1 {
                     if *left == 0 {
                         self.incoming = Incoming::Nothing;
                     }
-                    request.body.note_received(taken as u64);
+                    if kept {
+                        request.body.note_received(taken as u64);
+                    }
                     return Ok(Some(take_front(&mut self.input, taken)));
                 }
                 Incoming::Chunked(decoder) => {
@@ -240,9 +249,11 @@ impl H1 {
                     };
                     let done = decoded.done;
                     let length = decoded.data.len() as u64;
-                    request.body.note_received(length);
-                    let framing = decoded.consumed as u64 - length;
-                    request.body.note_framing(framing);
+                    if kept {
+                        request.body.note_received(length);
+                        let framing = decoded.consumed as u64 - length;
+                        request.body.note_framing(framing);
+                    }
                     let to_come = decoder.remaining();
                     let announced = received.saturating_add(length).saturating_add(to_come);
                     let chunk = match to_come {
@@ -271,7 +282,7 @@ impl H1 {
 
     /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
-        while self.decode(request, 0)?.is_some() {}
+        while self.decode(request, 0, false)?.is_some() {}
         Ok(())
     }
 
@@ -310,7 +321,7 @@ impl H1 {
 
     /// See `Exchange::keeps_alive`.
     pub fn keeps_alive(&self, request: &Request) -> bool {
-        self.keep_alive && may_keep_alive(&self.connection, request)
+        self.keep_alive && !request.keepalive_refused && server_keeps_alive(&self.connection)
     }
 
     /// See `Exchange::send_head`.
@@ -543,7 +554,9 @@ impl H1 {
         if unread && self.may_linger && !request.body.is_read() && !self.skip_body(request).await {
             return (After::Drop, Buffer::default());
         }
-        if self.keep_alive && self.skip_body(request).await {
+        // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep.
+        let stays = self.keep_alive && !core.keepalive_timeout.is_zero();
+        if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
                 self.connection.stream.set_nodelay(true);
             }
@@ -590,10 +603,13 @@ impl H1 {
         let core = Arc::clone(&request.plan.core);
         let end = engine::now() + core.lingering_time;
         loop {
-            match self.decode(request, 0) {
+            match self.decode(request, 0, false) {
                 Ok(Some(_)) => continue,
                 Ok(None) => {}
-                Err(_) => return false,
+                Err(abort) => {
+                    log::abort(request, &abort);
+                    return false;
+                }
             }
             if matches!(self.incoming, Incoming::Nothing) {
                 return true;
@@ -657,13 +673,21 @@ pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
 
 /// Whether the connection may serve another request after this one.
 pub fn may_keep_alive(connection: &Connection, request: &Request) -> bool {
+    location_keeps_alive(connection, request) && server_keeps_alive(connection)
+}
+
+/// Whether the location in force lets the connection serve another request.
+pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool {
     let core = &request.plan.core;
     !core.keepalive_timeout.is_zero()
         && connection.requests.get() < core.keepalive_requests
         && engine::uptime().saturating_sub(connection.accepted) <= core.keepalive_time
-        && !connection.worker.quitting()
-        && !connection.is_left_over()
         && core.keepalive_disable.allows(request)
+}
+
+/// Whether nothing that is no request's business ends the connection.
+fn server_keeps_alive(connection: &Connection) -> bool {
+    !connection.worker.quitting() && !connection.is_left_over()
 }
 
 /// How a response's body is delimited and what follows it.

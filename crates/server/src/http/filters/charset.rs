@@ -150,19 +150,9 @@ impl Charset {
         }
     }
 
-    /// Whether the configuration names a charset: here, or in any `charset_map`.
+    /// Whether the configuration names a charset anywhere.
     pub fn knows(&self, charset: &[u8]) -> bool {
-        let is_it = |name: &[u8]| name.eq_ignore_ascii_case(charset);
-        let here = [&self.target, &self.source];
-        here.into_iter()
-            .flatten()
-            .filter_map(Text::literal)
-            .any(|name| is_it(name))
-            || self
-                .maps
-                .tables
-                .iter()
-                .any(|table| is_it(&table.from) || is_it(&table.to))
+        self.maps.spelling(charset).is_some()
     }
 
     /// Names the charset of a file's response, where it [is constant](Self::is_constant).
@@ -199,9 +189,13 @@ impl Feature for Charset {
                 String::from_utf8_lossy(target),
             )));
         }
+        let compiled = |name: Name| match name {
+            Name::Literal(name) => Text::Literal(maps.spelling(&name).unwrap_or(name)),
+            variable => variable.compile(compiler),
+        };
         Ok(Charset {
-            target: target.map(|name| name.compile(compiler)),
-            source: source.map(|name| name.compile(compiler)),
+            target: target.map(compiled),
+            source: source.map(compiled),
             overrides: scope.get(&OVERRIDE_CHARSET)?,
             types: scope.get(&CHARSET_TYPES)?,
             maps,
@@ -209,23 +203,59 @@ impl Feature for Charset {
     }
 }
 
-/// Every `charset_map` of the configuration.
+/// Every `charset_map` of the configuration, and every charset that it names.
 #[derive(Debug)]
 struct Maps {
     tables: Vec<Table>,
+    /// Each charset as it is spelt first: so it is spelt everywhere, as in nginx.
+    names: Vec<Bytes>,
 }
 
 impl Feature for Maps {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&CHARSET_MAP];
 
     fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let mut names = Vec::new();
+        gather_names(scope.tree().root(), &mut names);
         Ok(Maps {
             tables: scope.written(&CHARSET_MAP)?.unwrap_or_default(),
+            names,
         })
     }
 }
 
+/// Adds the charsets that a scope and those in it name, in the order of the file.
+fn gather_names(scope: ScopeRef<'_>, names: &mut Vec<Bytes>) {
+    for line in scope.lines() {
+        let count = match () {
+            () if line.is("charset") || line.is("source_charset") => 1,
+            () if line.is("charset_map") => 2,
+            () => 0,
+        };
+        for word in line.args.iter().take(count) {
+            let is_known = names
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case(&word.bytes));
+            let is_none = line.is("charset") && &*word.bytes == b"off";
+            if !is_known && !is_none && word.bytes.first() != Some(&b'$') {
+                names.push(Bytes::copy_from_slice(&word.bytes));
+            }
+        }
+        if let Some(inner) = scope.opened_by(line) {
+            gather_names(inner, names);
+        }
+    }
+}
+
 impl Maps {
+    /// A charset as it is spelt first.
+    fn spelling(&self, charset: &[u8]) -> Option<Bytes> {
+        let mut names = self.names.iter();
+        names
+            .find(|name| name.eq_ignore_ascii_case(charset))
+            .cloned()
+    }
+
     /// How to recode between two charsets.
     fn find(&self, from: &[u8], to: &[u8]) -> Option<Recode> {
         self.tables.iter().find_map(|table| {

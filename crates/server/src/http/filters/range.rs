@@ -47,10 +47,7 @@ pub(super) fn begin(request: &mut Request) -> Result<Option<Cut>, u16> {
     let response = &mut request.response;
     match outcome {
         Outcome::Whole => {
-            response.add(
-                Bytes::from_static(b"Accept-Ranges"),
-                Bytes::from_static(b"bytes"),
-            );
+            response.set_accept_ranges("bytes");
             Ok(None)
         }
         Outcome::One(range) => Ok(Some(one(response, range, size))),
@@ -61,7 +58,7 @@ pub(super) fn begin(request: &mut Request) -> Result<Option<Cut>, u16> {
             BOUNDARY.fetch_add(1, Ordering::Relaxed),
         ))),
         Outcome::Unsatisfiable => {
-            response.set("Content-Range", format!("bytes */{size}"));
+            response.set_content_range(format!("bytes */{size}"));
             response.clear_content_length();
             Err(416)
         }
@@ -81,10 +78,7 @@ fn still_meant(request: &Request) -> bool {
 pub fn one(response: &mut Response, range: ByteRange, size: u64) -> Cut {
     response.status = 206;
     response.status_text = None;
-    response.set(
-        "Content-Range",
-        format!("bytes {}-{}/{size}", range.start, range.end - 1),
-    );
+    response.set_content_range(format!("bytes {}-{}/{size}", range.start, range.end - 1));
     response.content_length = Some(range.len());
     Cut {
         offset: 0,
@@ -128,7 +122,7 @@ pub fn many(response: &mut Response, ranges: &[ByteRange], size: u64, boundary: 
 
     response.status = 206;
     response.status_text = None;
-    response.remove(b"Content-Range");
+    response.remove_content_range();
     response.content_type = format!("multipart/byteranges; boundary={boundary:020}").into();
     response.content_type_parameters = Bytes::new();
     response.charset = Bytes::new();

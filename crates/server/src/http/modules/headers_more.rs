@@ -336,7 +336,7 @@ fn set(response: &mut Response, name: &Bytes, value: Bytes, append: bool) {
         b"content-type" => set_content_type(response, value),
         b"location" => {
             response.remove(b"Location");
-            response.add_location(value);
+            response.add_location(value, true);
         }
         lower => {
             if lower == b"last-modified" {

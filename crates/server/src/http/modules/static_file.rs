@@ -317,13 +317,15 @@ fn with_slash(request: &Request) -> Bytes {
 /// The end of the line: no handler had anything for the URI.
 pub fn nothing_found(request: &mut Request) -> Step {
     if request.uri.ends_with(b"/") {
-        let path = request.filename();
-        log::error!(
-            request,
-            Error,
-            "directory index of \"{}\" is forbidden",
-            log::Printable(&path)
-        );
+        if request.has_filename() {
+            let path = request.filename();
+            log::error!(
+                request,
+                Error,
+                "directory index of \"{}\" is forbidden",
+                log::Printable(&path)
+            );
+        }
         return Step::Finish(403);
     }
     log::error!(request, Error, "no handler found");

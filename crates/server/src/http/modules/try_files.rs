@@ -131,13 +131,7 @@ pub async fn precontent(request: &mut Request) -> Step {
         return Step::Next;
     };
     let alias = request.plan.core.root.alias;
-    if alias.is_some() && !request.valid_location {
-        log::error!(
-            request,
-            Alert,
-            "\"alias\" cannot be used in location \"{}\" where URI was rewritten",
-            log::Printable(&request.plan.name)
-        );
+    if !request.has_filename() {
         return Step::Finish(500);
     }
     let mut path = request.document_root();

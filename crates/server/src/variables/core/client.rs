@@ -35,7 +35,7 @@ pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The version as sent; not found in HTTP/0.9.
+/// The version as sent; empty where it is none, not found in HTTP/0.9.
 pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     out.extend_from_slice(client.head.protocol(&client.bytes));
@@ -49,10 +49,10 @@ pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
     !request.uri.is_empty() || request.client.head.has_method()
 }
 
-/// Not found rather than empty, even where the target ends with `?`.
+/// Not found rather than empty, even where the target ends with `?`; empty where a script has taken them away.
 pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.args);
-    !request.args.is_empty()
+    request.args_written || !request.args.is_empty()
 }
 
 /// The client's host without port, in lower case; the server's name where it sent none.
@@ -102,13 +102,14 @@ fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8
     found
 }
 
-/// The length that the client announced; for a chunked body what was counted, once it is read.
+/// The length that the client announced; for a chunked body what was counted, once it is read or has broken off, and
+/// nothing where it was dropped.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(value) = request.header(Known::ContentLength) {
         out.extend_from_slice(value);
         return true;
     }
-    match request.body.length() {
+    match request.body.counted() {
         Some(length) if request.body.chunked() => decimal(length, out),
         _ => false,
     }

@@ -9,7 +9,8 @@ use engine::select::{Either, either};
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
-use super::{Peer, Settings, client_left, note};
+use super::response::READING;
+use super::{Peer, READING_BODY, Settings, client_left, note};
 use crate::http::exchange::h1::{take_data, take_front};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::Piece;
@@ -19,6 +20,8 @@ use crate::log;
 /// What of the body is still to come.
 enum Remaining {
     Nothing,
+    /// Nothing: the last chunk has come.
+    NothingAfterChunks,
     Length(u64),
     Chunked(Box<Decoder>),
     UntilClose,
@@ -29,17 +32,31 @@ pub struct UpstreamBody {
     peer: Peer,
     remaining: Remaining,
     received: Buffer,
+    /// How much came along with the head; 0 once that counts.
+    came_with_head: u64,
     read_timeout: Duration,
     ignore_client_abort: bool,
     /// Every part leaves at once (`proxy_buffering off`).
     flush: bool,
     flush_next: bool,
+    /// What is being done, for log lines about what is too much: as nginx has it, what comes along with the head still
+    /// belongs to reading that, where every part leaves at once.
+    doing: &'static str,
 }
 
 impl std::fmt::Debug for UpstreamBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("UpstreamBody")
     }
+}
+
+/// Says that more has come than the head of the answer has announced.
+pub(super) fn warn_of_excess(request: &Request, doing: &str) {
+    log::error!(
+        request,
+        Warn,
+        "upstream sent more data than specified in \"Content-Length\" header {doing}"
+    );
 }
 
 impl UpstreamBody {
@@ -57,11 +74,16 @@ impl UpstreamBody {
                 ResponseBody::Chunked => Remaining::Chunked(Box::new(Decoder::new())),
                 ResponseBody::UntilClose => Remaining::UntilClose,
             },
+            came_with_head: rest.len() as u64,
             received: rest,
             read_timeout: settings.read_timeout,
             ignore_client_abort: settings.ignore_client_abort,
             flush: !settings.buffering,
             flush_next: false,
+            doing: match settings.buffering {
+                true => READING_BODY,
+                false => READING,
+            },
         }
     }
 
@@ -71,18 +93,22 @@ impl UpstreamBody {
         request: &mut Request,
         exchange: &mut Exchange,
     ) -> Result<Option<Piece>, Abort> {
+        if self.came_with_head > 0 {
+            let length = std::mem::take(&mut self.came_with_head);
+            note(request, |attempt, _| attempt.response_length += length);
+        }
         if std::mem::take(&mut self.flush_next) {
             return Ok(Some(Piece::Flush));
         }
         loop {
             if let Some(bytes) = self.take(request)? {
                 self.flush_next = self.flush;
-                note(request, |attempt, _| {
-                    attempt.response_length += bytes.len() as u64
-                });
                 return Ok(Some(Piece::Bytes(bytes)));
             }
-            if matches!(self.remaining, Remaining::Nothing) {
+            if matches!(
+                self.remaining,
+                Remaining::Nothing | Remaining::NothingAfterChunks
+            ) {
                 self.peer.stream.announce_end();
                 note(request, |attempt, elapsed| attempt.response_time = elapsed);
                 return Ok(None);
@@ -104,10 +130,13 @@ impl UpstreamBody {
             match received {
                 Ok(buffer) if buffer.is_empty() => return self.closed(request),
                 Ok(buffer) => {
+                    let length = buffer.len() as u64;
                     note(request, |attempt, _| {
-                        attempt.bytes_received += buffer.len() as u64
+                        attempt.bytes_received += length;
+                        attempt.response_length += length;
                     });
                     self.received = buffer;
+                    self.doing = READING_BODY;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     log::error!(
@@ -154,8 +183,11 @@ impl UpstreamBody {
         Err(self.broken(request))
     }
 
+    /// Ends a response that lacks its end. As in nginx, `$request_completion` says all the same that the client has been sent
+    /// what there was.
     fn broken(&mut self, request: &mut Request) -> Abort {
         self.remaining = Remaining::Nothing;
+        request.complete = true;
         note(request, |attempt, elapsed| attempt.response_time = elapsed);
         Abort::Upstream
     }
@@ -165,10 +197,16 @@ impl UpstreamBody {
         while !self.received.is_empty() {
             match &mut self.remaining {
                 Remaining::Nothing => {
+                    warn_of_excess(request, self.doing);
+                    self.received = Buffer::default();
+                    return Ok(None);
+                }
+                Remaining::NothingAfterChunks => {
                     log::error!(
                         request,
                         Warn,
-                        "upstream sent more data than specified in \"Content-Length\" header while reading upstream"
+                        "upstream sent data after final chunk {}",
+                        self.doing
                     );
                     self.received = Buffer::default();
                     return Ok(None);
@@ -193,11 +231,13 @@ impl UpstreamBody {
                             Error,
                             "upstream sent invalid chunked response while reading upstream"
                         );
-                        return Err(self.broken(request));
+                        let abort = self.broken(request);
+                        request.complete = false;
+                        return Err(abort);
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
-                        self.remaining = Remaining::Nothing;
+                        self.remaining = Remaining::NothingAfterChunks;
                     }
                     if bytes.is_some() || decoded.done {
                         return Ok(bytes);

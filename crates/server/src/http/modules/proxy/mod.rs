@@ -25,6 +25,7 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
+use proto::h1::response::ResponseBody;
 use proto::header::Known;
 use proto::method::Method;
 
@@ -50,8 +51,14 @@ use target::Scheme;
 /// Bytes queued for an upstream beyond which the client is not read on.
 const BACKLOG_MAX: usize = 32 * 1024;
 
+/// What ends a chunked body.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
 /// What is done first, as log lines say it.
 const CONNECTING: &str = "while connecting to upstream";
+
+/// What is done last.
+const READING_BODY: &str = "while reading upstream";
 
 /// What is done then, until the answer begins.
 const SENDING: &str = "while sending request to upstream";
@@ -73,7 +80,7 @@ pub struct Attempt {
     pub bytes_sent: u64,
     /// Bytes received from it.
     pub bytes_received: u64,
-    /// Bytes of its answer's body.
+    /// Bytes of its answer behind the head, as they came: framing and what is too much included.
     pub response_length: u64,
 }
 
@@ -245,7 +252,16 @@ pub async fn serve(
         request.response.content_length = Some(0);
     }
     let framing = answer.head.body(is_head);
-    let body = UpstreamBody::new(peer, &settings, framing, answer.rest);
+    let mut rest = answer.rest;
+    if matches!(framing, ResponseBody::None) && !rest.is_empty() {
+        // No client waits for what follows such a head, and nothing will look at it.
+        let length = std::mem::take(&mut rest).len() as u64;
+        if !is_head {
+            note(request, |attempt, _| attempt.response_length = length);
+            body::warn_of_excess(request, READING_BODY);
+        }
+    }
+    let body = UpstreamBody::new(peer, &settings, framing, rest);
     Ok(Step::Respond(Body::Upstream(Box::new(body))))
 }
 
@@ -518,28 +534,30 @@ async fn send(
 ) -> Result<(), Ended> {
     let mut sent = outgoing.head.len() as u64;
     peer.stream.push(Segment::Bytes(outgoing.head.clone()));
-    if settings.pass_request_body {
-        sent += match &outgoing.begun {
-            None => push_stored_body(request, exchange, settings, peer).await?,
-            Some(begun) => stream_body(request, exchange, settings, peer, begun).await?,
-        };
-    }
+    let pushed = match &outgoing.begun {
+        _ if !settings.pass_request_body => Ok(()),
+        None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
+        Some(begun) => stream_body(request, exchange, settings, peer, begun, &mut sent).await,
+    };
     note(request, |attempt, _| attempt.bytes_sent = sent);
+    pushed?;
     peer.stream.start_send();
     wait_for_peer(request, exchange, settings, peer).await
 }
 
-/// Passes the client's body on as it comes; the number of bytes sent. What comes with the body's end leaves together with it.
+/// Passes the client's body on as it comes, and adds the number of bytes to `sent`. What comes with the body's end leaves
+/// together with it.
 async fn stream_body(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
     peer: &mut Peer,
     begun: &[Bytes],
-) -> Result<u64, Ended> {
+    sent: &mut u64,
+) -> Result<(), Ended> {
     // Small parts must not wait until the peer has confirmed those before them.
     peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
-    let mut sent = push_parts(request, &peer.stream, begun);
+    *sent += push_parts(request, &peer.stream, begun);
     let mut parts = Pieces::new();
     loop {
         peer.stream.start_send();
@@ -548,27 +566,43 @@ async fn stream_body(
         let ended = match either(reading, peer.stream.recv(None)).await {
             Either::First(read) => read.map_err(|refused| match refused {
                 Ok(status) => Ended::Refused(status),
-                Err(abort) => Ended::Aborted(abort),
+                Err(abort) => Ended::Aborted(body_broken_off(request, abort)),
             })?,
             Either::Second(early) => {
                 peer.early = Some(early);
-                return Ok(sent);
+                return Ok(());
             }
         };
-        sent += push_parts(request, &peer.stream, &parts);
+        *sent += push_parts(request, &peer.stream, &parts);
         if ended {
             break;
         }
         wait_for_peer(request, exchange, settings, peer).await?;
         if peer.early.is_some() {
-            return Ok(sent);
+            return Ok(());
         }
     }
     if request.body.chunked() {
         peer.stream
-            .push(Segment::Bytes(Bytes::from_static(b"0\r\n\r\n")));
+            .push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
+        *sent += LAST_CHUNK.len() as u64;
     }
-    Ok(sent)
+    Ok(())
+}
+
+/// The client left while its body was being passed on: what it sent was no whole request.
+fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
+    let Abort::Closed(_) = &abort else {
+        return abort;
+    };
+    log::error!(
+        request,
+        Info,
+        "client prematurely closed connection {SENDING}"
+    );
+    note(request, |attempt, elapsed| attempt.response_time = elapsed);
+    request.response.status = 400;
+    Abort::Silently
 }
 
 /// Waits while the peer has too much to take already, and has not answered.
@@ -620,13 +654,14 @@ fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
     length + line.as_bytes().len() as u64 + 2
 }
 
-/// Sends a body that has been read as a whole; the number of bytes.
+/// Sends a body that has been read as a whole, and adds the number of its bytes to `sent`.
 async fn push_stored_body(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
     peer: &mut Peer,
-) -> Result<u64, Ended> {
+    sent: &mut u64,
+) -> Result<(), Ended> {
     if let Some(parts) = request.body.in_memory() {
         for part in parts {
             peer.stream.push(Segment::Bytes(part.clone()));
@@ -643,7 +678,8 @@ async fn push_stored_body(
             });
         }
     }
-    Ok(request.body.length().unwrap_or(0))
+    *sent += request.body.length().unwrap_or(0);
+    Ok(())
 }
 
 /// Sends a file through TLS, as fast as the peer takes it.
@@ -720,9 +756,10 @@ fn client_left(request: &mut Request, abort: Abort, doing: &str) -> Abort {
     left(request)
 }
 
-/// What the log shows for a client that left before it was answered.
+/// What the log shows for a client that left before anything of an answer had been sent.
 fn left(request: &mut Request) -> Abort {
-    if request.response.status == 0 {
+    let stream = &request.connection.stream;
+    if request.response.status == 0 || stream.holds_back(request.bytes_sent) {
         request.response.status = 499;
     }
     Abort::Silently

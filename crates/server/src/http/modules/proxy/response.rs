@@ -435,6 +435,9 @@ fn keep_over_redirect(request: &mut Request, answer: &Answer) {
         if field.known == Known::ContentType {
             set_content_type(request, value);
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+            if name.eq_ignore_ascii_case(b"Accept-Ranges") {
+                request.response.accept_ranges = Some(Bytes::copy_from_slice(value));
+            }
             request
                 .response
                 .add(Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
@@ -482,12 +485,23 @@ fn copy_field(
         Known::Location => {
             // Only what `proxy_redirect` has changed is made absolute, as in nginx.
             match rewrite_location(request, proxy, target, &owned) {
-                Some(rewritten) => request.response.add_location(rewritten),
+                Some(rewritten) => {
+                    let absolute = request.plan.core.absolute_redirect;
+                    request.response.add_location(rewritten, absolute);
+                }
                 None => request.response.fields.push(field(owned)),
             }
         }
         Known::ContentEncoding => {
             request.response.coding = Some(owned.clone());
+            request.response.fields.push(field(owned));
+        }
+        _ if name.eq_ignore_ascii_case(b"Accept-Ranges") => {
+            request.response.accept_ranges = Some(owned.clone());
+            request.response.fields.push(field(owned));
+        }
+        _ if name.eq_ignore_ascii_case(b"Content-Range") => {
+            request.response.content_range = Some(owned.clone());
             request.response.fields.push(field(owned));
         }
         _ if name.eq_ignore_ascii_case(b"Refresh") => {

@@ -277,6 +277,7 @@ impl Target {
             Target::Args => {
                 request.args.clear();
                 request.args.extend_from_slice(value);
+                request.args_written = true;
                 request.uri_unchanged = false;
             }
             Target::LimitRate => match parse::size_of(value) {

@@ -195,6 +195,7 @@ impl Run<'_> {
                     args.push(b'&');
                     args.extend_from_slice(&self.request.args);
                 }
+                self.request.args_written = true;
                 let old = std::mem::replace(&mut self.request.args, args);
                 self.request.script.give_buffer(old);
             }
