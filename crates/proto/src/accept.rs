@@ -118,9 +118,17 @@ pub fn is_msie6(user_agent: &[u8]) -> bool {
     }
 }
 
-/// Whether a user agent is Internet Explorer up to 10, as nginx tells it.
+/// Whether a user agent is Internet Explorer up to 10, as nginx tells it: a version must follow the name.
 pub fn is_msie(user_agent: &[u8]) -> bool {
-    memmem::find(user_agent, b"Opera").is_none() && memmem::find(user_agent, b"MSIE ").is_some()
+    let names_version = |at: usize| user_agent.len() - at > b"MSIE 5.".len();
+    memmem::find(user_agent, b"Opera").is_none()
+        && memmem::find(user_agent, b"MSIE ").is_some_and(names_version)
+}
+
+/// Whether a user agent is Chrome, as nginx tells it.
+pub fn is_chrome(user_agent: &[u8]) -> bool {
+    let has = |name: &[u8]| memmem::find(user_agent, name).is_some();
+    !is_msie(user_agent) && !has(b"Opera") && !has(b"Gecko/") && has(b"Chrome/")
 }
 
 fn trim(mut bytes: &[u8]) -> &[u8] {

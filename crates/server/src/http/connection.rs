@@ -41,6 +41,9 @@ use crate::workers::Worker;
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
 const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
 
+/// How log lines about a head end.
+const READING_HEADERS: &str = " while reading client request headers";
+
 /// A client's connection as requests see it.
 pub struct Connection {
     /// Its bytes, in the clear or through TLS.
@@ -736,12 +739,13 @@ async fn refuse(
     tell_ignored(request, false);
     request.begin_refused();
     tell_ignored(request, true);
-    let reading = if request.client.head.has_request_line() {
-        "request headers"
+    // Where it leads to an error page that is not there, too.
+    request.doing = if request.client.head.has_request_line() {
+        READING_HEADERS
     } else if request.pipelined {
-        "pipelined request line"
+        " while reading client pipelined request line"
     } else {
-        "request line"
+        " while reading client request line"
     };
     if matches!(error, HeadError::LineTooLong) {
         // Logs show what a buffer for long lines holds, as nginx's do.
@@ -749,12 +753,7 @@ async fn refuse(
         let shown = request.client.head.leading().saturating_add(room);
         request.client_mut().bytes.truncate(shown);
     }
-    log::error!(
-        request,
-        Info,
-        "{} while reading client {reading}",
-        log::Printable(&text)
-    );
+    log::error!(request, Info, "{}{}", log::Printable(&text), request.doing);
     let version = request.client.head.version();
     let mut exchange = Exchange::h1(H1::refused(connection, version, std::mem::take(input)));
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
@@ -778,13 +777,9 @@ async fn serve_slowly(
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
         Err((text, status)) => {
+            request.doing = READING_HEADERS;
             if !text.is_empty() {
-                log::error!(
-                    request,
-                    Info,
-                    "{} while reading client request headers",
-                    log::Printable(&text)
-                );
+                log::error!(request, Info, "{}{READING_HEADERS}", log::Printable(&text));
             }
             let input = std::mem::take(input);
             let version = request.client.head.version();
@@ -839,7 +834,7 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
             log::error!(
                 request,
                 Info,
-                "client sent invalid header line: \"{}\" while reading client request headers",
+                "client sent invalid header line: \"{}\"{READING_HEADERS}",
                 log::Printable(line.of(&client.bytes))
             );
         }

@@ -345,6 +345,5 @@ pub fn is_padded(request: &Request) -> bool {
 }
 
 fn is_padded_browser(agent: &[u8]) -> bool {
-    let has = |name: &[u8]| memchr::memmem::find(agent, name).is_some();
-    !has(b"Opera") && (has(b"MSIE ") || has(b"Chrome/"))
+    proto::accept::is_msie(agent) || proto::accept::is_chrome(agent)
 }
