@@ -60,6 +60,7 @@ fmt:
 docs:
 	$(CARGO) build --bin tidegate
 	$(CARGO) run --quiet --package xtask -- docs
+	$(CARGO) test --quiet --test differential -- --docs
 
 packages:
 	tests/install-packages

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::Options;
-use crate::compare::{self, Difference};
+use crate::compare::{self, Difference, Part};
 use crate::configuration::{self, Configuration, Kind, Known, Table};
 use crate::coverage::Coverage;
 use crate::differences;
@@ -24,6 +24,8 @@ use crate::{verdicts, world};
 const REQUESTS: usize = 200;
 /// Differences of one seed that are made smaller.
 const SHRUNK_MAX: usize = 3;
+/// How often one kind of difference is made smaller in a run: after that it is taken for what it was.
+const KIND_MAX: usize = 4;
 /// Broken configurations of one seed that `-t` is asked about, beside the valid one.
 const BROKEN: usize = 2;
 /// The same where nothing but `-t` is asked.
@@ -40,12 +42,15 @@ struct Campaign<'a> {
     coverage: Mutex<Coverage>,
     /// How often each row of the table of differences was met.
     rows: Mutex<BTreeMap<usize, usize>>,
+    /// How often each kind of difference was met.
+    kinds: Mutex<BTreeMap<(Part, String), usize>>,
     /// Findings by what they have in common, with the seeds that have them.
     findings: Mutex<BTreeMap<String, Vec<u64>>>,
 }
 
 /// Runs it. Returns whether nothing was found.
 pub(crate) fn go(options: &Options) -> Result<bool, String> {
+    differences::check_page(false)?;
     let reference = Program::reference()?;
     let table = table(&reference)?;
     let campaign = Campaign {
@@ -57,6 +62,7 @@ pub(crate) fn go(options: &Options) -> Result<bool, String> {
         stop: AtomicBool::new(false),
         coverage: Mutex::default(),
         rows: Mutex::default(),
+        kinds: Mutex::default(),
         findings: Mutex::default(),
     };
     println!("reference: {}", campaign.reference.name());
@@ -108,6 +114,11 @@ impl Campaign<'_> {
                 seeds.len(),
                 &seeds[..seeds.len().min(5)]
             );
+        }
+        let kinds = self.kinds.into_inner().unwrap_or_default();
+        let often = kinds.into_iter().filter(|(_, count)| *count > KIND_MAX);
+        for ((part, key), count) in often {
+            println!("{count} times, the first {KIND_MAX} of them looked into: {part:?} {key}");
         }
         let verdict = if findings.is_empty() { "ok" } else { "FAILED" };
         println!(
@@ -190,7 +201,8 @@ impl Campaign<'_> {
             let transcript = run::run(lane, subject, &own, &extra, &conversations);
             let found = compare::differences(&reference, &transcript);
             let both = (&reference, &transcript);
-            let (unknown, known) = differences::judge(self.reference.version(), both, found);
+            let (unknown, known) =
+                differences::judge(self.reference.version(), &conversations, both, found);
             if let Ok(mut rows) = self.rows.lock() {
                 known
                     .into_iter()
@@ -285,6 +297,17 @@ impl Campaign<'_> {
         }
     }
 
+    /// Counts a kind of difference, and tells whether it was met often enough.
+    fn is_often(&self, difference: &Difference) -> bool {
+        let kind = (difference.part, difference.key.clone());
+        let Ok(mut kinds) = self.kinds.lock() else {
+            return true;
+        };
+        let count = kinds.entry(kind).or_default();
+        *count += 1;
+        *count > KIND_MAX
+    }
+
     /// Makes the first differences of each kind smaller, and tells of those that are new.
     fn shrink(
         &self,
@@ -301,6 +324,9 @@ impl Campaign<'_> {
             let new = kinds.insert((difference.part, difference.key.clone()))
                 && places.insert(difference.conversation);
             if !new || kinds.len() > SHRUNK_MAX || self.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            if self.is_often(&difference) {
                 continue;
             }
             let Some(finding) = pair.shrink(configuration, conversations, &difference) else {

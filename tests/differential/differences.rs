@@ -1,92 +1,226 @@
 //! The table of documented differences: what may differ, and why. It also makes a section of docs/differences.md.
+//!
+//! A row judges one difference at a time and should know no more than what its sentence tells. Rows about an older nginx are
+//! of no interest to users and stand in the table alone.
+
+use std::path::{Path, PathBuf};
 
 use crate::compare::{Difference, Part};
+use crate::requests::Conversation;
 use crate::run::{Seen, Transcript};
 
-/// What a row judges by.
+/// What a row judges by: a conversation, and what has been seen of it.
 pub(crate) struct Case<'a> {
-    /// What has been seen of the conversation of the reference and of Tidegate.
-    pub(crate) reference: Option<&'a Seen>,
-    pub(crate) subject: Option<&'a Seen>,
+    conversation: &'a Conversation,
+    reference: &'a Seen,
+    subject: &'a Seen,
 }
 
 /// One documented difference.
 pub(crate) struct Row {
     /// The sentence of docs/differences.md, with its reason.
     pub(crate) sentence: &'static str,
-    /// The first version of nginx that answers as Tidegate: the row is for older ones only, and not in docs/differences.md.
-    pub(crate) until: Option<[u32; 3]>,
+    /// The first version of nginx that answers as Tidegate: the row is for older ones only.
+    until: Option<[u32; 3]>,
     /// Whether a difference is this one.
-    pub(crate) is: fn(&Case, &Difference) -> bool,
+    is: fn(&Case, &Difference) -> bool,
 }
 
 /// Every documented difference.
 pub(crate) const TABLE: &[Row] = &[
     Row {
-        sentence: "**100 Continue** is sent when something reads the body. nginx also sends it before it drops a body that no \
-                   handler reads, so that the client sends it for nothing.",
+        sentence: "**100 Continue** is sent when something reads the body. nginx also sends it before it drops a \
+                   body that no handler reads, so that the client sends it for nothing.",
         until: None,
         is: |case, difference| {
-            difference.part == Part::Status
-                && has_interim(case.reference)
-                && !has_interim(case.subject)
+            let expected = any_status(case.reference, 100) && !any_status(case.subject, 100);
+            expected && (difference.part == Part::Status || difference.key.ends_with("bytes_sent"))
         },
     },
     Row {
-        sentence: "**After a 412.** A failed precondition lets the connection go on, as its head says. nginx announces \
-                   `keep-alive` and closes.",
+        sentence: "**After a 412.** A failed precondition (412) lets the connection go on, as its head says. nginx \
+                   announces `keep-alive` and closes.",
         until: None,
         is: |case, difference| {
-            let after_412 = |seen: Option<&Seen>| {
-                seen.is_some_and(|seen| {
-                    seen.heard
-                        .answers
-                        .iter()
-                        .flatten()
-                        .any(|answer| answer.status() == 412)
-                })
-            };
-            (difference.part == Part::Ending || difference.key == "answers")
-                && after_412(case.reference)
-                && after_412(case.subject)
+            let goes_on = difference.part == Part::Ending
+                || matches!(difference.key.as_str(), "answers" | "number of lines");
+            goes_on && any_status(case.reference, 412) && any_status(case.subject, 412)
+        },
+    },
+    Row {
+        sentence: "**Refused targets.** A target that is refused stands in `$request_uri` all the same. nginx \
+                   leaves the variable empty.",
+        until: None,
+        is: |case, difference| {
+            let empty = difference.reference == "-" || difference.reference.is_empty();
+            difference.key == "request_uri" && empty && any_status(case.subject, 400)
+        },
+    },
+    Row {
+        sentence: "**`$sent_http_connection`** says what was sent. In nginx's log phase it is `close` for most \
+                   requests on a connection that goes on.",
+        until: None,
+        is: |_, difference| {
+            difference.part == Part::Access && difference.key == "sent_http_connection"
+        },
+    },
+    Row {
+        sentence: "**A client that leaves** while its upstream works is logged without `epoll_wait() reported \
+                   that`.",
+        until: None,
+        is: |_, difference| {
+            let without = difference
+                .reference
+                .replace("epoll_wait() reported that ", "");
+            difference.part == Part::Error && without == difference.subject
+        },
+    },
+    Row {
+        sentence: "**An answer without an HTTP head** (HTTP/0.9, or what is no HTTP) goes to the client as the \
+                   body of a 200. nginx sends it without a head and logs the status `009`.",
+        until: None,
+        is: |case, _| case.asks(&["badversion"]),
+    },
+    Row {
+        sentence: "**A response whose first bytes are `HTTP/`** and whose status line is malformed, or whose \
+                   status is none of 100 to 599, is a 502. nginx passes the first kind on as HTTP/0.9, the \
+                   upstream's head in the body.",
+        until: None,
+        is: |case, _| case.asks(&["badline"]),
+    },
+    Row {
+        sentence: "**`100 Continue` from an upstream** is skipped, as any client should do. nginx takes it for the \
+                   answer's head and the answer for its body. So are other informational responses; where no head \
+                   follows, or after 100 of them, the answer is a 502.",
+        until: None,
+        is: |case, _| case.asks(&["continue"]),
+    },
+    Row {
+        sentence: "**An upstream that fails midway**: the client has what had come, as bodies stream. nginx may still hold \
+                   that back.",
+        until: None,
+        is: |case, difference| {
+            let partly = matches!(
+                difference.part,
+                Part::Body | Part::Framing | Part::Access | Part::Ending
+            );
+            partly && case.asks(&["long", "badchunk"])
         },
     },
 ];
 
-fn has_interim(seen: Option<&Seen>) -> bool {
-    seen.is_some_and(|seen| {
-        seen.heard
-            .answers
+/// The heading of the section that the table makes.
+const HEADING: &str = "## Found by random configurations";
+
+impl Case<'_> {
+    /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
+    fn asks(&self, words: &[&str]) -> bool {
+        let asked = !self.reference.upstream.is_empty();
+        let mut texts = self
+            .conversation
+            .exchanges
             .iter()
-            .flatten()
-            .any(|answer| answer.status() == 100)
-    })
+            .flat_map(|exchange| &exchange.segments);
+        asked
+            && texts.any(|bytes| {
+                let text = String::from_utf8_lossy(bytes);
+                let mut found = text.split([',', ' ', '=', '\r', '&', '\n']);
+                found.any(|word| words.contains(&word))
+            })
+    }
+}
+
+fn any_status(seen: &Seen, status: u16) -> bool {
+    let mut answers = seen.heard.answers.iter().flatten();
+    answers.any(|answer| answer.status() == status)
 }
 
 /// Parts the differences that no row knows from the numbers of rows that know the others.
 pub(crate) fn judge(
     version: [u32; 3],
+    conversations: &[Conversation],
     (reference, subject): (&Transcript, &Transcript),
     found: Vec<Difference>,
 ) -> (Vec<Difference>, Vec<usize>) {
     let mut known = Vec::new();
-    let unknown = found.into_iter().filter(|difference| {
-        let at = |transcript: &'_ Transcript| {
-            difference
-                .conversation
-                .map(|index| index.min(transcript.conversations.len()))
-        };
-        let case = Case {
-            reference: at(reference).and_then(|index| reference.conversations.get(index)),
-            subject: at(subject).and_then(|index| subject.conversations.get(index)),
-        };
-        let holds = |row: &Row| {
-            row.until.is_none_or(|until| version < until) && (row.is)(&case, difference)
-        };
-        let row = TABLE.iter().position(holds);
-        known.extend(row);
-        row.is_none()
-    });
-    let unknown = unknown.collect();
+    let mut unknown = Vec::new();
+    for difference in found {
+        let case = difference.conversation.and_then(|index| {
+            Some(Case {
+                conversation: conversations.get(index)?,
+                reference: reference.conversations.get(index)?,
+                subject: subject.conversations.get(index)?,
+            })
+        });
+        let row = case.and_then(|case| {
+            let holds = |row: &Row| {
+                row.until.is_none_or(|until| version < until) && (row.is)(&case, &difference)
+            };
+            TABLE.iter().position(holds)
+        });
+        match row {
+            Some(row) => known.push(row),
+            None => unknown.push(difference),
+        }
+    }
     (unknown, known)
+}
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/differences.md")
+}
+
+/// The page with the section as the table makes it: the sentences that stand nowhere else on it.
+fn fresh(page: &str) -> Option<String> {
+    let (before, rest) = page.split_once(HEADING)?;
+    let after = rest.find("\n## ").map_or("", |at| &rest[at..]);
+    let mut section = format!(
+        "{HEADING}\n\nWhat random configurations and requests showed beside the differences above. The list is made from the \
+         table of\n`tests/differential`, which fails at any other difference.\n\n"
+    );
+    let elsewhere = words(&format!("{before}{after}"));
+    let stands_elsewhere = |row: &&Row| elsewhere.contains(&words(row.sentence));
+    for row in TABLE
+        .iter()
+        .filter(|row| row.until.is_none() && !stands_elsewhere(row))
+    {
+        section.push_str(&wrapped(row.sentence));
+    }
+    Some(format!("{before}{section}{after}"))
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// An entry of a list in lines of up to 120 bytes.
+fn wrapped(sentence: &str) -> String {
+    let mut text = String::from("-");
+    let mut length = 1;
+    for word in sentence.split_whitespace() {
+        if length + 1 + word.len() > 120 {
+            text.push_str("\n ");
+            length = 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        length += 1 + word.len();
+    }
+    text.push('\n');
+    text
+}
+
+/// Fails where docs/differences.md says something else than the table; `write` mends it.
+pub(crate) fn check_page(write: bool) -> Result<(), String> {
+    let say = |error: std::io::Error| format!("{}: {error}", page().display());
+    let text = std::fs::read_to_string(page()).map_err(say)?;
+    let fresh = fresh(&text).ok_or(format!("{} has no section {HEADING:?}", page().display()))?;
+    match (fresh == text, write) {
+        (true, _) => Ok(()),
+        (false, true) => std::fs::write(page(), fresh).map_err(say),
+        (false, false) => Err(format!(
+            "{HEADING:?} in {} is stale, `make docs` writes it again",
+            page().display()
+        )),
+    }
 }

@@ -13,6 +13,7 @@
 //!   --verdicts         ask `-t` alone, of valid and of broken configurations
 //!   --findings FOLDER  write each finding into a file there
 //!   --print            print the configuration of the seed and end
+//!   --docs             write the table of differences into docs/differences.md and end
 //!
 //!   NGINX_BINARY, TIDEGATE_BINARY, TIDEGATE_ENGINES   as for the parity cases
 
@@ -60,6 +61,16 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS; // cargo's own question; seeds are not tests of its kind
+    }
+    if arguments.iter().any(|argument| argument == "--docs") {
+        let written = differences::check_page(true);
+        return match written {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("differential: {message}");
+                ExitCode::FAILURE
+            }
+        };
     }
     match options(&arguments).and_then(|options| campaign::go(&options)) {
         Ok(true) => ExitCode::SUCCESS,

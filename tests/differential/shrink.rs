@@ -47,7 +47,7 @@ impl Pair<'_> {
         let subject = run(self.lane, self.subject, &own, self.extra, conversations);
         let found = compare::differences(&reference, &subject);
         let version = self.reference.version();
-        let (found, _) = differences::judge(version, (&reference, &subject), found);
+        let (found, _) = differences::judge(version, conversations, (&reference, &subject), found);
         found
             .into_iter()
             .find(|difference| difference.kind() == wanted.kind())
