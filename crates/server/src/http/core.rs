@@ -611,42 +611,40 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
             .iter()
             .any(|l| &*l.name.bytes == b"alias")
     });
-    let mut text = compiler.text(&template);
-    let mut relative_at_run_time = false;
+    let relative_at_run_time =
+        !matches!(template.parts.first(), None | Some(conf::Part::Literal(_)));
     let begins_with_slash = match template.parts.first() {
         Some(conf::Part::Literal(first)) => first.first() == Some(&b'/'),
-        None => false,
-        Some(_) => {
-            relative_at_run_time = true;
-            true
-        }
+        _ => relative_at_run_time,
     };
-    if !begins_with_slash {
-        let mut parts = vec![conf::Part::Literal(prefix.clone().into())];
-        parts.extend(template.parts.iter().cloned());
-        text = compiler.text(&Template { parts });
-    }
-    let alias = is_alias.then(|| alias_of(declaring));
-    if alias.is_none()
-        && let Text::Literal(path) = &mut text
-        && path.len() > 1
-        && path.ends_with(b"/")
-    {
+    let mut parts = template.parts.clone();
+    if !is_alias {
         // One trailing slash of a root is dropped: the URI brings its own.
-        path.truncate(path.len() - 1);
+        without_last_slash(&mut parts);
     }
-    if alias.is_none()
-        && let Text::Literal(path) = &mut text
-        && path.as_ref() == b"/"
-    {
-        *path = Bytes::new();
+    if !begins_with_slash {
+        match parts.first_mut() {
+            Some(conf::Part::Literal(first)) => *first = [prefix.as_slice(), first].concat().into(),
+            _ => parts.push(conf::Part::Literal(prefix.clone().into())),
+        }
     }
+    let text = compiler.text(&Template { parts });
+    let alias = is_alias.then(|| alias_of(declaring));
     Ok(Root {
         path: text,
         alias,
         relative_at_run_time,
         prefix: prefix.into(),
     })
+}
+
+/// Without the slash that the last literal part ends with.
+fn without_last_slash(parts: &mut [conf::Part]) {
+    if let Some(conf::Part::Literal(last)) = parts.last_mut()
+        && let Some(rest) = last.strip_suffix(b"/")
+    {
+        *last = rest.into();
+    }
 }
 
 /// What an `alias` of this location replaces.
