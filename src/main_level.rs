@@ -295,10 +295,8 @@ fn worker_processes(setter: &Setter<'_>) -> Result<usize, Fault> {
     if &*word.bytes == b"auto" {
         return Ok(std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
     }
-    let number = word
-        .text()
-        .parse::<usize>()
-        .ok()
+    let number = conf::parse::number_of(&word.bytes)
+        .and_then(|number| usize::try_from(number).ok())
         .filter(|number| *number <= THREADS_MAX);
     // nginx starts with no worker where none is asked for; no operator wants that.
     let number = number.filter(|number| *number > 0);

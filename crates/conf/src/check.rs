@@ -50,8 +50,10 @@ struct Check<'a, 'f> {
 impl<'a> Check<'a, '_> {
     fn run(&mut self) {
         let spec = self.declared.spec();
-        if spec.arity.block_kind() == BlockKind::Scope && spec.inherit.allows_several() {
-            // Blocks of the same name are no common value.
+        let are_blocks =
+            spec.arity.block_kind() == BlockKind::Scope && spec.inherit.allows_several();
+        if are_blocks || spec.repeatable {
+            // Blocks of the same name are no common value, and of values that are repeated one counts.
             self.lines.chunks(1).for_each(|line| self.parse(line));
         } else if spec.inherit.allows_several() {
             self.list();

@@ -72,6 +72,9 @@ pub struct Diagnostic {
     pub related: Option<Box<Related>>,
     /// What the configuration refers to and does not define.
     pub missing: Option<Box<Missing>>,
+    /// Whether nginx finds it at the line, while it reads, though here it was found later: it comes before errors of
+    /// lines that follow.
+    pub while_reading: bool,
 }
 
 /// What a configuration refers to and does not define. Where a line that might have defined it is
@@ -118,6 +121,7 @@ impl Diagnostic {
             hint: None,
             related: None,
             missing: None,
+            while_reading: false,
         }
     }
 
@@ -274,6 +278,8 @@ pub struct Fault {
     pub related: Option<Box<Related>>,
     /// See [`Diagnostic::missing`].
     pub missing: Option<Box<Missing>>,
+    /// See [`Diagnostic::while_reading`].
+    pub while_reading: bool,
 }
 
 impl Fault {
@@ -334,6 +340,15 @@ impl Fault {
         }
     }
 
+    /// The same, as one that nginx finds while it reads.
+    #[must_use]
+    pub fn while_reading(self) -> Fault {
+        Fault {
+            while_reading: true,
+            ..self
+        }
+    }
+
     /// The same at `position`, unless it has one.
     #[must_use]
     pub fn or_at(self, position: Position) -> Fault {
@@ -361,6 +376,7 @@ impl From<Fault> for Diagnostic {
             hint: fault.hint,
             related: fault.related,
             missing: fault.missing,
+            while_reading: fault.while_reading,
         }
     }
 }

@@ -451,6 +451,7 @@ impl Loader<'_> {
                 Ok(Token::BlockEnd) => (lexer.unexpected(b'}'), Structure::Balance),
                 Ok(Token::End) => {
                     if around == Surroundings::Block && !lexer.was_cut_short() {
+                        self.sequence = self.sequence.saturating_add(1);
                         let fault = lexer.end_inside_block();
                         self.report_structural(fault, Structure::Balance);
                     }
@@ -462,6 +463,8 @@ impl Loader<'_> {
                     (fault, Structure::Brace)
                 }
             };
+            // It comes behind whatever is wrong with the line before.
+            self.sequence = self.sequence.saturating_add(1);
             self.report_structural(fault, kind);
         }
     }

@@ -16,9 +16,9 @@ const PLACES_MAX: usize = 5;
 /// are taken out of it) and while it was compiled.
 #[must_use]
 pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic> {
-    let mut all = std::mem::take(&mut loaded.diagnostics);
-    let read = all.len();
-    let mut compiled = compiled;
+    let read = std::mem::take(&mut loaded.diagnostics);
+    let (early, mut compiled): (Vec<_>, Vec<_>) =
+        compiled.into_iter().partition(|found| found.while_reading);
     // Compiling goes by what belongs together; people go by lines.
     compiled.sort_by_key(|found| {
         let place = found.position.filter(|position| position.file != 0);
@@ -27,10 +27,18 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             place.map(|place| (place.file, place.offset)),
         )
     });
-    all.extend(compiled);
+    // What was found while reading, and what was found later.
+    let mut all: Vec<(Diagnostic, bool)> = read.into_iter().map(|found| (found, false)).collect();
+    for found in early {
+        let follows = |(other, _): &(Diagnostic, bool)| is_behind(other, &found);
+        let at = all.iter().position(follows).unwrap_or(all.len());
+        all.insert(at, (found, true));
+    }
+    all.extend(compiled.into_iter().map(|found| (found, true)));
     let is_cause = |found: &&Diagnostic| found.level == Level::Emerg && found.missing.is_none();
     let causes: Vec<Position> = all
         .iter()
+        .map(|(found, _)| found)
         .filter(is_cause)
         .filter_map(|found| found.position)
         .collect();
@@ -39,14 +47,15 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let incomplete = |found: &&Diagnostic| found.message.starts_with("invalid number of arguments");
     let incomplete: Vec<String> = all
         .iter()
+        .map(|(found, _)| found)
         .filter(incomplete)
         .map(|found| found.message.clone())
         .collect();
     let mut texts: HashSet<String> = HashSet::new();
     let mut places: HashSet<(u32, u32)> = HashSet::new();
     let mut kept: Vec<Diagnostic> = Vec::new();
-    for (index, found) in all.into_iter().enumerate() {
-        let is_of_compilation = index >= read && found.level == Level::Emerg;
+    for (found, is_compiled) in all {
+        let is_of_compilation = is_compiled && found.level == Level::Emerg;
         if is_of_compilation && loaded.has_wrong_braces() {
             continue;
         }
@@ -70,7 +79,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             continue;
         }
         // A value that cannot be read is found when it is parsed and again when it is used.
-        let is_again = index >= read && texts.contains(&found.to_string());
+        let is_again = is_compiled && texts.contains(&found.to_string());
         texts.insert(found.to_string());
         let place = found.position.filter(|position| position.file != 0);
         let place = place.map(|position| (position.file, position.offset));
@@ -90,6 +99,15 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         false => kept.extend(by_text(notices)),
     }
     kept
+}
+
+/// Whether a message is about a later place of the same file.
+fn is_behind(found: &Diagnostic, other: &Diagnostic) -> bool {
+    let place = |found: &Diagnostic| found.position.map(|at| (at.file, at.offset));
+    match (place(found), place(other)) {
+        (Some((file, at)), Some((other_file, other_at))) => file == other_file && at > other_at,
+        _ => false,
+    }
 }
 
 /// Equal notices as one, with the other places in its hint.

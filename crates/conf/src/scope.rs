@@ -261,6 +261,7 @@ impl<'a> ScopeRef<'a> {
                 }
                 lines
             }
+            _ if spec.repeatable => own.last().copied().into_iter().collect(),
             _ => own,
         }
     }

@@ -169,6 +169,13 @@ impl<T> Setting<T> {
         self
     }
 
+    /// It may be written again in a scope, as nginx does not look: the last line counts.
+    #[must_use]
+    pub const fn repeatable(mut self) -> Setting<T> {
+        self.spec.repeatable = true;
+        self
+    }
+
     /// When a change takes effect.
     #[must_use]
     pub const fn reload(mut self, reload: Reload) -> Setting<T> {

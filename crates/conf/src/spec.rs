@@ -197,6 +197,8 @@ pub struct Spec {
     pub default: Option<&'static str>,
     /// How it is inherited.
     pub inherit: Inherit,
+    /// Whether it may be written again in a scope, though it is one value: the last line counts.
+    pub repeatable: bool,
     /// When a change takes effect.
     pub reload: Reload,
     /// The version that has it first; empty: the first version.
@@ -221,6 +223,7 @@ impl Spec {
             syntax,
             default: None,
             inherit: Inherit::Value,
+            repeatable: false,
             reload: Reload::Live,
             since: "",
             effect: Effect::Works,

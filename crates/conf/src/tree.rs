@@ -64,7 +64,7 @@ pub struct Line {
     pub block: Option<Block>,
     /// Where it stands.
     pub position: Position,
-    /// The place among all lines in the order of reading, includes in place.
+    /// The place among all lines in the order of reading, includes in place; 0 for a default.
     pub(crate) sequence: u32,
 }
 
@@ -81,6 +81,12 @@ pub enum Block {
 }
 
 impl Line {
+    /// The place among all lines in the order of reading, includes in place; 0 for a default.
+    #[must_use]
+    pub fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     /// Whether this is the directive `name`.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {

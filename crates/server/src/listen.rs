@@ -77,10 +77,11 @@ pub struct Listen {
 impl Listen {
     /// A fault at the line's address.
     pub fn fault(&self, text: String) -> Fault {
-        match &self.word {
+        let fault = match &self.word {
             Some(word) => Fault::at(word, text),
             None => Fault::new(text),
-        }
+        };
+        fault.while_reading()
     }
 }
 
@@ -215,6 +216,16 @@ pub struct Gathered {
     pub agreement: Agreement,
     /// Every server of the address with the line of its block, in the order of the file.
     pub servers: Vec<(Arc<Server>, Option<conf::Position>)>,
+    /// What is to be said of names that were there already. nginx looks names up, and sees it, only where there are
+    /// several servers or a regular expression that captures.
+    pub conflicts: Vec<String>,
+}
+
+impl Gathered {
+    /// Whether it makes a difference which name a client asks for.
+    pub fn are_names_looked_up(&self) -> bool {
+        self.servers.len() > 1 || self.names.may_capture()
+    }
 }
 
 /// Which addresses share a socket: turns gathered addresses into bindings.
@@ -380,7 +391,8 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
     let invalid = |what: &str| Fault::at(word, format!("invalid {what} \"{text}\""));
     let number = |what: &str| {
         value
-            .and_then(|v| v.parse::<i32>().ok())
+            .and_then(|value| conf::parse::number_of(value.as_bytes()))
+            .map(|number| i32::try_from(number).unwrap_or(i32::MAX))
             .ok_or_else(|| invalid(what))
     };
     let size = |what: &str| {
@@ -494,19 +506,24 @@ fn place(text: &str) -> Result<Place, &'static str> {
     }
     if let Some(rest) = text.strip_prefix('[') {
         let (ip, rest) = rest.split_once(']').ok_or("invalid host")?;
-        let ip: Ipv6Addr = ip.parse().map_err(|_| "invalid IPv6 address")?;
         let ports = match rest.strip_prefix(':') {
+            _ if rest.contains('/') => return Err("invalid host"),
             Some(ports) => parse_ports(ports)?,
             None if rest.is_empty() => 80..=80,
-            None => return Err("invalid port"),
+            None => return Err("invalid host"),
         };
+        if ip.is_empty() {
+            return Err("no host");
+        }
+        let ip: Ipv6Addr = ip.parse().map_err(|_| "invalid IPv6 address")?;
         return Ok(at_ports(ip.into(), ports));
     }
-    let (host, ports) = match text.rsplit_once(':') {
+    if text.contains(['/', '?']) {
+        return Err("invalid host"); // no URI belongs here
+    }
+    let (host, ports) = match text.split_once(':') {
         Some((host, ports)) => (host, parse_ports(ports)?),
-        None if text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.') => {
-            ("*", parse_ports(text)?)
-        }
+        None if is_ports(text) => ("*", parse_ports(text)?),
         None => (text, 80..=80),
     };
     let ip = match host {
@@ -528,12 +545,22 @@ fn at_ports(ip: IpAddr, ports: RangeInclusive<u16>) -> Place {
     Place::Addresses(ports.map(at).collect())
 }
 
+/// Whether a text without a colon is a port or a range of them, and no host.
+fn is_ports(text: &str) -> bool {
+    let is_number = |text: &str| conf::parse::number_of(text.as_bytes()).is_some();
+    match text.split_once('-') {
+        Some((first, last)) => is_number(first) && is_number(last),
+        None => is_number(text),
+    }
+}
+
 /// A port or a range of ports, `8000-8010`.
 fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
     match text.split_once('-') {
         None => parse_port(text).map(|port| port..=port),
         Some((first, last)) => {
-            let (first, last) = (parse_port(first)?, parse_port(last)?);
+            let last = parse_port(last)?;
+            let first = parse_port(first)?;
             if last < first {
                 Err("invalid port range")
             } else {
@@ -544,8 +571,9 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
 }
 
 fn parse_port(text: &str) -> Result<u16, &'static str> {
-    match text.parse::<u16>() {
-        Ok(port) if port > 0 => Ok(port),
+    let number = conf::parse::number_of(text.as_bytes());
+    match number.and_then(|number| u16::try_from(number).ok()) {
+        Some(port @ 1..) => Ok(port),
         _ => Err("invalid port"),
     }
 }

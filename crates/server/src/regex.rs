@@ -27,8 +27,8 @@ pub struct Regex {
 impl Regex {
     /// Compiles a pattern; named groups become variables. Error text as nginx words it.
     pub fn new(compiler: &Compiler<'_>, pattern: &[u8], caseless: bool) -> Result<Regex, Fault> {
-        let pattern =
-            Pattern::new(pattern, caseless).map_err(|refusal| Fault::new(refusal.to_string()))?;
+        let pattern = Pattern::new(pattern, caseless)
+            .map_err(|refusal| Fault::new(refusal.to_string()).while_reading())?;
         let names = pattern.names().iter().map(|(group, name)| {
             let variable = compiler.define(name, Source::Assigned);
             Ok((*group, variable.map_err(Fault::new)?))
@@ -40,6 +40,11 @@ impl Regex {
     /// The pattern as written.
     pub fn pattern(&self) -> &str {
         self.pattern.text()
+    }
+
+    /// Whether it has groups, besides the whole.
+    pub fn has_groups(&self) -> bool {
+        self.pattern.groups() > 1
     }
 
     /// Whether it matches, leaving captures alone.

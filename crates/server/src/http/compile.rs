@@ -215,15 +215,18 @@ impl LocationName {
         }
     }
 
-    fn text(&self) -> String {
+    /// The path, name or pattern.
+    fn bytes(&self) -> &Bytes {
         match self {
             LocationName::Exact(name)
             | LocationName::Prefix { name, .. }
             | LocationName::Named(name)
-            | LocationName::Regex { pattern: name, .. } => {
-                String::from_utf8_lossy(name).into_owned()
-            }
+            | LocationName::Regex { pattern: name, .. } => name,
         }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(self.bytes()).into_owned()
     }
 }
 
@@ -254,6 +257,11 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
         }
     }
     for address in &gathered {
+        if address.are_names_looked_up() {
+            for conflict in &address.conflicts {
+                compiler.diagnose(conf::Diagnostic::warn(conflict.clone(), None));
+            }
+        }
         whole &= check_certificates(compiler, address).is_some();
     }
     let bindings = listen::bindings(gathered);
@@ -390,6 +398,7 @@ impl Builder<'_, '_> {
                     names: ServerNames::default(),
                     agreement: Agreement::default(),
                     servers: Vec::new(),
+                    conflicts: Vec::new(),
                 });
                 gathered.len() - 1
             }
@@ -398,11 +407,13 @@ impl Builder<'_, '_> {
         known.servers.push((Arc::clone(server), position));
         for (text, written) in names {
             if !known.names.add(written.name(), server) {
-                let name = String::from_utf8_lossy(text);
-                self.compiler.diagnose(conf::Diagnostic::warn(
-                    format!("conflicting server name \"{name}\" on {address}, ignored"),
-                    None,
-                ));
+                let name = match written {
+                    Written::SuffixOrBare(name) => name,
+                    _ => text.as_ref(),
+                };
+                let name = String::from_utf8_lossy(name);
+                let text = format!("conflicting server name \"{name}\" on {address}, ignored");
+                known.conflicts.push(text);
             }
         }
         Some(())
@@ -456,7 +467,8 @@ impl Builder<'_, '_> {
             if pattern.is_empty() {
                 return Err(Fault::at(word, "empty regex in server name \"~\""));
             }
-            let regex = Regex::new(self.compiler, pattern, true)?;
+            let regex = Regex::new(self.compiler, pattern, true)
+                .map_err(|fault| fault.or_at(word.position))?;
             return Ok((
                 Bytes::copy_from_slice(&word.bytes),
                 Written::Regex(Arc::new(regex)),
@@ -513,8 +525,8 @@ impl Builder<'_, '_> {
                         LocationName::Prefix { name: n, .. } => {
                             prefixes.iter().any(|p: &Prefix| p.name == *n)
                         }
-                        LocationName::Named(n) => named.contains_key(n),
-                        LocationName::Regex { .. } => false,
+                        // As in nginx, the first of two with a name is the one that is found.
+                        LocationName::Named(_) | LocationName::Regex { .. } => false,
                     };
                     if duplicate {
                         Err(Fault::at(
@@ -546,7 +558,7 @@ impl Builder<'_, '_> {
                 }),
                 LocationName::Regex { .. } => regexes.extend(regex.map(|regex| (regex, plan))),
                 LocationName::Named(name) => {
-                    named.insert(name, plan);
+                    named.entry(name).or_insert(plan);
                 }
             }
         }
@@ -876,7 +888,7 @@ fn check_nesting(
     line: &Line,
 ) -> Result<(), Fault> {
     let Some(outer) = outer else { return Ok(()) };
-    let fault = |text: String| Err(Fault::at(&line.name, text));
+    let fault = |text: String| Err(Fault::at(&line.name, text).while_reading());
     match (outer, inner) {
         (LocationName::Exact(name), _) => fault(format!(
             "location \"{}\" cannot be inside the exact location \"{}\"",
@@ -892,14 +904,16 @@ fn check_nesting(
             "named location \"{}\" can be on the server level only",
             String::from_utf8_lossy(name)
         )),
-        (
-            LocationName::Prefix { name: around, .. },
-            LocationName::Prefix { name, .. } | LocationName::Exact(name),
-        ) if !name.starts_with(around) => fault(format!(
-            "location \"{}\" is outside location \"{}\"",
-            inner.text(),
-            outer.text()
-        )),
+        // nginx compares with the text of a regular expression as well.
+        (_, LocationName::Prefix { name, .. } | LocationName::Exact(name))
+            if !name.starts_with(outer.bytes()) =>
+        {
+            fault(format!(
+                "location \"{}\" is outside location \"{}\"",
+                inner.text(),
+                outer.text()
+            ))
+        }
         _ => Ok(()),
     }
 }

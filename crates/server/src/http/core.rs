@@ -243,6 +243,7 @@ static KEEPALIVE_DISABLE: Setting<KeepaliveDisable> = Setting::new(
 )
 .contexts(HSL)
 .arity(Arity::between(1, 2))
+.inherit(Inherit::List)
 .default("msie6")
 .manual("Browsers that are not kept alive: msie6 after a POST, safari on macOS.");
 
@@ -685,14 +686,15 @@ fn root(setter: &Setter<'_>) -> Result<Template, Fault> {
         return Err(Fault::new("no path"));
     };
     let template = Template::parse(word)?;
-    let document_root = |name: &str| name == "document_root" || name == "realpath_root";
-    if template
-        .parts
-        .iter()
-        .any(|p| matches!(p, conf::Part::Variable(name) if document_root(name)))
-    {
+    let circular = template.parts.iter().find_map(|part| match part {
+        conf::Part::Variable(name) => {
+            matches!(&**name, "document_root" | "realpath_root").then_some(name)
+        }
+        _ => None,
+    });
+    if let Some(variable) = circular {
         let text = format!(
-            "the $document_root variable cannot be used in the \"{}\" directive",
+            "the ${variable} variable cannot be used in the \"{}\" directive",
             first.name.text()
         );
         return Err(Fault::at(word, text));
@@ -734,12 +736,16 @@ fn keepalive_header(scope: ScopeRef<'_>) -> Result<Option<u64>, Fault> {
 
 fn keepalive_disable(setter: &Setter<'_>) -> Result<KeepaliveDisable, Fault> {
     let mut disable = KeepaliveDisable::default();
-    for word in setter.args() {
-        match &*word.bytes {
-            b"none" => {}
-            b"msie6" => disable.msie6 = true,
-            b"safari" => disable.safari = true,
+    let mut none = false;
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
+        let flag = match &*word.bytes.to_ascii_lowercase() {
+            b"none" => &mut none,
+            b"msie6" => &mut disable.msie6,
+            b"safari" => &mut disable.safari,
             _ => return Err(Fault::invalid_value(word)),
+        };
+        if std::mem::replace(flag, true) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
         }
     }
     Ok(disable)

@@ -138,14 +138,14 @@ fn row(args: &[conf::Word]) -> Result<Row, Fault> {
     }
     let mut statuses = Vec::with_capacity(codes.len());
     for word in codes {
-        match number(&word.bytes) {
+        match conf::parse::number_of(&word.bytes) {
             None | Some(499) => {
                 return Err(Fault::at(
                     word,
                     format!("invalid value \"{}\"", word.text()),
                 ));
             }
-            Some(status @ 300..=599) => statuses.push(status),
+            Some(status @ 300..=599) => statuses.extend(u16::try_from(status)),
             Some(_) => {
                 let text = format!("value \"{}\" must be between 300 and 599", word.text());
                 return Err(Fault::at(word, text));
@@ -160,7 +160,7 @@ fn row(args: &[conf::Word]) -> Result<Row, Fault> {
 }
 
 fn number(digits: &[u8]) -> Option<u16> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    u16::try_from(conf::parse::number_of(digits)?).ok()
 }
 
 /// Ends a request with a status. A step comes back where an error page leads on within the

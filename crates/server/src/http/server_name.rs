@@ -85,6 +85,11 @@ impl ServerNames {
             .chain(self.regexes.iter().map(|(_, server)| server))
     }
 
+    /// Whether a name is matched by a regex that captures.
+    pub fn may_capture(&self) -> bool {
+        self.regexes.iter().any(|(regex, _)| regex.has_groups())
+    }
+
     /// Whether every name leads to this server, and none by a regex, which may capture.
     pub fn lead_only_to(&self, server: &Arc<Server>) -> bool {
         let mut all = self

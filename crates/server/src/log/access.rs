@@ -75,6 +75,8 @@ pub enum Directive {
         buffering: Option<Buffering>,
         /// `if=`.
         condition: Option<Template>,
+        /// [`conf::Line::sequence`] of its line.
+        order: u32,
     },
 }
 
@@ -95,11 +97,11 @@ fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
     setter
         .lines()
         .iter()
-        .map(|line| directive(&line.args))
+        .map(|line| directive(&line.args, line.sequence()))
         .collect()
 }
 
-fn directive(words: &[Word]) -> Result<Directive, Fault> {
+fn directive(words: &[Word], order: u32) -> Result<Directive, Fault> {
     let [file, rest @ ..] = words else {
         return Err(Fault::new(
             "invalid number of arguments in \"access_log\" directive",
@@ -145,6 +147,7 @@ fn directive(words: &[Word]) -> Result<Directive, Fault> {
         format,
         buffering: size.map(|size| Buffering { size, flush, gzip }),
         condition,
+        order,
     })
 }
 
@@ -269,6 +272,7 @@ impl Feature for AccessLogs {
                 format,
                 buffering,
                 condition,
+                order,
             } = directive
             else {
                 return Ok(AccessLogs {
@@ -279,11 +283,16 @@ impl Feature for AccessLogs {
             let name = format
                 .as_ref()
                 .map_or(&b"combined"[..], |format| &format.bytes);
-            let format = formats.find(name).ok_or_else(|| {
+            let unknown = || {
                 let text = format!("unknown log format \"{}\"", lossy(name));
-                Fault::at(format.as_ref().unwrap_or(&word), text)
-                    .of_missing(&lossy(name), &["log_format"])
-            })?;
+                Fault::at(format.as_ref().unwrap_or(&word), text).while_reading()
+            };
+            let found = formats.find(name);
+            let (format, defined) =
+                found.ok_or_else(|| unknown().of_missing(&lossy(name), &["log_format"]))?;
+            if defined > order {
+                return Err(unknown().with_hint("its log_format must stand before it"));
+            }
             let target = match place {
                 Place::Stderr => Target::File(compiler.logs.borrow_mut().stderr()),
                 Place::File(path) => Target::File(compiler.log_file(&path)),
@@ -405,7 +414,7 @@ mod tests {
                 position: Default::default(),
             })
             .collect();
-        directive(&words).map_err(|fault| fault.message)
+        directive(&words, 1).map_err(|fault| fault.message)
     }
 
     #[test]

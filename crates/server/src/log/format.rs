@@ -105,6 +105,8 @@ pub struct Written {
     name: Word,
     escape: Escape,
     parts: Vec<Token>,
+    /// [`conf::Line::sequence`] of its line.
+    order: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,11 +119,11 @@ fn written(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
     setter
         .lines()
         .iter()
-        .map(|line| format(&line.args))
+        .map(|line| format(&line.args, line.sequence()))
         .collect()
 }
 
-fn format(words: &[Word]) -> Result<Written, Fault> {
+fn format(words: &[Word], order: u32) -> Result<Written, Fault> {
     let [name, rest @ ..] = words else {
         return Err(Fault::new(
             "invalid number of arguments in \"log_format\" directive",
@@ -139,6 +141,7 @@ fn format(words: &[Word]) -> Result<Written, Fault> {
         name: name.clone(),
         escape,
         parts,
+        order,
     })
 }
 
@@ -331,7 +334,8 @@ fn digit(value: u8) -> u8 {
 
 /// All formats of the `http` block.
 pub struct Formats {
-    by_name: Vec<(Box<[u8]>, Arc<Format>)>,
+    /// Names, formats, and [`conf::Line::sequence`] of their lines.
+    by_name: Vec<(Box<[u8]>, Arc<Format>, u32)>,
 }
 
 impl Feature for Formats {
@@ -342,7 +346,7 @@ impl Feature for Formats {
         tokens(COMBINED, &mut combined).map_err(Fault::new)?;
         let combined = Format::new(compiler, &combined, Escape::Default);
         let mut formats = Formats {
-            by_name: vec![(Box::from(*b"combined"), Arc::new(combined))],
+            by_name: vec![(Box::from(*b"combined"), Arc::new(combined), 0)],
         };
         // Each fault is reported here and once, not by every `access_log` that uses formats.
         let written = scope.written(&LOG_FORMAT).unwrap_or_else(|fault| {
@@ -353,19 +357,20 @@ impl Feature for Formats {
             name,
             escape,
             parts,
+            order,
         } in written.unwrap_or_default()
         {
             if formats
                 .by_name
                 .iter()
-                .any(|(known, _)| *known == name.bytes)
+                .any(|(known, ..)| *known == name.bytes)
             {
                 let text = format!("duplicate \"log_format\" name \"{}\"", name.text());
-                compiler.report(Fault::at(&name, text));
+                compiler.report(Fault::at(&name, text).while_reading());
                 continue;
             }
             let format = Format::new(compiler, &parts, escape);
-            formats.by_name.push((name.bytes, Arc::new(format)));
+            formats.by_name.push((name.bytes, Arc::new(format), order));
         }
         Ok(formats)
     }
@@ -377,13 +382,13 @@ pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
 }
 
 impl Formats {
-    /// The format of a name, in any case.
-    pub fn find(&self, name: &[u8]) -> Option<Arc<Format>> {
+    /// The format of a name, in any case, with [`conf::Line::sequence`] of its line.
+    pub fn find(&self, name: &[u8]) -> Option<(Arc<Format>, u32)> {
         let found = self
             .by_name
             .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))?;
-        Some(Arc::clone(&found.1))
+            .find(|(known, ..)| known.eq_ignore_ascii_case(name))?;
+        Some((Arc::clone(&found.1), found.2))
     }
 }
 

@@ -100,6 +100,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
 )
 .contexts(HTTP_AND_SERVER)
 .arity(Arity::at_least(1))
+.inherit(Inherit::List)
 .default("TLSv1.2 TLSv1.3")
 .manual(
     "The versions that clients may speak. Those before TLSv1.2 are broken and do not exist here: they are \
@@ -863,13 +864,21 @@ pub(crate) fn protocols(
     setter: &Setter<'_>,
 ) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
     let mut versions = Vec::new();
-    let mut missing = Vec::new();
-    for word in setter.args() {
+    let mut missing: Vec<String> = Vec::new();
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
         let version = match &*word.bytes.to_ascii_lowercase() {
             b"tlsv1.2" => &TLS12,
             b"tlsv1.3" => &TLS13,
             b"sslv2" | b"sslv3" | b"tlsv1" | b"tlsv1.1" => {
-                missing.push(word.text().into_owned());
+                let text = word.text();
+                if missing
+                    .iter()
+                    .any(|known| known.eq_ignore_ascii_case(&text))
+                {
+                    setter.warn(word, format!("duplicate value \"{text}\""));
+                } else {
+                    missing.push(text.into_owned());
+                }
                 continue;
             }
             _ => {

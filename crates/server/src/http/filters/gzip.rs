@@ -267,7 +267,7 @@ fn power_of_two(size: u64, mut bits: std::ops::RangeInclusive<u8>) -> Option<u8>
 fn proxied(setter: &Setter<'_>) -> Result<Proxied, Fault> {
     let mut proxied = Proxied::default();
     for word in setter.lines().iter().flat_map(|line| &line.args) {
-        let flag = match &*word.bytes {
+        let flag = match &*word.bytes.to_ascii_lowercase() {
             b"off" => &mut proxied.off,
             b"any" => &mut proxied.any,
             b"auth" => &mut proxied.auth,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::net::Address;
 use proto::base64::{self, Alphabet};
 use proto::date;
@@ -94,6 +94,7 @@ static USERID_FLAGS: Setting<Flags> = Setting::new(
 )
 .contexts(HSL)
 .arity(Arity::between(1, 3))
+.inherit(Inherit::List)
 .default("off")
 .manual("Attributes of the cookie.");
 
@@ -160,7 +161,7 @@ struct Flags(u8);
 fn flags(setter: &Setter<'_>) -> Result<Flags, Fault> {
     let mut flags = Flags::default();
     let mut off = false;
-    for word in setter.args() {
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
         let text = word.text();
         let repeated = if word.bytes.eq_ignore_ascii_case(b"off") {
             std::mem::replace(&mut off, true)

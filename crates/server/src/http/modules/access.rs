@@ -201,7 +201,7 @@ impl Peers {
                     let found = resolve(word, files);
                     if found.is_empty() {
                         let text = format!("host not found in {directive} \"{}\"", word.text());
-                        return Err(Fault::at(word, text));
+                        return Err(Fault::at(word, text).while_reading());
                     }
                     networks.extend(found);
                 }

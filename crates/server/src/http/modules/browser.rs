@@ -78,12 +78,14 @@ pub static ANCIENT_BROWSER: Setting<Ancient> =
 static MODERN_BROWSER_VALUE: Setting<Bytes> =
     Setting::new("modern_browser_value", &["string"], parse::bytes)
         .contexts(HSL)
+        .repeatable()
         .default("1")
         .manual("The value of `$modern_browser` for a modern browser.");
 
 static ANCIENT_BROWSER_VALUE: Setting<Bytes> =
     Setting::new("ancient_browser_value", &["string"], parse::bytes)
         .contexts(HSL)
+        .repeatable()
         .default("1")
         .manual("The value of `$ancient_browser` for an ancient browser.");
 

@@ -19,6 +19,7 @@ pub static FLV: Setting<()> = Setting::new("flv", &[""], parse::nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
     .inherit(Inherit::Handler)
+    .repeatable()
     .manual("Serves Flash videos; with `?start=BYTE` from that byte on, behind a new file header.");
 
 /// The directives of this file.

@@ -26,6 +26,7 @@ pub static MP4: Setting<()> = Setting::new("mp4", &[""], parse::nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
     .inherit(Inherit::Handler)
+    .repeatable()
     .manual(
         "Serves MP4 files; with `?start=SECONDS` and `?end=SECONDS` the stretch between, as a file \
          of its own.",

@@ -217,18 +217,15 @@ impl Names {
         let slash = memchr::memchr(b'/', text).unwrap_or(text.len());
         let (name, path) = text.split_at(slash);
         let shown = String::from_utf8_lossy(name);
-        let kind = Kind::of(name)
-            .ok_or_else(|| Fault::at(word, format!("invalid hostname or wildcard \"{shown}\"")))?;
+        let fault = |text: &str| Fault::at(word, format!("{text} \"{shown}\"")).while_reading();
+        let kind = Kind::of(name).ok_or_else(|| fault("invalid hostname or wildcard"))?;
         let key = name.to_ascii_lowercase();
         let is_taken = match kind.named_by(&key) {
             Some(name) => !self.taken.insert(name.to_vec()),
             None => false,
         };
         if is_taken || !self.keys.insert(kind, &key, self.paths.len() as u32) {
-            return Err(Fault::at(
-                word,
-                format!("conflicting parameter \"{shown}\""),
-            ));
+            return Err(fault("conflicting parameter"));
         }
         self.paths.push(Bytes::copy_from_slice(path));
         Ok(())

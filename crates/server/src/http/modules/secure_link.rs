@@ -63,6 +63,10 @@ impl Feature for SecureLink {
             secret: scope.own(&SECURE_LINK_SECRET)?,
             compiled: None,
         };
+        // Also where one stands without the other, what it names must be there.
+        for written in [&link.signature, &link.signed].into_iter().flatten() {
+            compiler.text(written);
+        }
         if link.secret.is_some() {
             if link.signature.is_some() || link.signed.is_some() {
                 return Err(Fault::new(

@@ -71,6 +71,7 @@ pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::noth
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
     .inherit(Inherit::Handler)
+    .repeatable()
     .manual("Answers with a transparent GIF of a single pixel, from memory.");
 
 /// The directives of this file that choose a handler and make no [`Feature`].

@@ -17,6 +17,7 @@ pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::
     .contexts(Contexts::SERVER.or(Contexts::LOCATION))
     .arity(Arity::between(0, 1))
     .inherit(Inherit::Handler)
+    .repeatable()
     .manual(
         "Answers with the number of open connections, of connections and requests since the \
          start, and of connections by what they do: `Reading` a request's head, `Writing` a \

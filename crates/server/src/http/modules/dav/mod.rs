@@ -9,7 +9,7 @@ mod files;
 use std::ops::BitOr;
 use std::path::PathBuf;
 
-use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use proto::date;
 use proto::header::Known;
 use proto::method::Method;
@@ -33,6 +33,7 @@ pub static DAV_METHODS: Setting<Methods> =
     Setting::new("dav_methods", &["off | method ..."], methods)
         .contexts(HSL)
         .arity(Arity::at_least(1))
+        .inherit(Inherit::List)
         .default("off")
         .manual(
             "Allows these methods of WebDAV: PUT, DELETE, MKCOL, COPY, MOVE. A file that is put is \

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word,
-    parse,
+    Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
+    Word, parse,
 };
 
 use super::buffers;
@@ -82,6 +82,7 @@ static NEXT_UPSTREAM: Setting<Causes> = Setting::new(
 )
 .contexts(HSL)
 .arity(Arity::at_least(1))
+.inherit(Inherit::List)
 .default("error timeout")
 .manual("When the next server of a group is tried. Requests that change something (POST, LOCK, PATCH) are only sent again with non_idempotent.");
 
@@ -208,8 +209,8 @@ impl Causes {
 
 fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let mut causes = Causes::NONE;
-    for word in setter.args() {
-        let cause = match &*word.bytes {
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
+        let cause = match &*word.bytes.to_ascii_lowercase() {
             b"error" => Causes::ERROR,
             b"timeout" => Causes::TIMEOUT,
             b"invalid_header" => Causes::INVALID_HEADER,
@@ -493,7 +494,8 @@ impl Proxy {
                     "\"proxy_pass\" cannot have URI part in location given by regular expression, \
                      or inside named location, or inside \"if\" statement, \
                      or inside \"limit_except\" block",
-                ));
+                )
+                .while_reading());
             }
             Destination::Fixed(target)
         };
@@ -604,22 +606,44 @@ fn redirects_of(
 }
 
 fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {
-    setter
-        .lines()
-        .iter()
-        .map(|line| match line.args.as_slice() {
-            [word] if &*word.bytes == b"off" => Ok(RedirectLine::Off),
-            [word] if &*word.bytes == b"default" => Ok(RedirectLine::Default(word.clone())),
-            [word] => Err(Fault::at(
-                word,
-                format!("invalid parameter \"{}\"", word.text()),
-            )),
-            [from, to] => Ok(RedirectLine::Replace(from.clone(), to.clone())),
-            _ => Err(Fault::new(
-                "invalid number of arguments in \"proxy_redirect\" directive",
-            )),
-        })
-        .collect()
+    let mut all = Vec::new();
+    for line in setter.lines() {
+        if matches!(all.last(), Some(RedirectLine::Off)) {
+            return Err(Fault::at(
+                &line.name,
+                "\"proxy_redirect\" directive is duplicate",
+            ));
+        }
+        all.push(redirect(setter, line)?);
+    }
+    Ok(all)
+}
+
+fn redirect(setter: &Setter<'_>, line: &Line) -> Result<RedirectLine, Fault> {
+    match line.args.as_slice() {
+        [word] if &*word.bytes == b"off" => Ok(RedirectLine::Off),
+        [word] if &*word.bytes == b"default" => {
+            let passes = setter.scope().own_lines(&PROXY_PASS.spec);
+            if !passes.iter().any(|pass| pass.sequence() < line.sequence()) {
+                return Err(Fault::at(
+                    word,
+                    "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
+                ));
+            }
+            Ok(RedirectLine::Default(word.clone()))
+        }
+        [word] => Err(Fault::invalid_parameter(word)),
+        [from, to] => {
+            if !from.bytes.starts_with(b"~") {
+                Template::parse(from)?;
+            }
+            Template::parse(to)?;
+            Ok(RedirectLine::Replace(from.clone(), to.clone()))
+        }
+        _ => Err(Fault::new(
+            "invalid number of arguments in \"proxy_redirect\" directive",
+        )),
+    }
 }
 
 fn pairs(setter: &Setter<'_>) -> Result<Vec<(Word, Word)>, Fault> {
@@ -656,7 +680,12 @@ fn ignored(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
         "Vary",
     ];
     let words = words(setter)?;
-    for word in &words {
+    for (at, word) in words.iter().enumerate() {
+        let earlier = words.get(..at).unwrap_or_default();
+        let equals = |other: &Word| other.bytes.eq_ignore_ascii_case(&word.bytes);
+        if earlier.iter().any(equals) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        }
         if !KNOWN
             .iter()
             .any(|known| known.as_bytes().eq_ignore_ascii_case(&word.bytes))

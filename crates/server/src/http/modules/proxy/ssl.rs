@@ -54,6 +54,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
 )
 .contexts(HSL)
 .arity(Arity::at_least(1))
+.inherit(Inherit::List)
 .default("TLSv1.2 TLSv1.3")
 .manual("The versions that upstreams are spoken to in. Those before TLSv1.2 do not exist here and are skipped with a warning.");
 

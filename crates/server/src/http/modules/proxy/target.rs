@@ -73,7 +73,7 @@ pub enum Upstream {
 /// The target of a URL without variables: a group that is declared anywhere, an address, or a
 /// name, which is resolved now.
 pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<Target, Fault> {
-    let fault = |text: String| Fault::at(word, text);
+    let fault = |text: String| Fault::at(word, text).while_reading();
     let url = Url::parse(&word.bytes).map_err(|error| {
         fault(match error {
             UrlError::Prefix => error.text().to_owned(),

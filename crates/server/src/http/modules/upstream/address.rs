@@ -31,6 +31,9 @@ pub fn parse(text: &[u8]) -> Result<Written<'_>, &'static str> {
             unix: true,
         });
     }
+    if text.iter().any(|byte| matches!(byte, b'/' | b'?')) {
+        return Err("invalid host"); // no URI belongs here
+    }
     let (name, port) = match text.strip_prefix(b"[") {
         Some(literal) => ipv6(literal)?,
         None => match memchr::memchr(b':', text).and_then(|colon| text.split_at_checked(colon)) {
@@ -44,9 +47,6 @@ pub fn parse(text: &[u8]) -> Result<Written<'_>, &'static str> {
     };
     if name.is_empty() {
         return Err("no host");
-    }
-    if name.contains(&b'/') {
-        return Err("invalid host");
     }
     Ok(Written {
         name,

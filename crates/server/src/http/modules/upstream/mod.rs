@@ -355,7 +355,7 @@ impl Groups {
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for block in http.children("upstream") {
         if let Err(fault) = declare(compiler, block) {
-            compiler.report(fault);
+            compiler.report(fault.while_reading());
         }
     }
 }
