@@ -1,6 +1,6 @@
 //! Lists to draw from: what people write where the notation says `string`, `regex` or `mime-type`.
 
-/// Variables of a request whose values are the same on every run.
+/// Variables of a request whose values are the same on every run, whenever they are read.
 pub(super) const VARIABLES: &[&str] = &[
     "$uri",
     "$document_uri",
@@ -28,26 +28,14 @@ pub(super) const VARIABLES: &[&str] = &[
     "$cookie_session",
     "$content_type",
     "$content_length",
-    "$status",
     "$request_filename",
     "$document_root",
     "$mapped",
-    "$folded",
     "$region",
     "$network",
     "$variant",
-    "$request_length",
-    "$body_bytes_sent",
-    "$sent_http_content_type",
-    "$sent_http_location",
-    "$upstream_http_x_test",
-    "$upstream_status",
-    "$upstream_addr",
     "$limit_rate",
     "$https",
-    "$request_completion",
-    "$proxy_host",
-    "$proxy_port",
     "$proxy_add_x_forwarded_for",
     "$invalid_referer",
     "$ancient_browser",
@@ -56,17 +44,34 @@ pub(super) const VARIABLES: &[&str] = &[
     "$secure_link_expires",
     "$realip_remote_addr",
     "$http_via",
-    "$nginx_version",
-    "$limit_req_status",
-    "$limit_conn_status",
-    "$content_length",
-    "$request_body",
     "$is_request_port",
     "$request_port",
-    "$gzip_ratio",
     "$uid_got",
+    "$realpath_root",
+    "$nginx_version",
+    "$own_a",
+];
+
+/// Variables of the answer. What reads them too early keeps what it has read, so they stand only where
+/// the answer is there: in the fields that are added to it.
+pub(super) const LATE_VARIABLES: &[&str] = &[
+    "$status",
+    "$folded",
+    "$sent_http_content_type",
+    "$sent_http_location",
     "$sent_http_etag",
+    "$upstream_http_x_test",
+    "$upstream_status",
+    "$upstream_addr",
+    "$proxy_host",
+    "$proxy_port",
     "$upstream_cookie_a",
+    "$limit_req_status",
+    "$limit_conn_status",
+    "$request_completion",
+    "$gzip_ratio",
+    "$body_bytes_sent",
+    "$request_length",
 ];
 
 /// Text that is not a variable alone.

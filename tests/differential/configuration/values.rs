@@ -395,7 +395,10 @@ impl Own<'_> {
         match name {
             "add_header" | "add_trailer" => {
                 let field = self.random.pick(lists::FIELDS);
-                let value = text(self.random);
+                let value = match self.random.chance(30) {
+                    true => String::from(self.random.pick(lists::LATE_VARIABLES)),
+                    false => text(self.random),
+                };
                 let always = self.random.pick(&["", " always"]);
                 Some(format!("{field} {value}{always}"))
             }
@@ -462,7 +465,7 @@ impl Own<'_> {
                 "192.0.2.1",
                 &["all", "127.0.0.1", "10.0.0.0/8", "unix:", "2001:db8::/32"],
             ),
-            "auth_basic" => self.mostly("off", &["realm", "\"closed $host\"", "$folded"]),
+            "auth_basic" => self.mostly("off", &["realm", "\"closed $host\"", "$mapped"]),
             "auth_basic_user_file" => self.mostly("users", &["$mapped.users", "none"]),
             "auth_delay" => self.one(&["0", "10ms", "50ms"]),
             "auth_request_set" => self.one(&[
