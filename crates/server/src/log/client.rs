@@ -1,8 +1,8 @@
 //! What is logged when a client leaves, stays silent or breaks off: nginx's texts and levels.
 
-use std::io;
+use std::{fmt, io};
 
-use super::error::write_connection;
+use super::error::{request_error, write_connection};
 use super::{Errno, Level, Printable, Subject, error, tls};
 use crate::http::connection::Connection;
 use crate::http::exchange::Abort;
@@ -127,32 +127,18 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         Abort::Closed(cause) if cause.raw_os_error().is_none() => {
             error!(request, Info, "client prematurely closed connection");
         }
-        Abort::Closed(cause) if failure_level(cause) == Level::Info => {
-            error!(
-                request,
-                Info,
-                "send() failed {} while sending to client",
-                Errno(cause)
-            );
-        }
         Abort::Closed(cause) => {
-            error!(
+            let doing = sending(request);
+            let text = SendFailure(cause);
+            request_error(
                 request,
-                Alert,
-                "send() failed {} while sending to client",
-                Errno(cause)
+                failure_level(cause),
+                format_args!("{text} {doing}"),
             );
         }
         Abort::TimedOut => {
-            let response = if request.upstream.is_some() {
-                ""
-            } else {
-                "response "
-            };
-            error!(
-                request,
-                Info, "client timed out {TIMED_OUT} while sending {response}to client"
-            );
+            let doing = sending(request);
+            error!(request, Info, "client timed out {TIMED_OUT} {doing}");
         }
         Abort::Internal(text) => {
             error!(request, Alert, "{text} while sending to client");
@@ -184,6 +170,27 @@ pub fn abort(request: &mut Request, abort: &Abort) {
     }
 }
 
+/// What is being done while a response is on its way, as nginx names it: an upstream's, or its own.
+fn sending(request: &Request) -> &'static str {
+    match request.upstream {
+        Some(_) => "while sending to client",
+        None => "while sending response to client",
+    }
+}
+
+/// Why no more of a response can be sent: a client that resets its connection has closed it, whatever call finds that out.
+struct SendFailure<'a>(&'a io::Error);
+
+impl fmt::Display for SendFailure<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.0.kind() {
+            io::ErrorKind::ConnectionReset => "client prematurely closed connection",
+            _ => "send() failed",
+        };
+        write!(f, "{what} {}", Errno(self.0))
+    }
+}
+
 /// nginx's `ngx_connection_error` for clients: what networks do is no alarm.
 pub(super) fn failure_level(cause: &io::Error) -> Level {
     match cause.kind() {
@@ -209,6 +216,17 @@ mod tests {
         let garbage = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
         assert_eq!(tls_cause(&garbage).map(tls::level), Some(Level::Info));
         assert!(tls_cause(&io::ErrorKind::InvalidData.into()).is_none());
+    }
+
+    /// By nginx's `ngx_http_test_reading`, which sees a reset before the next send does.
+    #[test]
+    fn a_reset_is_the_client_leaving() {
+        let text = |number| SendFailure(&io::Error::from_raw_os_error(number)).to_string();
+        assert_eq!(
+            text(104),
+            "client prematurely closed connection (104: Connection reset by peer)"
+        );
+        assert_eq!(text(32), "send() failed (32: Broken pipe)");
     }
 
     /// Numbers from Linux's `errno(3)`: ECONNRESET, EPIPE, ETIMEDOUT; EBADF.
