@@ -349,6 +349,6 @@ impl Campaign<'_> {
 fn ports(lane: &Lane, configuration: &Configuration) -> Vec<(u16, Kind)> {
     let mut ports = vec![(lane.ports[0], Kind::Clear)];
     let others = configuration.ports().into_iter();
-    ports.extend(others.filter(|(port, kind)| *port != lane.ports[0] && *kind != Kind::Tls));
+    ports.extend(others.filter(|(port, _)| *port != lane.ports[0]));
     ports
 }

@@ -5,7 +5,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::program::Server;
 use crate::requests::{Conversation, Exchange};
@@ -87,14 +91,27 @@ pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Resu
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
     prepared.map_err(|error| error.to_string())?;
     let port = stream.local_addr().map_or(0, |address| address.port());
+    let mut heard = Heard {
+        port,
+        ..Heard::default()
+    };
+    let stream = match conversation
+        .tls
+        .as_deref()
+        .map(|name| secured(&stream, name))
+    {
+        None => Stream::Plain(stream),
+        Some(Ok(secured)) => Stream::Secured(secured),
+        Some(Err(())) => {
+            heard.rest = b"(no handshake)".to_vec();
+            heard.ending = Ending::Closed;
+            return Ok(heard);
+        }
+    };
     let mut line = Line {
         stream,
         unread: Vec::new(),
         ended: None,
-    };
-    let mut heard = Heard {
-        port,
-        ..Heard::default()
     };
     line.send(&conversation.preface);
     if conversation.pipelined {
@@ -109,7 +126,7 @@ pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Resu
         if !conversation.pipelined {
             line.send_exchange(exchange, server, conversation.shuts)?;
         } else if conversation.shuts {
-            let _ = line.stream.shutdown(Shutdown::Write);
+            line.stream.shut();
         }
         let answers = line.answers(exchange.head_only);
         let closes =
@@ -128,8 +145,64 @@ pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Resu
     Ok(heard)
 }
 
+/// Shakes hands; the reason why that fails is for the logs to tell.
+fn secured(stream: &TcpStream, name: &str) -> Result<Box<Secured>, ()> {
+    let name = ServerName::try_from(String::from(name))
+        .or_else(|_| ServerName::try_from("localhost"))
+        .map_err(|_| ())?;
+    let config: Arc<ClientConfig> = Arc::new(support::tls::Client::new().config());
+    let client = ClientConnection::new(config, name).map_err(|_| ())?;
+    let mut secured = StreamOwned::new(client, stream.try_clone().map_err(|_| ())?);
+    while secured.conn.is_handshaking() {
+        secured
+            .conn
+            .complete_io(&mut secured.sock)
+            .map_err(|_| ())?;
+    }
+    Ok(Box::new(secured))
+}
+
+type Secured = StreamOwned<ClientConnection, TcpStream>;
+
+enum Stream {
+    Plain(TcpStream),
+    Secured(Box<Secured>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(stream) => stream,
+            Stream::Secured(stream) => &stream.sock,
+        }
+    }
+
+    /// Says that nothing more comes.
+    fn shut(&mut self) {
+        if let Stream::Secured(stream) = self {
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
+        let _ = self.socket().shutdown(Shutdown::Write);
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Stream::Plain(stream) => stream.write_all(bytes),
+            Stream::Secured(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.read(buffer),
+            Stream::Secured(stream) => stream.read(buffer),
+        }
+    }
+}
+
 struct Line {
-    stream: TcpStream,
+    stream: Stream,
     unread: Vec<u8>,
     /// How the connection ended, once it has.
     ended: Option<Ending>,
@@ -139,7 +212,7 @@ impl Line {
     /// A server that has closed does not take what is sent; its answer shows that.
     fn send(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
-            let _ = self.stream.write_all(bytes);
+            let _ = self.stream.write(bytes);
         }
     }
 
@@ -157,7 +230,7 @@ impl Line {
             self.send(segment);
         }
         if shuts {
-            let _ = self.stream.shutdown(Shutdown::Write);
+            self.stream.shut();
         }
         Ok(())
     }
@@ -183,7 +256,10 @@ impl Line {
         }
         self.read() || {
             let silent = self.ended.is_none();
-            silent && self.stream.shutdown(Shutdown::Write).is_ok() && self.read()
+            silent && {
+                self.stream.shut();
+                self.read()
+            }
         }
     }
 
@@ -211,9 +287,9 @@ impl Line {
             return Ok(());
         }
         server.pass()?;
-        self.stream
-            .set_nonblocking(true)
-            .map_err(|error| error.to_string())?;
+        let socket = self.stream.socket();
+        let done = socket.set_nonblocking(true);
+        done.map_err(|error| error.to_string())?;
         while self.read() {}
         Ok(())
     }

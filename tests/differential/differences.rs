@@ -96,6 +96,15 @@ pub(crate) const TABLE: &[Row] = &[
         is: |case, _| case.asks(&["continue"]),
     },
     Row {
+        sentence: "**A handshake that fails** is logged with rustls's reason where nginx has OpenSSL's.",
+        until: None,
+        is: |case, difference| {
+            difference.part == Part::Error
+                && case.conversation.tls.is_some()
+                && case.subject.heard.answers.is_empty()
+        },
+    },
+    Row {
         sentence: "**An upstream that fails midway**: the client has what had come, as bodies stream. nginx may still hold \
                    that back.",
         until: None,

@@ -70,13 +70,17 @@ pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
         } else {
             ""
         };
+        let secured = match &conversation.tls {
+            Some(name) => format!(" by TLS to {name:?}"),
+            None => String::new(),
+        };
         let shuts = if conversation.shuts {
             ", then nothing more"
         } else {
             ""
         };
         text.push_str(&format!(
-            "\nconnection to {}{pipelined}{shuts}\n",
+            "\nconnection to {}{secured}{pipelined}{shuts}\n",
             conversation.port
         ));
         let segments = conversation

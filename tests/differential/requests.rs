@@ -21,6 +21,8 @@ pub(crate) struct Conversation {
     pub(crate) port: u16,
     /// What it says before all requests: the header of the PROXY protocol.
     pub(crate) preface: Vec<u8>,
+    /// The name that is asked for in a handshake of TLS; `None` in the clear.
+    pub(crate) tls: Option<String>,
     pub(crate) exchanges: Vec<Exchange>,
     /// All requests are sent at once.
     pub(crate) pipelined: bool,
@@ -298,17 +300,19 @@ impl Maker<'_> {
         } else {
             self.random.below(ports.len())
         }];
+        let tls = (kind == Kind::Tls).then(|| self.name());
         let preface = if kind == Kind::Proxied {
             self.preface()
         } else {
             Vec::new()
         };
         if self.random.chance(3) {
-            return vec![self.cut(port, preface)];
+            return vec![self.cut(port, preface, tls)];
         }
         let of = |exchanges: Vec<Exchange>, pipelined: bool| Conversation {
             port,
             preface: preface.clone(),
+            tls: tls.clone(),
             exchanges,
             pipelined,
             shuts: false,
@@ -335,7 +339,7 @@ impl Maker<'_> {
     }
 
     /// A request that ends before it is whole.
-    fn cut(&mut self, port: u16, preface: Vec<u8>) -> Conversation {
+    fn cut(&mut self, port: u16, preface: Vec<u8>, tls: Option<String>) -> Conversation {
         let mut bytes = self.exchange().segments.concat();
         bytes.truncate(self.random.below(bytes.len()).max(1));
         let exchange = Exchange {
@@ -345,10 +349,21 @@ impl Maker<'_> {
         Conversation {
             port,
             preface,
+            tls,
             exchanges: vec![exchange],
             pipelined: false,
             shuts: true,
         }
+    }
+
+    /// The name that a handshake asks for.
+    fn name(&mut self) -> String {
+        let hosts = self.aim.hosts;
+        let host = match hosts.len() {
+            0 => "",
+            count => hosts[self.random.below(count)].as_str(),
+        };
+        String::from(host.split(':').next().unwrap_or(host))
     }
 
     fn preface(&mut self) -> Vec<u8> {

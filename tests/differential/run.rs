@@ -137,13 +137,13 @@ fn try_run(
 /// Gives each line of the logs to its conversation: by the client's port in the access log, by the connection's number
 /// in the error log.
 fn read_logs(prefix: &Path, transcript: &mut Transcript) {
-    let by_port: BTreeMap<String, usize> = transcript
-        .conversations
-        .iter()
-        .enumerate()
-        .map(|(index, seen)| (seen.heard.port.to_string(), index))
-        .collect();
+    let mut by_port: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, seen) in transcript.conversations.iter().enumerate() {
+        let port = seen.heard.port.to_string();
+        by_port.entry(port).or_default().push(index);
+    }
     let mut by_number: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut found = Vec::new();
     for line in lines(&prefix.join("logs/differential.log")) {
         let values: Vec<(String, String)> = line
             .split('\t')
@@ -151,26 +151,45 @@ fn read_logs(prefix: &Path, transcript: &mut Transcript) {
             .map(|(name, value)| (String::from(name), String::from(value)))
             .collect();
         let value = |name: &str| {
+            let mut values = values.iter();
             values
-                .iter()
                 .find(|(known, _)| known == name)
                 .map(|(_, value)| value.as_str())
         };
-        let Some(index) = value("realip_remote_port").and_then(|port| by_port.get(port)) else {
-            if value("realip_remote_port").is_some() {
-                transcript
-                    .alarms
-                    .push(format!("a line in the access log of no connection: {line}"));
-            }
+        let number: u64 = value("connection")
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0);
+        let Some(port) = value("realip_remote_port") else {
             continue;
         };
-        if let Some(number) = value("connection").and_then(|number| number.parse().ok()) {
-            by_number.insert(number, *index);
+        let Some(indexes) = by_port.get(port) else {
+            transcript
+                .alarms
+                .push(format!("a line in the access log of no connection: {line}"));
+            continue;
+        };
+        if let [index] = indexes[..] {
+            by_number.insert(number, index);
         }
+        found.push((number, indexes.clone(), values));
+    }
+    for (number, indexes, values) in found {
+        // The system may give a port to a client twice: then the number of the connection tells which it was.
+        let before = by_number
+            .range(..number)
+            .next_back()
+            .map_or(0, |(_, index)| *index);
+        let fits = indexes.iter().find(|index| **index >= before);
+        let index = by_number.get(&number).or(fits).or(indexes.last()).copied();
+        let Some(seen) = index.and_then(|index| transcript.conversations.get_mut(index)) else {
+            continue;
+        };
+        by_number.extend(index.map(|index| (number, index)));
+        let own = ["realip_remote_port", "connection"];
         let rest = values
             .into_iter()
-            .filter(|(name, _)| name != "realip_remote_port" && name != "connection");
-        transcript.conversations[*index].access.push(rest.collect());
+            .filter(|(name, _)| !own.contains(&name.as_str()));
+        seen.access.push(rest.collect());
     }
     for line in lines(&prefix.join("logs/error.log")) {
         let Some((level, number, text)) = error_line(&line) else {
