@@ -191,10 +191,17 @@ fn read_logs(prefix: &Path, transcript: &mut Transcript) {
             .filter(|(name, _)| !own.contains(&name.as_str()));
         seen.access.push(rest.collect());
     }
+    let mut last = None;
     for line in lines(&prefix.join("logs/error.log")) {
         let Some((level, number, text)) = error_line(&line) else {
-            if !line.is_empty() {
-                transcript.alarms.push(line);
+            // The rest of a line that a client's line feed has broken.
+            if let Some(errors) =
+                last.and_then(|index: usize| transcript.conversations.get_mut(index))
+            {
+                errors.errors.last_mut().into_iter().for_each(|before| {
+                    before.push_str("\\x0a");
+                    before.push_str(&line);
+                });
             }
             continue;
         };
@@ -210,6 +217,7 @@ fn read_logs(prefix: &Path, transcript: &mut Transcript) {
             let (_, before) = by_number.range(..number).next_back()?;
             Some((before + 1).min(transcript.conversations.len().saturating_sub(1)))
         });
+        last = Some(index.unwrap_or(0));
         if let Some(seen) = transcript.conversations.get_mut(index.unwrap_or(0)) {
             seen.errors.push(format!("[{level}] {text}"));
         }
@@ -221,7 +229,7 @@ fn lines(path: &Path) -> Vec<String> {
     let text = bytes.split(|byte| *byte == b'\n').map(|line| {
         let escaped = line.iter().map(|byte| match byte {
             b'\t' | b' '..=b'~' => char::from(*byte).to_string(),
-            byte => format!("\\x{byte:02X}"),
+            byte => format!("\\x{byte:02x}"),
         });
         escaped.collect()
     });
