@@ -1,13 +1,14 @@
 //! A run over many seeds: lanes that take one after the other, and what they find.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::Options;
-use crate::compare::{self, Difference, Part};
+use crate::client::QUIET_TIME;
+use crate::compare::{self, Difference};
 use crate::configuration::{self, Configuration, Kind, Known, Table};
 use crate::coverage::Coverage;
 use crate::differences;
@@ -21,11 +22,13 @@ use crate::shrink::Pair;
 use crate::{verdicts, world};
 
 /// Requests of one seed.
-const REQUESTS: usize = 200;
+const REQUESTS: usize = 250;
 /// Differences of one seed that are made smaller.
 const SHRUNK_MAX: usize = 3;
-/// How often one kind of difference is made smaller in a run: after that it is taken for what it was.
-const KIND_MAX: usize = 4;
+/// How many differences of one signature are made smaller in a run: those that come after are only counted.
+const KIND_MAX: usize = 2;
+/// How many differences of one part and key are.
+const KEY_MAX: usize = 6;
 /// Broken configurations of one seed that `-t` is asked about, beside the valid one.
 const BROKEN: usize = 2;
 /// The same where nothing but `-t` is asked.
@@ -42,8 +45,8 @@ struct Campaign<'a> {
     coverage: Mutex<Coverage>,
     /// How often each row of the table of differences was met.
     rows: Mutex<BTreeMap<usize, usize>>,
-    /// How often each kind of difference was met.
-    kinds: Mutex<BTreeMap<(Part, String), usize>>,
+    /// How often each signature, and each part and key, was met.
+    kinds: Mutex<BTreeMap<String, usize>>,
     /// Findings by what they have in common, with the seeds that have them.
     findings: Mutex<BTreeMap<String, Vec<u64>>>,
 }
@@ -90,7 +93,10 @@ fn table(reference: &Program) -> Result<Table, String> {
     ));
     let made = std::fs::create_dir_all(folder.join("logs"));
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
-    let known = Known::ask(reference.path(), &folder);
+    let version = reference.version().map(|number| number.to_string());
+    let memory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let memory = memory.join(format!("differential-directives-{}", version.join(".")));
+    let known = Known::recall(reference.path(), &folder, &memory);
     let _ = std::fs::remove_dir_all(&folder);
     Ok(Table::new(&known))
 }
@@ -117,8 +123,8 @@ impl Campaign<'_> {
         }
         let kinds = self.kinds.into_inner().unwrap_or_default();
         let often = kinds.into_iter().filter(|(_, count)| *count > KIND_MAX);
-        for ((part, key), count) in often {
-            println!("{count} times, the first {KIND_MAX} of them looked into: {part:?} {key}");
+        for (kind, count) in often {
+            println!("{count} times, the first ones looked into: {kind}");
         }
         let verdict = if findings.is_empty() { "ok" } else { "FAILED" };
         println!(
@@ -177,8 +183,11 @@ impl Campaign<'_> {
         };
         let conversations = requests::random(&mut random.fork(), &aim, REQUESTS);
         let extra = configuration::files();
-        let text = configuration.text(None);
-        let reference = run::run(lane, &self.reference, &text, &extra, &conversations);
+        let run = |program: &Program| {
+            let text = configuration.text(program.engine());
+            run::run(lane, program, &text, &extra, &conversations, QUIET_TIME)
+        };
+        let reference = run(&self.reference);
         if reference.conversations.is_empty() {
             println!(
                 "seed {seed}: the reference refuses it: {:?}",
@@ -197,8 +206,7 @@ impl Campaign<'_> {
         }
         let mut told = Vec::new();
         for subject in &self.subjects {
-            let own = configuration.text(subject.engine());
-            let transcript = run::run(lane, subject, &own, &extra, &conversations);
+            let transcript = run(subject);
             let found = compare::differences(&reference, &transcript);
             let both = (&reference, &transcript);
             let (unknown, known) =
@@ -215,11 +223,20 @@ impl Campaign<'_> {
                 extra: &extra,
             };
             // What one engine has shown the other need not.
-            let fresh: Vec<Difference> = unknown
+            let mut fresh: Vec<Difference> = unknown
                 .iter()
                 .filter(|difference| !told.contains(*difference))
                 .cloned()
                 .collect();
+            if !fresh.is_empty() {
+                // Where the reference disagrees with itself: random files, counts, times.
+                let wavers = compare::differences(&reference, &run(&self.reference));
+                let wavers: BTreeSet<_> = wavers
+                    .iter()
+                    .map(|difference| (difference.conversation, difference.kind()))
+                    .collect();
+                fresh.retain(|one| !wavers.contains(&(one.conversation, one.kind())));
+            }
             self.shrink(seed, &pair, &configuration, &conversations, fresh);
             told.extend(unknown);
         }
@@ -251,7 +268,12 @@ impl Campaign<'_> {
             let Some(differ) = differ.filter(|_| !self.stop.load(Ordering::Relaxed)) else {
                 continue;
             };
-            if self.known(&format!("Verdict {}", differ.kind()), seed) {
+            let name = format!("Verdict {}", differ.kind());
+            if self.known(&name, seed) {
+                continue;
+            }
+            if self.options.kinds {
+                self.tell(&name, seed, &format!("seed {seed}: {name}"));
                 continue;
             }
             let shrunk = verdicts::shrink(&lane.prefix, &self.reference, subject, &text);
@@ -297,15 +319,31 @@ impl Campaign<'_> {
         }
     }
 
+    /// Counts a difference as a finding by its signature.
+    fn count(&self, difference: &Difference, seed: u64) {
+        if let Ok(mut findings) = self.findings.lock() {
+            let seeds = findings.entry(difference.signature()).or_default();
+            seeds.push(seed);
+            if seeds.len() == 1 {
+                println!("\nseed {seed}: {difference}");
+            }
+        }
+    }
+
     /// Counts a kind of difference, and tells whether it was met often enough.
     fn is_often(&self, difference: &Difference) -> bool {
-        let kind = (difference.part, difference.key.clone());
         let Ok(mut kinds) = self.kinds.lock() else {
             return true;
         };
-        let count = kinds.entry(kind).or_default();
-        *count += 1;
-        *count > KIND_MAX
+        let mut count = |kind: String| {
+            let count = kinds.entry(kind).or_default();
+            *count += 1;
+            *count
+        };
+        let often = count(difference.signature()) > KIND_MAX;
+        let key = format!("{:?} {}", difference.part, difference.key);
+        // What is only counted takes nothing away from those of another signature.
+        often || count(key) > KEY_MAX
     }
 
     /// Makes the first differences of each kind smaller, and tells of those that are new.
@@ -323,7 +361,12 @@ impl Campaign<'_> {
             // Of one conversation the first is the cause, and of one kind too.
             let new = kinds.insert((difference.part, difference.key.clone()))
                 && places.insert(difference.conversation);
-            if !new || kinds.len() > SHRUNK_MAX || self.stop.load(Ordering::Relaxed) {
+            let enough = kinds.len() > SHRUNK_MAX && !self.options.kinds;
+            if !new || enough || self.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            if self.options.kinds {
+                self.count(&difference, seed);
                 continue;
             }
             if self.is_often(&difference) {

@@ -1,21 +1,27 @@
 //! The client of a lane: sends a conversation's requests and keeps what comes back.
 //!
 //! It knows as much of HTTP/1 as it needs to find the end of an answer. It never waits for nothing to happen: whether a
-//! connection stays open is seen once the server's loop has gone round.
+//! connection stays open is seen once the server's loop has gone round, and a server from which nothing has come for a
+//! while is silent once its loop has gone round and the upstream has answered all that reached it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::program::Server;
 use crate::requests::{Conversation, Exchange};
+use crate::upstream::Upstream;
 
-/// How long an answer, or more of it, may take.
-const PATIENCE: Duration = Duration::from_millis(800);
+/// How long an answer, or more of it, may take while the upstream works on it.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server that is silent is waited for: longer than all timers of a configuration after which something is sent.
+pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
+/// The same where a difference is looked into, so that none comes from a machine that is busy.
+pub(crate) const QUIET_TIME_SURE: Duration = Duration::from_millis(900);
 /// A body that is longer is cut here.
 const BODY_LENGTH_MAX: usize = 4 << 20;
 
@@ -80,14 +86,25 @@ pub(crate) struct Heard {
     pub(crate) port: u16,
 }
 
+/// What a client needs beside its own connection to tell a silent server from a busy one.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) server: &'a mut Server,
+    pub(crate) upstream: &'a Upstream,
+    /// [`QUIET_TIME`] or [`QUIET_TIME_SURE`].
+    pub(crate) quiet: Duration,
+}
+
 /// Carries out a conversation.
-pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Result<Heard, String> {
+pub(crate) fn converse(
+    conversation: &Conversation,
+    surroundings: &mut Surroundings,
+) -> Result<Heard, String> {
     let address = ("127.0.0.1", conversation.port);
     let stream = TcpStream::connect(address)
         .map_err(|error| format!("connecting to {}: {error}", conversation.port))?;
     let prepared = stream
         .set_nodelay(true)
-        .and_then(|()| stream.set_read_timeout(Some(PATIENCE)))
+        .and_then(|()| stream.set_read_timeout(Some(surroundings.quiet)))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
     prepared.map_err(|error| error.to_string())?;
     let port = stream.local_addr().map_or(0, |address| address.port());
@@ -110,6 +127,7 @@ pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Resu
     };
     let mut line = Line {
         stream,
+        surroundings,
         unread: Vec::new(),
         ended: None,
     };
@@ -124,7 +142,7 @@ pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Resu
     }
     for exchange in &conversation.exchanges {
         if !conversation.pipelined {
-            line.send_exchange(exchange, server, conversation.shuts)?;
+            line.send_exchange(exchange, conversation.shuts)?;
         } else if conversation.shuts {
             line.stream.shut();
         }
@@ -139,7 +157,7 @@ pub(crate) fn converse(conversation: &Conversation, server: &mut Server) -> Resu
             break;
         }
     }
-    line.watch(server)?;
+    line.watch()?;
     heard.rest = line.unread;
     heard.ending = line.ended.unwrap_or_default();
     Ok(heard)
@@ -150,7 +168,9 @@ fn secured(stream: &TcpStream, name: &str) -> Result<Box<Secured>, ()> {
     let name = ServerName::try_from(String::from(name))
         .or_else(|_| ServerName::try_from("localhost"))
         .map_err(|_| ())?;
-    let config: Arc<ClientConfig> = Arc::new(support::tls::Client::new().config());
+    // Not h2: the requests are those of HTTP/1.
+    let client = support::tls::Client::new().protocol("http/1.1");
+    let config: Arc<ClientConfig> = Arc::new(client.config());
     let client = ClientConnection::new(config, name).map_err(|_| ())?;
     let mut secured = StreamOwned::new(client, stream.try_clone().map_err(|_| ())?);
     while secured.conn.is_handshaking() {
@@ -201,14 +221,15 @@ impl Stream {
     }
 }
 
-struct Line {
+struct Line<'a, 'b> {
     stream: Stream,
+    surroundings: &'a mut Surroundings<'b>,
     unread: Vec<u8>,
     /// How the connection ended, once it has.
     ended: Option<Ending>,
 }
 
-impl Line {
+impl Line<'_, '_> {
     /// A server that has closed does not take what is sent; its answer shows that.
     fn send(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
@@ -217,15 +238,10 @@ impl Line {
     }
 
     /// Sends a request, each segment once the server has read the one before.
-    fn send_exchange(
-        &mut self,
-        exchange: &Exchange,
-        server: &mut Server,
-        shuts: bool,
-    ) -> Result<(), String> {
+    fn send_exchange(&mut self, exchange: &Exchange, shuts: bool) -> Result<(), String> {
         for (number, segment) in exchange.segments.iter().enumerate() {
             if number > 0 {
-                server.pass()?;
+                self.surroundings.server.pass()?;
             }
             self.send(segment);
         }
@@ -254,12 +270,30 @@ impl Line {
         if self.ended.is_some() {
             return false;
         }
-        self.read() || {
+        self.wait() || {
             let silent = self.ended.is_none();
             silent && {
                 self.stream.shut();
-                self.read()
+                self.wait()
             }
+        }
+    }
+
+    /// Waits until something comes, or until the server is silent.
+    fn wait(&mut self) -> bool {
+        let start = Instant::now();
+        loop {
+            if self.read() {
+                return true;
+            }
+            if self.ended.is_some() || start.elapsed() > PATIENCE {
+                return false;
+            }
+            if self.surroundings.upstream.is_busy() {
+                continue;
+            }
+            let passed = self.surroundings.server.pass();
+            return passed.is_ok() && self.read();
         }
     }
 
@@ -282,11 +316,11 @@ impl Line {
     }
 
     /// Sees what becomes of the connection after the last answer.
-    fn watch(&mut self, server: &mut Server) -> Result<(), String> {
+    fn watch(&mut self) -> Result<(), String> {
         if self.ended.is_some() {
             return Ok(());
         }
-        server.pass()?;
+        self.surroundings.server.pass()?;
         let socket = self.stream.socket();
         let done = socket.set_nonblocking(true);
         done.map_err(|error| error.to_string())?;

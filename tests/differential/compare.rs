@@ -44,6 +44,25 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
+    /// What differences of one fault have in common, by which a run counts them: the kind with the two statuses, or with
+    /// the looks of the two values.
+    pub(crate) fn signature(&self) -> String {
+        let looks = |text: &str| match text {
+            "" => String::from("nothing"),
+            "-" | "(none)" | "(not there)" => String::from(text),
+            _ if self.part == Part::Status => text.chars().take(60).collect(),
+            _ if text.parse::<f64>().is_ok() => String::from("number"),
+            _ if text.contains(": ") && self.part == Part::Access => String::from("list"),
+            _ => String::from("text"),
+        };
+        let detailed = matches!(self.part, Part::Status | Part::Access | Part::Field);
+        let (one, other) = match detailed {
+            true => (looks(&self.reference), looks(&self.subject)),
+            false => (String::new(), String::new()),
+        };
+        format!("{:?} {} {one} | {other}", self.part, self.key)
+    }
+
     /// What two differences have in common that may have one cause.
     pub(crate) fn kind(&self) -> (Part, &str) {
         (self.part, &self.key)

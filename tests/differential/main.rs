@@ -1,7 +1,7 @@
 //! Random configurations and random requests, to nginx and to Tidegate: whatever can be seen from outside is the same, or
 //! the table of documented differences (differences.rs) says why not.
 //!
-//! One seed is one configuration and some two hundred requests. The programs run one after the other in the same folder
+//! One seed is one configuration and some 250 requests. The programs run one after the other in the same folder
 //! with the same ports, so that nearly nothing has to be made equal. What differs is made as small as it gets and printed.
 //!
 //! `cargo test --test differential [-- OPTIONS]`
@@ -10,6 +10,7 @@
 //!   --for SECONDS      new seeds, from the clock, as long as that
 //!   --jobs N           lanes at once
 //!   --keep-going       do not end with the first finding
+//!   --kinds            count the kinds of differences and make none smaller
 //!   --verdicts         ask `-t` alone, of valid and of broken configurations
 //!   --findings FOLDER  write each finding into a file there
 //!   --print            print the configuration of the seed and end
@@ -51,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) time: Option<Duration>,
     pub(crate) jobs: usize,
     pub(crate) keep_going: bool,
+    /// Differences are counted and not made smaller.
+    pub(crate) kinds: bool,
     pub(crate) verdicts: bool,
     pub(crate) print: bool,
     /// Where findings are written to.
@@ -89,6 +92,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         time: None,
         jobs: 2,
         keep_going: false,
+        kinds: false,
         verdicts: false,
         print: false,
         findings: None,
@@ -114,6 +118,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             }
             "--jobs" => options.jobs = usize::try_from(number(value()?)?).unwrap_or(1).max(1),
             "--keep-going" => options.keep_going = true,
+            "--kinds" => options.kinds = true,
             "--verdicts" => options.verdicts = true,
             "--print" => options.print = true,
             "--findings" => options.findings = Some(PathBuf::from(value()?)),

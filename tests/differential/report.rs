@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compare;
+use crate::run::Seen;
 use crate::shrink::{Finding, Pair};
 
 /// Lines that every configuration has and that say nothing about a fault.
@@ -64,7 +65,7 @@ pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
             false => text.push_str(&format!("{line}\n")),
         }
     }
-    for conversation in &finding.conversations {
+    for (index, conversation) in finding.conversations.iter().enumerate() {
         let pipelined = if conversation.pipelined {
             ", all at once"
         } else {
@@ -93,6 +94,52 @@ pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
                 text.push_str(&format!("    > {shown}\n"));
             }
         }
+        if finding.difference.conversation == Some(index) {
+            let (reference, subject) = &finding.seen;
+            text.push_str(&heard(pair.reference.name().as_str(), reference));
+            text.push_str(&heard(pair.subject.name().as_str(), subject));
+        }
+    }
+    text
+}
+
+/// What a program has answered, whole.
+fn heard(name: &str, seen: &Seen) -> String {
+    let mut text = format!("\n{name} ({:?})\n", seen.heard.ending);
+    let mut line = |line: &str| {
+        text.push_str("    < ");
+        text.push_str(&line.replace('\n', "\n    < "));
+        text.push('\n');
+    };
+    for (number, answers) in seen.heard.answers.iter().enumerate() {
+        if number > 0 {
+            line("");
+        }
+        for answer in answers {
+            line(&answer.status_line);
+            for (name, value) in &answer.fields {
+                line(&format!("{name}: {value}"));
+            }
+            line("");
+            if !answer.body.is_empty() {
+                line(&compare::shown(&answer.body));
+            }
+            for trailer in &answer.trailers {
+                line(trailer);
+            }
+            if answer.cut {
+                line("(cut)");
+            }
+        }
+        if answers.is_empty() {
+            line("(no answer)");
+        }
+    }
+    if !seen.heard.rest.is_empty() {
+        line(&format!("and then: {}", compare::shown(&seen.heard.rest)));
+    }
+    for message in &seen.errors {
+        text.push_str(&format!("    log: {message}\n"));
     }
     text
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::answers;
-use crate::client::{self, Heard};
+use crate::client::{self, Heard, Surroundings};
 use crate::configuration::World;
 use crate::program::Program;
 use crate::requests::Conversation;
@@ -82,22 +82,32 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transcript {
     pub(crate) conversations: Vec<Seen>,
-    /// The tree after it: a line by path.
+    /// What it has changed in the tree: a line by path.
     pub(crate) files: BTreeMap<String, String>,
     /// What is wrong with the run itself: no start, an early end, alerts, panics.
     pub(crate) alarms: Vec<String>,
 }
 
-/// Runs a program through the conversations.
+/// Runs a program through the conversations. `quiet` is how long a silent server is waited for.
 pub(crate) fn run(
     lane: &Lane,
     program: &Program,
     text: &str,
     extra: &[(&str, Vec<u8>)],
     conversations: &[Conversation],
+    quiet: Duration,
 ) -> Transcript {
     let mut transcript = Transcript::default();
-    if let Err(alarm) = try_run(lane, program, text, extra, conversations, &mut transcript) {
+    let run = try_run(
+        lane,
+        program,
+        text,
+        extra,
+        conversations,
+        quiet,
+        &mut transcript,
+    );
+    if let Err(alarm) = run {
         transcript.alarms.push(alarm);
     }
     transcript
@@ -109,6 +119,7 @@ fn try_run(
     text: &str,
     extra: &[(&str, Vec<u8>)],
     conversations: &[Conversation],
+    quiet: Duration,
     transcript: &mut Transcript,
 ) -> Result<(), String> {
     let prefix = &lane.prefix;
@@ -119,7 +130,12 @@ fn try_run(
     let text = program.dressed(text, lane.sentinel);
     let mut server = program.start(prefix, &text, lane.sentinel)?;
     for conversation in conversations {
-        let heard = client::converse(conversation, &mut server)?;
+        let mut surroundings = Surroundings {
+            server: &mut server,
+            upstream: &lane.upstream,
+            quiet,
+        };
+        let heard = client::converse(conversation, &mut surroundings)?;
         let upstream = lane.upstream.take();
         transcript.conversations.push(Seen {
             heard,
@@ -130,7 +146,7 @@ fn try_run(
     server.pass()?;
     server.stop()?;
     read_logs(prefix, transcript);
-    transcript.files = tree(&prefix.join("html"));
+    transcript.files = lane.laid_out.changes(prefix);
     Ok(())
 }
 
@@ -246,49 +262,6 @@ fn error_line(line: &str) -> Option<(&str, Option<u64>, &str)> {
         Some((number, text)) => Some((level, Some(number), text)),
         None => Some((level, None, text)),
     }
-}
-
-/// A line about each path below a folder: what it is, its mode, length, time and a hash of its bytes.
-fn tree(folder: &Path) -> BTreeMap<String, String> {
-    fn visit(path: &Path, root: &Path, found: &mut BTreeMap<String, String>) {
-        let Ok(metadata) = fs::symlink_metadata(path) else {
-            return;
-        };
-        let kind = match () {
-            () if metadata.is_dir() => "folder",
-            () if metadata.is_symlink() => "link",
-            () => "file",
-        };
-        let bytes = if metadata.is_file() {
-            fs::read(path).unwrap_or_default()
-        } else {
-            Vec::new()
-        };
-        let name = path
-            .strip_prefix(root)
-            .unwrap_or(path)
-            .display()
-            .to_string();
-        let mode = metadata.mode() & 0o7777;
-        let mut line = format!(
-            "{kind} {mode:o} {} bytes, hash {:016x}",
-            bytes.len(),
-            hash(&bytes)
-        );
-        // What the run has written is as young as it.
-        if metadata.is_file() && metadata.mtime() < 1_700_000_000 {
-            line.push_str(&format!(", time {}", metadata.mtime()));
-        }
-        found.insert(name, line);
-        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-            if metadata.is_dir() {
-                visit(&entry.path(), root, found);
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    visit(folder, folder, &mut found);
-    found
 }
 
 /// FNV-1a, to tell long bytes apart.

@@ -3,15 +3,18 @@
 
 use std::time::{Duration, Instant};
 
+use crate::client::{QUIET_TIME, QUIET_TIME_SURE};
 use crate::compare::{self, Difference, Part};
 use crate::configuration::Configuration;
 use crate::differences;
 use crate::program::Program;
 use crate::requests::Conversation;
-use crate::run::{Lane, run};
+use crate::run::{Lane, Seen, Transcript, run};
 
 /// How long one difference is made smaller.
-const TIME_MAX: Duration = Duration::from_secs(60);
+const TIME_MAX: Duration = Duration::from_secs(40);
+/// How often a difference must come again, and the reference agree with itself, before it is told.
+const REPEATS: usize = 3;
 
 /// Two programs in a lane.
 pub(crate) struct Pair<'a> {
@@ -27,30 +30,49 @@ pub(crate) struct Finding {
     pub(crate) configuration: Configuration,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) difference: Difference,
+    /// What the reference and the subject have answered in the difference's conversation.
+    pub(crate) seen: (Seen, Seen),
 }
 
 impl Pair<'_> {
+    fn run(
+        &self,
+        program: &Program,
+        configuration: &Configuration,
+        conversations: &[Conversation],
+        quiet: Duration,
+    ) -> Transcript {
+        let text = configuration.text(program.engine());
+        run(self.lane, program, &text, self.extra, conversations, quiet)
+    }
+
     /// The difference of the same kind that is still there.
     fn shows(
         &self,
         configuration: &Configuration,
         conversations: &[Conversation],
         wanted: &Difference,
-    ) -> Option<Difference> {
-        let text = configuration.text(None);
-        let reference = run(self.lane, self.reference, &text, self.extra, conversations);
+        quiet: Duration,
+    ) -> Option<(Difference, (Seen, Seen))> {
+        let reference = self.run(self.reference, configuration, conversations, quiet);
         // What nginx refuses is no configuration.
         if !reference.alarms.is_empty() && wanted.part != Part::Alarm {
             return None;
         }
-        let own = configuration.text(self.subject.engine());
-        let subject = run(self.lane, self.subject, &own, self.extra, conversations);
+        let subject = self.run(self.subject, configuration, conversations, quiet);
         let found = compare::differences(&reference, &subject);
         let version = self.reference.version();
         let (found, _) = differences::judge(version, conversations, (&reference, &subject), found);
-        found
+        let difference = found
             .into_iter()
-            .find(|difference| difference.kind() == wanted.kind())
+            .find(|difference| difference.kind() == wanted.kind())?;
+        let seen = |transcript: &Transcript| {
+            let index = difference.conversation;
+            let seen = index.and_then(|index| transcript.conversations.get(index));
+            seen.cloned().unwrap_or_default()
+        };
+        let seen = (seen(&reference), seen(&subject));
+        Some((difference, seen))
     }
 
     /// The smallest that shows it still; nothing where it does not come again.
@@ -71,16 +93,25 @@ impl Pair<'_> {
         self.is_settled(&least).then_some(least)
     }
 
-    /// Whether the reference always answers so: a difference between two of its own runs is chance.
+    /// Whether it comes each time and the reference always answers so: a difference between two of its own runs is chance.
     fn is_settled(&self, least: &Finding) -> bool {
-        let text = least.configuration.text(None);
-        let run = || {
-            run(
-                self.lane,
-                self.reference,
-                &text,
-                self.extra,
+        let comes = || {
+            self.shows(
+                &least.configuration,
                 &least.conversations,
+                &least.difference,
+                QUIET_TIME_SURE,
+            )
+        };
+        if !(0..REPEATS).all(|_| comes().is_some()) {
+            return false;
+        }
+        let run = || {
+            self.run(
+                self.reference,
+                &least.configuration,
+                &least.conversations,
+                QUIET_TIME_SURE,
             )
         };
         let first = run();
@@ -89,7 +120,7 @@ impl Pair<'_> {
             let same = |difference: &Difference| difference.kind() == least.difference.kind();
             found.iter().any(same)
         };
-        !(0..3).any(|_| wavers(run()))
+        !(0..REPEATS).any(|_| wavers(run()))
     }
 
     fn attempt(
@@ -98,10 +129,12 @@ impl Pair<'_> {
         configuration: &Configuration,
         conversations: &[Conversation],
     ) -> bool {
-        let Some(difference) = self.shows(configuration, conversations, &least.difference) else {
+        let shown = self.shows(configuration, conversations, &least.difference, QUIET_TIME);
+        let Some((difference, seen)) = shown else {
             return false;
         };
         *least = Finding {
+            seen,
             configuration: configuration.clone(),
             conversations: conversations.to_vec(),
             difference,
@@ -125,6 +158,7 @@ impl Pair<'_> {
             configuration: configuration.clone(),
             conversations: upto.to_vec(),
             difference: wanted.clone(),
+            seen: Default::default(),
         };
         if self.attempt(&mut least, configuration, one) {
             return Some(least);
@@ -152,12 +186,16 @@ impl Pair<'_> {
         let mut from = 0.0;
         loop {
             let conversations = least.conversations.clone();
-            let candidates = least.configuration.smaller();
-            let count = candidates.len();
+            let whole = least.configuration.clone();
+            let cuts = whole.cuts();
+            let count = cuts.len();
             let first = (from * count as f64) as usize;
             let taken = (first..count)
                 .take_while(|_| Instant::now() < end)
-                .find(|index| self.attempt(least, &candidates[*index], &conversations));
+                .find(|index| {
+                    let smaller = whole.cut(&cuts[*index]);
+                    smaller.is_some_and(|smaller| self.attempt(least, &smaller, &conversations))
+                });
             from = match taken {
                 Some(index) => index as f64 / count as f64,
                 None if first == 0 || Instant::now() >= end => break,
@@ -176,11 +214,12 @@ impl Pair<'_> {
                     .enumerate()
                     .flat_map(|(index, conversation)| {
                         let others = least.conversations.clone();
-                        smaller(conversation).into_iter().map(move |smaller| {
+                        let with = move |smaller| {
                             let mut all = others.clone();
                             all[index] = smaller;
                             all
-                        })
+                        };
+                        smaller(conversation).into_iter().map(with)
                     });
             let candidates: Vec<Vec<Conversation>> = candidates.collect();
             let taken = candidates

@@ -64,6 +64,11 @@ impl Upstream {
             .collect()
     }
 
+    /// Whether it works on a request.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.shared.busy.load(Ordering::Acquire) > 0
+    }
+
     /// Waits until what had reached it is answered, and takes what has come since the last call, sorted.
     pub(crate) fn take(&self) -> Vec<Recorded> {
         for port in &self.ports {
@@ -77,7 +82,7 @@ impl Upstream {
             let _ = ping();
         }
         let start = Instant::now();
-        while self.shared.busy.load(Ordering::Acquire) > 0 && start.elapsed() < SETTLE_TIME_MAX {
+        while self.is_busy() && start.elapsed() < SETTLE_TIME_MAX {
             std::thread::sleep(Duration::from_micros(200));
         }
         let mut records = self

@@ -1,6 +1,7 @@
 //! The folder of a lane: the tree of odd files, laid out anew before each start, with the same times each time.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Result, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -148,10 +149,11 @@ fn encoded(path: &str) -> String {
 
 /// A folder that has been laid out: the tree is made anew only where a run has changed it.
 #[derive(Default)]
-pub(crate) struct LaidOut(RefCell<Vec<Entry>>);
+pub(crate) struct LaidOut(RefCell<BTreeMap<PathBuf, State>>);
 
-/// A path with mode, length and time.
-type Entry = (PathBuf, u32, u64, i64);
+/// What tells whether a path has been touched: its mode, its length, and when it was last changed in any way, in
+/// nanoseconds since 1970.
+type State = (u32, u64, i64);
 
 impl LaidOut {
     /// Makes the folder as it is before each start. `extra` are always the same.
@@ -168,25 +170,79 @@ impl LaidOut {
         *self.0.borrow_mut() = entries(prefix);
         Ok(())
     }
+
+    /// What a run has changed since: a line about each path that has come, gone, or been touched: what it is, its mode,
+    /// length, time and a hash of its bytes.
+    pub(crate) fn changes(&self, prefix: &Path) -> BTreeMap<String, String> {
+        let (before, after) = (self.0.borrow(), entries(prefix));
+        let name = |path: &Path| {
+            let path = path.strip_prefix(prefix).unwrap_or(path);
+            path.display().to_string()
+        };
+        let gone = before.keys().filter(|path| !after.contains_key(*path));
+        let mut changes: BTreeMap<String, String> = gone
+            .map(|path| (name(path), String::from("(gone)")))
+            .collect();
+        for (path, state) in &after {
+            let Ok(metadata) = fs::symlink_metadata(path) else {
+                continue;
+            };
+            if before.get(path) != Some(state) {
+                let old = before.get(path).filter(|_| metadata.is_dir());
+                // That a name has come or gone in a folder changes its time and says nothing more.
+                if old.is_none_or(|(mode, ..)| *mode != metadata.mode()) {
+                    changes.insert(name(path), described(path, &metadata));
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// What lies at a path, in words.
+fn described(path: &Path, metadata: &fs::Metadata) -> String {
+    let kind = match () {
+        () if metadata.is_dir() => "folder",
+        () if metadata.is_symlink() => "link",
+        () => "file",
+    };
+    let bytes = if metadata.is_file() {
+        fs::read(path).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let mode = metadata.mode() & 0o7777;
+    let mut line = format!(
+        "{kind} {mode:o} {} bytes, hash {:016x}",
+        bytes.len(),
+        crate::run::hash(&bytes)
+    );
+    // What the run has written is as young as it.
+    if metadata.is_file() && metadata.mtime() < 1_700_000_000 {
+        line.push_str(&format!(", time {}", metadata.mtime()));
+    }
+    line
 }
 
 /// What is in the folders that a run may change and that are not made anew each time.
-fn entries(prefix: &Path) -> Vec<Entry> {
-    fn visit(path: &Path, found: &mut Vec<Entry>) {
+fn entries(prefix: &Path) -> BTreeMap<PathBuf, State> {
+    fn visit(path: &Path, found: &mut BTreeMap<PathBuf, State>) {
         let Ok(metadata) = fs::symlink_metadata(path) else {
             return;
         };
-        let changed = metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec();
-        found.push((path.to_path_buf(), metadata.mode(), metadata.len(), changed));
+        let changed = metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec();
+        let state = (metadata.mode(), metadata.len(), changed);
+        found.insert(path.to_path_buf(), state);
         if metadata.is_dir() {
             for entry in fs::read_dir(path).into_iter().flatten().flatten() {
                 visit(&entry.path(), found);
             }
         }
     }
-    let mut found = Vec::new();
-    visit(&prefix.join("html"), &mut found);
-    found.sort();
+    let mut found = BTreeMap::new();
+    for folder in ["html", "dav"] {
+        visit(&prefix.join(folder), &mut found);
+    }
     found
 }
 
@@ -247,7 +303,12 @@ pub(crate) fn remove(prefix: &Path) -> Result<()> {
 fn settle(prefix: &Path, html: &Path) -> Result<()> {
     give_away(prefix)?;
     set_times(html)?;
-    set_times(&prefix.join("conf"))
+    for folder in ["conf", "dav"] {
+        if prefix.join(folder).exists() {
+            set_times(&prefix.join(folder))?;
+        }
+    }
+    Ok(())
 }
 
 fn give_away(path: &Path) -> Result<()> {

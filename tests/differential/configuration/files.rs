@@ -48,8 +48,8 @@ pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("conf/users", USERS.into()),
         ("conf/one.users", USERS.into()),
         // Where `dav_methods` write to: a folder that is empty but for these.
-        ("temp/dav/page.html", b"put here before\n".to_vec()),
-        ("temp/dav/dir/page.html", b"below\n".to_vec()),
+        ("dav/page.html", b"put here before\n".to_vec()),
+        ("dav/dir/page.html", b"below\n".to_vec()),
         ("conf/empty.conf", b"# nothing\n".to_vec()),
         (
             "conf/networks",

@@ -208,7 +208,7 @@ impl Draft<'_> {
                             self.random
                                 .pick(&["dav_access user:rw", "dav_access group:rw all:r"]),
                         ),
-                        Line::words("root temp/dav"),
+                        Line::words("root dav"),
                     ],
                     "internal" => self.files(place),
                     _ => Vec::new(),

@@ -22,6 +22,7 @@ mod values;
 
 pub(crate) use families::Family;
 pub(crate) use files::files;
+pub(crate) use shrink::Cut;
 pub(crate) use table::{Known, Table};
 pub(crate) use tree::Line;
 
@@ -164,17 +165,18 @@ impl Configuration {
         self.pairs.clone()
     }
 
-    /// Candidates for a smaller configuration that may show the same, those with the most left out first.
-    /// Not every one is valid.
-    pub(crate) fn smaller(&self) -> Vec<Configuration> {
-        shrink::smaller(&self.lines)
-            .into_iter()
-            .map(|lines| Configuration {
-                lines,
-                targets: self.targets.clone(),
-                pairs: Vec::new(),
-            })
-            .collect()
+    /// Ways to a smaller configuration that may show the same, those that leave out the most first.
+    pub(crate) fn cuts(&self) -> Vec<Cut> {
+        shrink::cuts(&self.lines)
+    }
+
+    /// The configuration after a cut; it need not be valid. Nothing where the cut changes nothing.
+    pub(crate) fn cut(&self, cut: &Cut) -> Option<Configuration> {
+        Some(Configuration {
+            lines: shrink::cut(&self.lines, cut)?,
+            targets: Vec::new(),
+            pairs: Vec::new(),
+        })
     }
 
     /// The text with one fault in it: a word missing or too many, a bad value, a lost semicolon or brace,

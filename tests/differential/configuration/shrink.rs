@@ -10,33 +10,58 @@ use super::tree::Line;
 /// Lines without which the file is no configuration of a server that the run can watch.
 const KEPT: &[&str] = &["daemon", "pid", "events", "http", "error_log", "listen"];
 
-/// Candidates, those with the most left out first in each kind of cut.
-pub(super) fn smaller(lines: &[Line]) -> Vec<Vec<Line>> {
-    let mut found = Vec::new();
-    let mut take = |candidate: Vec<Line>| {
-        let candidate = swept(candidate);
-        if candidate != lines {
-            found.push(candidate);
-        }
-    };
-    blocks(lines, &mut take);
-    names(lines, &mut take);
-    each(lines, &mut take);
-    found
+/// One way to leave something out.
+#[derive(Clone, Debug)]
+pub(crate) enum Cut {
+    /// All blocks of this name but the one of this number.
+    AllBut(&'static str, usize),
+    /// The block of this name and number.
+    Block(&'static str, usize),
+    /// Directives of these names, wherever they stand.
+    Names(Vec<String>),
+    /// Within the block at this path.
+    Within(Vec<usize>, Inside),
 }
 
-/// Servers and locations: one kept alone, then each left out.
-fn blocks(lines: &[Line], act: &mut dyn FnMut(Vec<Line>)) {
+/// What is left out of one block.
+#[derive(Clone, Debug)]
+pub(crate) enum Inside {
+    /// The lines of these indexes.
+    Lines(Vec<usize>),
+    /// The braces around what stands in the line of this index.
+    Braces(usize),
+    /// The argument of this number of the line of this index.
+    Argument(usize, usize),
+    /// The name of the location of this index: it becomes `/`.
+    Name(usize),
+}
+
+/// Every cut, those that leave out the most first in each kind. They are only made where they are tried: each makes a whole
+/// configuration.
+pub(super) fn cuts(lines: &[Line]) -> Vec<Cut> {
+    let mut cuts = Vec::new();
     for name in ["server", "location"] {
         let count = count(lines, name);
-        for kept in 0..if count > 1 { count } else { 0 } {
-            act(without(lines, name, &mut 0, &|index| index != kept));
-        }
-        // Those that stand in no other are helpers too, of which several may be needed.
-        for dropped in 0..if count > 1 { count } else { 0 } {
-            act(without(lines, name, &mut 0, &|index| index == dropped));
+        if count > 1 {
+            cuts.extend((0..count).map(|kept| Cut::AllBut(name, kept)));
+            // Those that stand in no other are helpers too, of which several may be needed.
+            cuts.extend((0..count).map(|dropped| Cut::Block(name, dropped)));
         }
     }
+    names(lines, &mut cuts);
+    each(lines, &mut Vec::new(), &mut cuts);
+    cuts
+}
+
+/// The lines after a cut, without what is not referred to any more; nothing where they are the same.
+pub(super) fn cut(lines: &[Line], cut: &Cut) -> Option<Vec<Line>> {
+    let left = match cut {
+        Cut::AllBut(name, kept) => without(lines, name, &mut 0, &|index| index != *kept),
+        Cut::Block(name, dropped) => without(lines, name, &mut 0, &|index| index == *dropped),
+        Cut::Names(names) => without_names(lines, names),
+        Cut::Within(path, inside) => within(lines, path, inside),
+    };
+    Some(swept(left)).filter(|left| left != lines)
 }
 
 /// How many blocks of this name there are, those in one another not counted apart.
@@ -79,7 +104,7 @@ fn without(
 }
 
 /// Directives that end with `;`, wherever they stand: halves of their names, quarters, and so on.
-fn names(lines: &[Line], act: &mut dyn FnMut(Vec<Line>)) {
+fn names(lines: &[Line], cuts: &mut Vec<Cut>) {
     let mut all: Vec<String> = Vec::new();
     for line in lines {
         line.visit(&mut |line| {
@@ -90,7 +115,7 @@ fn names(lines: &[Line], act: &mut dyn FnMut(Vec<Line>)) {
         });
     }
     runs(all.len(), &mut |start, end| {
-        act(without_names(lines, &all[start..end]));
+        cuts.push(Cut::Names(all[start..end].to_vec()));
     });
 }
 
@@ -122,48 +147,64 @@ fn runs(count: usize, act: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-/// Calls with each way to leave something out of one block.
-fn each(lines: &[Line], act: &mut dyn FnMut(Vec<Line>)) {
+/// Each way to leave something out of the block at this path, then out of those in it.
+fn each(lines: &[Line], path: &mut Vec<usize>, cuts: &mut Vec<Cut>) {
     let loose: Vec<usize> = (0..lines.len())
         .filter(|index| !KEPT.contains(&lines[*index].name.as_str()))
         .collect();
     runs(loose.len(), &mut |start, end| {
-        let dropped = &loose[start..end];
-        let left = lines
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !dropped.contains(index));
-        act(left.map(|(_, line)| line.clone()).collect());
+        let dropped = Inside::Lines(loose[start..end].to_vec());
+        cuts.push(Cut::Within(path.clone(), dropped));
     });
     for (index, line) in lines.iter().enumerate() {
-        let mut with = |instead: Vec<Line>| {
-            act([&lines[..index], &instead, &lines[index + 1..]].concat());
-        };
         if let Some(inner) = &line.block {
             // What stands in an `if` or a nested location, one level further out.
             if matches!(line.name.as_str(), "if" | "limit_except" | "location") {
-                with(inner.clone());
+                cuts.push(Cut::Within(path.clone(), Inside::Braces(index)));
             }
-            each(inner, &mut |inner| {
-                with(vec![Line {
-                    block: Some(inner),
-                    ..line.clone()
-                }]);
-            });
+            path.push(index);
+            each(inner, path, cuts);
+            path.pop();
         }
         let fixed = KEPT.contains(&line.name.as_str());
-        for argument in 0..if fixed { 0 } else { line.arguments.len() } {
-            let mut less = line.clone();
-            less.arguments.remove(argument);
-            with(vec![less]);
-        }
+        let arguments = 0..if fixed { 0 } else { line.arguments.len() };
+        cuts.extend(
+            arguments.map(|argument| Cut::Within(path.clone(), Inside::Argument(index, argument))),
+        );
         if line.name == "location" && line.arguments != ["/"] && !line.arguments[0].starts_with('@')
         {
-            let mut wider = line.clone();
-            wider.arguments = vec![String::from("/")];
-            with(vec![wider]);
+            cuts.push(Cut::Within(path.clone(), Inside::Name(index)));
         }
     }
+}
+
+/// The lines with something left out of the block at this path.
+fn within(lines: &[Line], path: &[usize], inside: &Inside) -> Vec<Line> {
+    if let Some((index, rest)) = path.split_first() {
+        let mut changed = lines.to_vec();
+        if let Some(inner) = changed.get_mut(*index).and_then(|line| line.block.as_mut()) {
+            *inner = within(inner, rest, inside);
+        }
+        return changed;
+    }
+    let mut left = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let mut line = line.clone();
+        match inside {
+            Inside::Lines(dropped) if dropped.contains(&index) => continue,
+            Inside::Braces(at) if *at == index => {
+                left.extend(line.block.unwrap_or_default());
+                continue;
+            }
+            Inside::Argument(at, argument) if *at == index => {
+                drop(line.arguments.remove(*argument))
+            }
+            Inside::Name(at) if *at == index => line.arguments = vec![String::from("/")],
+            _ => {}
+        }
+        left.push(line);
+    }
+    left
 }
 
 /// Blocks of rows, whose first words are no directives.

@@ -44,10 +44,36 @@ pub(crate) struct Directive {
 pub(crate) struct Known(BTreeSet<&'static str>);
 
 impl Known {
+    /// What an earlier run has learnt of this program in this file, else what [`Known::ask`] says, which is kept there.
+    pub(crate) fn recall(nginx: &Path, folder: &Path, memory: &Path) -> Known {
+        let declared = declared();
+        let made = fs::metadata(nginx).and_then(|metadata| metadata.modified());
+        let names: Vec<&str> = declared.iter().map(|directive| directive.name).collect();
+        // It holds for this very program and these names.
+        let key = format!("{} {made:?} {}", nginx.display(), names.join(" "));
+        let text = fs::read_to_string(memory).unwrap_or_default();
+        if let Some((known_key, known)) = text.split_once('\n')
+            && known_key == key
+        {
+            let known: BTreeSet<&str> = known.lines().collect();
+            return Known(
+                names
+                    .into_iter()
+                    .filter(|name| known.contains(name))
+                    .collect(),
+            );
+        }
+        let known = Known::ask(nginx, folder, &declared);
+        let lines: Vec<&str> = known.0.iter().copied().collect();
+        // Where it cannot be kept, the next run asks again.
+        let _ = fs::write(memory, format!("{key}\n{}\n", lines.join("\n")));
+        known
+    }
+
     /// Asks the reference about each name of the table: a file with nothing but the name in its context.
-    pub(crate) fn ask(nginx: &Path, folder: &Path) -> Known {
+    fn ask(nginx: &Path, folder: &Path, declared: &[Directive]) -> Known {
         let mut known = BTreeSet::new();
-        for directive in declared() {
+        for directive in declared {
             let file = folder.join("known.conf");
             let inside = [
                 (Contexts::MAIN, "events{} ", ""),
