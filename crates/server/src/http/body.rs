@@ -131,13 +131,21 @@ impl Drop for TemporaryFile {
 pub struct RequestBody {
     announced: Option<u64>,
     chunked: bool,
+    /// The head announced chunks, whatever has become of them.
+    framed: bool,
     received: u64,
     framing: u64,
     ended: bool,
     stored: Stored,
     dropped: bool,
-    /// The client left before a handler had read the whole.
+    /// The client left, or broke the rules, before a handler had read the whole.
     broken_off: bool,
+    /// How many bytes stood before a chunk by which it became too long.
+    before_refused: Option<u64>,
+    /// What has come of it was dropped, since no handler reads it.
+    skipped: bool,
+    /// It was read before anything had looked at the request, as `client_body_early_read` asks.
+    early: bool,
     /// It goes to a file with a name, for a handler that moves the file.
     to_file: bool,
 }
@@ -149,7 +157,10 @@ impl RequestBody {
         match length {
             BodyLength::None => self.ended = true,
             BodyLength::Length(length) => self.announced = Some(length),
-            BodyLength::Chunked => self.chunked = true,
+            BodyLength::Chunked => {
+                self.chunked = true;
+                self.framed = true;
+            }
         }
     }
 
@@ -206,12 +217,16 @@ impl RequestBody {
         }
     }
 
-    /// What was counted of it, once it has ended or broken off; what was dropped does not count.
+    /// What was counted of a body in chunks, once it has ended, broken off or begun to be dropped; what was dropped does not
+    /// count.
     pub fn counted(&self) -> Option<u64> {
-        match self.stored {
-            Stored::Nowhere if !self.ended && !self.broken_off => None,
-            _ => Some(self.received),
-        }
+        let known = self.is_read() || self.ended || self.broken_off || self.skipped;
+        (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
+    }
+
+    /// Notes that what has come of it was dropped.
+    pub fn note_skipped(&mut self) {
+        self.skipped = true;
     }
 
     /// Gives up a body that was refused, so that its length is not judged again: a handler on the way to an error page
@@ -350,6 +365,17 @@ pub async fn read_into_file(
     read(request, exchange).await
 }
 
+/// Reads the body whole before the request has a location: what a location says of files does not hold yet.
+pub async fn read_early(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
+    request.body.early = true;
+    let read = read(request, exchange).await;
+    request.body.early = false;
+    read
+}
+
 /// Reads what has come of the body already. `None` where that is the whole, which is then stored
 /// as [`read`] does it; else what has come, for a handler that goes on reading by itself.
 pub async fn read_at_hand(
@@ -438,7 +464,7 @@ async fn store(
 
 /// How many bytes of a body that come with its head are in memory with it: what the head leaves
 /// of the head's buffer.
-fn room_beside_head(request: &Request) -> usize {
+pub fn room_beside_head(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
     limits
         .buffer_size
@@ -473,9 +499,13 @@ async fn next(
     exchange: &mut Exchange,
 ) -> Result<Option<Bytes>, Result<u16, Abort>> {
     let read = read_next(request, exchange).await;
-    if let Err(Err(Abort::Closed(_))) = read {
-        request.response.status = 400;
-        request.body.broken_off = true;
+    match read {
+        Err(Err(Abort::Closed(_))) => {
+            request.response.status = 400;
+            request.body.broken_off = true;
+        }
+        Err(Ok(_)) => request.body.broken_off = true,
+        _ => {}
     }
     read
 }
@@ -489,7 +519,10 @@ async fn read_next(
     exchange.read_body(request).await.map_err(|abort| {
         let status = match abort {
             Abort::BadBody(_) => 400,
-            Abort::BodyTooLarge { .. } => 413,
+            Abort::BodyTooLarge { received, .. } => {
+                request.body.before_refused = Some(received);
+                413
+            }
             abort => return Err(abort),
         };
         log::abort(request, &abort);
@@ -537,8 +570,8 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     match made {
         Ok(file) => {
             const TEXT: &str = "a client request body is buffered to a temporary file";
-            if request.body.to_file {
-                // Nothing out of the ordinary.
+            if request.body.to_file || request.body.early {
+                // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
             } else if in_file_only == InFileOnly::Off {
                 log::error!(request, Warn, "{TEXT} {shown}");
             } else {
@@ -561,8 +594,11 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
 
 /// `client_body_in_file_only`, as the request's handler overrides it.
 fn in_file_only(request: &Request) -> InFileOnly {
-    match request.body.to_file {
-        true => InFileOnly::Removed,
+    if request.body.to_file {
+        return InFileOnly::Removed;
+    }
+    match request.body.early {
+        true => InFileOnly::Off,
         false => request.plan.body.in_file_only,
     }
 }

@@ -30,7 +30,7 @@ use crate::http::plan::Server;
 use crate::http::proxy_protocol::{self, Told};
 use crate::http::request::{self, Request};
 use crate::http::server_name::UndecidedName;
-use crate::http::{error_page, hot, pool};
+use crate::http::{body, error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
 use crate::log::{self, ErrorLog};
 use crate::panics;
@@ -485,6 +485,8 @@ async fn converse(connection: &Rc<Connection>) -> After {
                 panics::catch(Box::pin(refused)).await
             }
         };
+        // A body that did not fit beside its head was read without what follows it, were this nginx: `$pipe`.
+        let read_apart = request.body.announced() > body::room_beside_head(&request) as u64;
         let after = match after {
             Ok(after) => {
                 connection.keep_error_log(&request);
@@ -493,7 +495,7 @@ async fn converse(connection: &Rc<Connection>) -> After {
             }
             Err(panicked) => lost(request, &panicked),
         };
-        pipelined = !input.is_empty();
+        pipelined = !input.is_empty() && !read_apart;
         match after {
             After::KeepAlive => {}
             After::Close { .. } => {
@@ -507,7 +509,7 @@ async fn converse(connection: &Rc<Connection>) -> After {
             After::Drop => return after,
         }
         connection.finish_response();
-        let backlog = match pipelined {
+        let backlog = match !input.is_empty() {
             true => connection.stream.backlog(),
             false => connection.send_finished(),
         };

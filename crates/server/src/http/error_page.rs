@@ -251,13 +251,13 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
     match target.first() {
         Some(b'/') => {
             let (uri, args) = match memchr::memchr(b'?', &target) {
-                Some(at) => (target.slice(..at), target.slice(at + 1..)),
-                None => (target, Bytes::new()),
+                Some(at) => (target.slice(..at), Some(target.slice(at + 1..))),
+                None => (target, None),
             };
             request.become_get();
             Some(Step::Redirect {
                 uri: uri.to_vec(),
-                args: args.to_vec(),
+                args: args.map(|args| args.to_vec()),
             })
         }
         Some(b'@') => Some(Step::Named(target)),

@@ -341,6 +341,12 @@ impl Request {
         }
     }
 
+    /// The arguments in force, for a redirect within the server that keeps them.
+    pub fn arguments(&self) -> Option<Vec<u8>> {
+        let are_there = self.args_written || !self.args.is_empty();
+        are_there.then(|| self.args.clone())
+    }
+
     /// Whether this is the client's request and no subrequest.
     pub fn is_main(&self) -> bool {
         self.depth == 0

@@ -35,7 +35,7 @@ impl Request {
 
     /// Takes another URI and starts again at the server's rewrite phase (nginx's
     /// `ngx_http_internal_redirect`).
-    pub fn redirect(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Result<(), u16> {
+    pub fn redirect(&mut self, uri: Vec<u8>, args: Option<Vec<u8>>) -> Result<(), u16> {
         if !self.may_change() {
             log::error!(
                 self,
@@ -48,8 +48,8 @@ impl Request {
         }
         self.sending = "";
         self.uri = uri;
-        self.args_written = !args.is_empty();
-        self.args = args;
+        self.args_written = args.is_some();
+        self.args = args.unwrap_or_default();
         self.uri_unchanged = false;
         self.valid_location = true;
         self.uri_below_alias = false;

@@ -66,8 +66,8 @@ pub enum Step {
     Redirect {
         /// The path.
         uri: Vec<u8>,
-        /// The arguments, without `?`.
-        args: Vec<u8>,
+        /// The arguments, without `?`; empty ones are there, too.
+        args: Option<Vec<u8>>,
     },
     /// Go on in a named location's rewrite phase.
     Named(Bytes),
@@ -262,7 +262,7 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     if let Some(step) = refuse_long_body(request, " while reading client request headers") {
         return Ok(step);
     }
-    match body::read(request, exchange).await {
+    match body::read_early(request, exchange).await {
         Ok(()) => Ok(Step::Next),
         Err(Ok(status)) => Ok(Step::Finish(status)),
         Err(Err(abort)) => Err(abort),

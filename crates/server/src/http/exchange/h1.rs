@@ -282,7 +282,10 @@ impl H1 {
 
     /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
-        while self.decode(request, 0, false)?.is_some() {}
+        if !matches!(self.incoming, Incoming::Nothing) {
+            while self.decode(request, 0, false)?.is_some() {}
+            request.body.note_skipped();
+        }
         Ok(())
     }
 
@@ -335,6 +338,8 @@ impl H1 {
         if let Some(chunk) = plan.core.sendfile_max_chunk {
             self.connection.stream.set_sendfile_chunk(chunk);
         }
+        // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
+        let _ = plan.core.limit_rate_of(request);
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199);
         let unknown = request.response.content_length.is_none();

@@ -80,7 +80,7 @@ pub async fn serve(request: &mut Request) -> Step {
         if name.first() == Some(&b'/') {
             return Step::Redirect {
                 uri: name,
-                args: request.args.clone(),
+                args: request.arguments(),
             };
         }
         let mut path = request.filename();
@@ -91,7 +91,7 @@ pub async fn serve(request: &mut Request) -> Step {
             uri.extend_from_slice(&name);
             return Step::Redirect {
                 uri,
-                args: request.args.clone(),
+                args: request.arguments(),
             };
         };
         match error.errno() {

@@ -51,7 +51,7 @@ impl PostAction {
         match self.target.first() {
             Some(b'/') => Step::Redirect {
                 uri: self.target.to_vec(),
-                args: Vec::new(),
+                args: None,
             },
             _ => Step::Named(self.target.clone()),
         }

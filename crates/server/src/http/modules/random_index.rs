@@ -80,7 +80,7 @@ pub async fn serve(request: &mut Request) -> Step {
     uri.extend_from_slice(&name);
     Step::Redirect {
         uri,
-        args: request.args.clone(),
+        args: request.arguments(),
     }
 }
 

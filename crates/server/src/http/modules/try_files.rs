@@ -215,7 +215,11 @@ fn redirect(mut uri: Vec<u8>) -> Step {
         }
         None => Vec::new(),
     };
-    Step::Redirect { uri, args }
+    // They are there even without a question mark, as in nginx.
+    Step::Redirect {
+        uri,
+        args: Some(args),
+    }
 }
 
 #[cfg(test)]
@@ -226,10 +230,12 @@ mod tests {
     fn the_last_parameter_is_a_uri_or_a_name() {
         let step = redirect(b"/index.php?q=1?2".to_vec());
         assert!(
-            matches!(step, Step::Redirect { uri, args } if uri == b"/index.php" && args == b"q=1?2")
+            matches!(step, Step::Redirect { uri, args } if uri == b"/index.php" && args.as_deref() == Some(b"q=1?2"))
         );
         let step = redirect(b"/x".to_vec());
-        assert!(matches!(step, Step::Redirect { uri, args } if uri == b"/x" && args.is_empty()));
+        assert!(
+            matches!(step, Step::Redirect { uri, args: Some(args) } if uri == b"/x" && args.is_empty())
+        );
         assert!(matches!(redirect(b"@php?x".to_vec()), Step::Named(name) if name == "@php?x"));
     }
 }

@@ -102,16 +102,16 @@ fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8
     found
 }
 
-/// The length that the client announced; for a chunked body what was counted, once it is read or has broken off, and
-/// nothing where it was dropped.
+/// The length that the client announced; for a chunked body what was counted, once it is read or has broken off, which is
+/// nothing of one that was dropped.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(value) = request.header(Known::ContentLength) {
         out.extend_from_slice(value);
         return true;
     }
     match request.body.counted() {
-        Some(length) if request.body.chunked() => decimal(length, out),
-        _ => false,
+        Some(length) => decimal(length, out),
+        None => false,
     }
 }
 

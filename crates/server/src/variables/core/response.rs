@@ -45,7 +45,9 @@ pub(super) fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|field| (&*field.name, &*field.value))
 }
 
+/// The charset stands in it where it stands in the head of a response to the client.
 pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let has_head = request.is_main() && request.client.head.version() != Version::Http09;
     let response = &request.response;
     if response.content_type.is_empty() {
         return false;
@@ -53,7 +55,7 @@ pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&response.content_type);
     if !response.content_type_parameters.is_empty() {
         out.extend_from_slice(&response.content_type_parameters);
-    } else if !response.charset.is_empty() {
+    } else if has_head && !response.charset.is_empty() {
         out.extend_from_slice(b"; charset=");
         out.extend_from_slice(&response.charset);
     }
@@ -67,7 +69,12 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// A field that was added goes before the time of what is sent.
 pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if let Some(value) = request.response.field(b"Last-Modified") {
+        out.extend_from_slice(value);
+        return true;
+    }
     let Some(time) = request.response.last_modified else {
         return false;
     };

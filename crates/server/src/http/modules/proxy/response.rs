@@ -406,7 +406,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
             request.become_get();
             Some(Step::Redirect {
                 uri: path,
-                args: args.unwrap_or_default().to_vec(),
+                args: args.map(<[u8]>::to_vec),
             })
         }
         Err(_) => {

@@ -311,7 +311,11 @@ fn local_address(text: &[u8]) -> Option<SocketAddr> {
 
 /// One `proxy_redirect` as written.
 enum RedirectLine {
-    Default(Word),
+    /// The URL of the `proxy_pass` beside it becomes the prefix of the location that both stand in.
+    Default {
+        pass: Word,
+        prefix: Bytes,
+    },
     Off,
     Replace(Word, Word),
 }
@@ -555,35 +559,32 @@ fn redirects_of(
     destination: &Destination,
     prefix: &Bytes,
 ) -> Result<Vec<Redirect>, Fault> {
-    let lines = scope.written(&REDIRECT)?;
-    let implied = lines.is_none();
+    let lines = match (scope.written(&REDIRECT)?, destination) {
+        (Some(lines), _) => lines,
+        (None, Destination::Text(_)) => Vec::new(),
+        (None, Destination::Fixed(_)) => vec![RedirectLine::Default {
+            pass: pass.clone(),
+            prefix: prefix.clone(),
+        }],
+    };
     let mut all = Vec::new();
-    for line in lines.unwrap_or_else(|| vec![RedirectLine::Default(pass.clone())]) {
+    for line in lines {
         match line {
             RedirectLine::Off => return Ok(Vec::new()),
-            RedirectLine::Default(word) => match destination {
-                Destination::Text(_) if implied => {}
-                Destination::Text(_) => {
-                    return Err(Fault::at(
-                        &word,
-                        "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
-                    ));
-                }
-                Destination::Fixed(target) => {
-                    let mut from = pass.bytes.to_vec();
-                    let to = match &target.uri {
-                        Some(_) => prefix.clone(),
-                        None => {
-                            from.push(b'/');
-                            Bytes::from_static(b"/")
-                        }
-                    };
-                    all.push(Redirect::Prefix {
-                        from: Text::Literal(from.into()),
-                        to: Text::Literal(to),
-                    });
-                }
-            },
+            RedirectLine::Default { pass, prefix } => {
+                let mut from = pass.bytes.to_vec();
+                let to = match target::of_configuration(compiler, &pass)?.uri {
+                    Some(_) => prefix,
+                    None => {
+                        from.push(b'/');
+                        Bytes::from_static(b"/")
+                    }
+                };
+                all.push(Redirect::Prefix {
+                    from: Text::Literal(from.into()),
+                    to: Text::Literal(to),
+                });
+            }
             RedirectLine::Replace(from, to) => {
                 let to = compiler.text(&Template::parse(&to)?);
                 if let Some(pattern) = from.bytes.strip_prefix(b"~") {
@@ -623,14 +624,26 @@ fn redirect(setter: &Setter<'_>, line: &Line) -> Result<RedirectLine, Fault> {
     match line.args.as_slice() {
         [word] if &*word.bytes == b"off" => Ok(RedirectLine::Off),
         [word] if &*word.bytes == b"default" => {
-            let passes = setter.scope().own_lines(&PROXY_PASS.spec);
-            if !passes.iter().any(|pass| pass.sequence() < line.sequence()) {
+            let scope = setter.scope();
+            let passes = scope.own_lines(&PROXY_PASS.spec);
+            let before = passes.iter().find(|pass| pass.sequence() < line.sequence());
+            let Some(pass) = before.and_then(|pass| pass.args.first()) else {
                 return Err(Fault::at(
                     word,
                     "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
                 ));
+            };
+            let literal = |part: &Part| matches!(part, Part::Literal(_));
+            if !Template::parse(pass)?.parts.iter().all(literal) {
+                return Err(Fault::at(
+                    word,
+                    "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
+                ));
             }
-            Ok(RedirectLine::Default(word.clone()))
+            Ok(RedirectLine::Default {
+                pass: pass.clone(),
+                prefix: location_of(scope).unwrap_or_default(),
+            })
         }
         [word] => Err(Fault::invalid_parameter(word)),
         [from, to] => {
