@@ -39,11 +39,16 @@ pub(crate) const TABLE: &[Row] = &[
     },
     Row {
         sentence: "**After a 412.** A failed precondition (412) lets the connection go on, as its head says. nginx \
-                   announces `keep-alive` and closes.",
+                   announces `keep-alive` and closes: what follows on the connection goes unanswered, and so do the \
+                   copies that `mirror` makes of the request; `$request_completion` is empty.",
         until: None,
         is: |case, difference| {
             let goes_on = difference.part == Part::Ending
-                || matches!(difference.key.as_str(), "answers" | "number of lines");
+                || difference.part == Part::Upstream
+                || matches!(
+                    difference.key.as_str(),
+                    "answers" | "number of lines" | "request_completion"
+                );
             goes_on && any_status(case.reference, 412) && any_status(case.subject, 412)
         },
     },

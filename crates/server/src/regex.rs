@@ -17,6 +17,9 @@ use crate::variables::{Source, Variable};
 /// What a match disturbs once the response's head is made.
 pub const WHILE_SENDING: &str = " while sending response to client";
 
+/// The same of a response that an upstream has made, and from then on.
+pub const WHILE_SENDING_ON: &str = " while sending to client";
+
 /// A compiled pattern with the variables that its named groups assign.
 #[derive(Debug)]
 pub struct Regex {

@@ -13,7 +13,7 @@ use engine::select::{Either, either};
 
 use crate::http::exchange::memory::Recorder;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::limited::Limited;
+use crate::http::modules::limit_conn::Lease;
 use crate::http::request::{self, Request};
 use crate::{log, panics};
 
@@ -49,7 +49,7 @@ pub struct Ended {
     /// What was being done while its response was sent (see `Request::sending`).
     pub sending: &'static str,
     /// What it holds until the end of the main request.
-    pub limited: Limited,
+    pub leases: Vec<Lease>,
 }
 
 /// It, as its task and the request that has started it see it.
@@ -125,7 +125,7 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>) {
             let ended = Ended {
                 status: child.response.status,
                 sending: child.sending,
-                limited: std::mem::take(&mut child.limited),
+                leases: std::mem::take(&mut child.leases),
             };
             end.0.outcome.set(Some(outcome.map(|()| ended)));
         }

@@ -755,7 +755,7 @@ async fn refuse(
         let shown = request.client.head.leading().saturating_add(room);
         request.client_mut().bytes.truncate(shown);
     }
-    log::error!(request, Info, "{}{}", log::Printable(&text), request.doing);
+    log::error!(request, Info, "{}", log::Printable(&text));
     let version = request.client.head.version();
     let mut exchange = Exchange::h1(H1::refused(connection, version, std::mem::take(input)));
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
@@ -781,7 +781,7 @@ async fn serve_slowly(
         Err((text, status)) => {
             request.doing = READING_HEADERS;
             if !text.is_empty() {
-                log::error!(request, Info, "{}{READING_HEADERS}", log::Printable(&text));
+                log::error!(request, Info, "{}", log::Printable(&text));
             }
             let input = std::mem::take(input);
             let version = request.client.head.version();

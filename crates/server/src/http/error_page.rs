@@ -178,7 +178,6 @@ pub async fn finish(
     settle_connection(exchange, status);
     request.response.content_type = Bytes::new();
     request.response.content_type_parameters = Bytes::new();
-    request.response.charset = Bytes::new();
     let pages = Arc::clone(&request.plan.error_pages);
     let may_lead_on =
         !request.error_page_taken && request.changes_left > 0 && !pages.pages.is_empty();

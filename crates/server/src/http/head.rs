@@ -73,7 +73,7 @@ impl Request {
             limit_rate: None,
             limit_rate_after: None,
             upstream: None,
-            limited: Default::default(),
+            leases: Vec::new(),
             secure_link_expires: None,
             userid: None,
             background: None,
@@ -190,7 +190,7 @@ impl Request {
     /// Lets go of what a finished request must not keep; false when it cannot be reused.
     pub fn release(&mut self) -> bool {
         self.connection.release();
-        self.limited = Default::default();
+        self.leases.clear();
         self.secure_link_expires = None;
         self.userid = None;
         self.response.clear();

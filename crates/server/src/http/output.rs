@@ -109,6 +109,17 @@ impl Body {
             Body::Empty | Body::Pieces(_) => request.sending,
         }
     }
+
+    /// What was being done last where no more than the head of its response is wanted.
+    fn done_with(&self, request: &Request) -> &'static str {
+        match self {
+            Body::Pieces(pieces) if matches!(pieces.first(), Some(Piece::File { .. })) => {
+                regex::WHILE_SENDING
+            }
+            Body::Upstream(_) => regex::WHILE_SENDING_ON,
+            Body::Empty | Body::Pieces(_) => request.doing,
+        }
+    }
 }
 
 /// Sends the response in `request.response` with this body. For a subrequest the head is
@@ -125,6 +136,7 @@ pub async fn respond(
         request.response.status_text = None;
     }
     if request.head_only {
+        request.doing = body.done_with(request);
         return Ok(None);
     }
     if let Err(status) = body::drop_at_hand(request, exchange) {
@@ -132,6 +144,7 @@ pub async fn respond(
     }
     request.keepalive = exchange.keeps_alive(request);
     request.sending = body.sending(request);
+    request.doing = request.sending;
     let body_start = slice::begin(request)?;
     let mut filters = match Filters::for_response(request, exchange) {
         Ok(filters) => filters,
@@ -159,7 +172,8 @@ pub async fn respond(
             }
         }
         Body::Upstream(mut upstream) => {
-            request.sending = " while sending to client";
+            request.sending = regex::WHILE_SENDING_ON;
+            request.doing = regex::WHILE_SENDING_ON;
             while let Some(piece) = upstream.next(request, exchange).await? {
                 send_piece(request, exchange, &mut filters, piece).await?;
             }
@@ -384,7 +398,8 @@ async fn resolve(
         }
         let mut ended = running.ended().await?;
         request.sending = ended.sending;
-        request.limited.absorb(&mut ended.limited);
+        request.doing = ended.sending;
+        request.leases.append(&mut ended.leases);
         return Ok(());
     };
     let mut value = Vec::new();
@@ -406,7 +421,8 @@ async fn resolve(
     }
     let mut ended = running.ended().await?;
     request.sending = ended.sending;
-    request.limited.absorb(&mut ended.limited);
+    request.doing = ended.sending;
+    request.leases.append(&mut ended.leases);
     if ended.status < 300 && !value.is_empty() {
         request.shared.ssi.borrow_mut().set(&name, value.into());
     }
@@ -463,6 +479,7 @@ pub async fn subrequest(
         log::write_access(&mut child);
     }
     request.absorb(&mut child);
+    request.doing = child.doing;
     outcome.map(|()| Some(child))
 }
 

@@ -10,6 +10,7 @@ use crate::http::location;
 use crate::http::request::{
     Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX,
 };
+use crate::http::shared::Shared;
 use crate::log;
 
 impl Request {
@@ -40,13 +41,13 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "rewrite or internal redirection cycle while internally redirecting to \"{}\"{}",
-                String::from_utf8_lossy(&uri),
-                self.doing
+                "rewrite or internal redirection cycle while internally redirecting to \"{}\"",
+                String::from_utf8_lossy(&uri)
             );
             return Err(500);
         }
         self.sending = "";
+        self.doing = "";
         self.uri = uri;
         self.args_written = args.is_some();
         self.args = args.unwrap_or_default();
@@ -75,9 +76,8 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "rewrite or internal redirection cycle while redirect to named location \"{}\"{}",
-                String::from_utf8_lossy(name),
-                self.doing
+                "rewrite or internal redirection cycle while redirect to named location \"{}\"",
+                String::from_utf8_lossy(name)
             );
             return Err(500);
         }
@@ -85,9 +85,8 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "empty URI in redirect to named location \"{}\"{}",
-                String::from_utf8_lossy(name),
-                self.doing
+                "empty URI in redirect to named location \"{}\"",
+                String::from_utf8_lossy(name)
             );
             return Err(500);
         }
@@ -95,9 +94,8 @@ impl Request {
             log::error!(
                 self,
                 Error,
-                "could not find named location \"{}\"{}",
-                String::from_utf8_lossy(name),
-                self.doing
+                "could not find named location \"{}\"",
+                String::from_utf8_lossy(name)
             );
             return Err(500);
         };
@@ -116,7 +114,6 @@ impl Request {
         self.userid = None;
         self.internal = true;
         self.slices = None;
-        self.doing = "";
         if let Some(seen) = &mut self.upstream {
             seen.target = None;
         }
@@ -173,7 +170,6 @@ impl Request {
         child.started = self.started;
         child.started_wall = self.started_wall;
         child.told_peer = self.told_peer.clone();
-        child.limited = self.limited.for_subrequest();
         child.shared = Rc::clone(&self.shared);
         child.bytes_sent = self.bytes_sent;
         child.body_bytes_sent = self.body_bytes_sent;
@@ -184,7 +180,7 @@ impl Request {
     /// body where that has been read. Nobody sees its answer.
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
         let mut child = self.subrequest(uri, args, true)?;
-        child.shared = Rc::new(self.shared.copy());
+        child.shared = Rc::new(Shared::copy(&self.shared));
         child.captures = self.captures.clone();
         child.method = self.method;
         Some(child)
@@ -239,7 +235,7 @@ impl Request {
 
     /// Takes the counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
-        self.limited.absorb(&mut child.limited);
+        self.leases.append(&mut child.leases);
         self.bytes_sent = child.bytes_sent;
         self.body_bytes_sent = child.body_bytes_sent;
     }

@@ -22,7 +22,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::compress::Totals;
 use crate::http::filters::slice::Slices;
 use crate::http::filters::{ssi, userid};
-use crate::http::modules::limited::Limited;
+use crate::http::modules::limit_conn::Lease;
 use crate::http::modules::{
     acme, autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed,
     proxy, random_index, realip, rewrite, static_file, stub_status, try_files,
@@ -135,8 +135,8 @@ pub struct Request {
     pub keepalive_refused: bool,
     /// A subrequest whose body is not wanted (`auth_request`).
     pub head_only: bool,
-    /// What was being done when a redirect within the server was asked for, for log lines about it: empty, or as nginx
-    /// ends them (` while reading response header from upstream`).
+    /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them (` while reading
+    /// response header from upstream`). It stays until something else is done or a redirect within the server begins.
     pub doing: &'static str,
     /// How many URI changes are left; none can be made of the last, which marks a cycle.
     pub changes_left: u8,
@@ -179,8 +179,8 @@ pub struct Request {
     pub upstream: Option<Box<proxy::Seen>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
-    /// What `limit_req` and `limit_conn` have said of it, and what it holds of them.
-    pub limited: Limited,
+    /// Its places among the connections that `limit_conn` counts.
+    pub leases: Vec<Lease>,
     /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
     pub told_peer: Option<Box<Address>>,
     /// The time that `$secure_link` has found in a link.
@@ -249,6 +249,9 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     if request.depth == 0 {
         post_action::run(request, &outcome).await;
         end_background(request, &outcome).await;
+    }
+    if let Some(seen) = &mut request.upstream {
+        seen.end();
     }
     outcome
 }
@@ -350,15 +353,15 @@ async fn phases(
             step => return Ok(step),
         }
     }
+    match try_files::precontent(request).await {
+        Step::Next => {}
+        step => return Ok(step),
+    }
     if request.plan.mirror.is_some() {
         match Box::pin(mirror::precontent(request, exchange)).await? {
             Step::Next => {}
             step => return Ok(step),
         }
-    }
-    match try_files::precontent(request).await {
-        Step::Next => {}
-        step => return Ok(step),
     }
     content(request, exchange).await
 }

@@ -358,6 +358,9 @@ pub fn write_access(request: &mut Request) {
     // In nginx a connection is made ready for its next request before this one is logged, so that
     // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
     request.keepalive &= request.plan.core.keepalive_timeout.is_zero();
+    if request.depth == 0 {
+        request.doing = " while logging request";
+    }
     let access_log = Arc::clone(&request.plan.access_log);
     with_line(|line| {
         for log in &access_log.logs {
@@ -387,6 +390,7 @@ pub fn write_access(request: &mut Request) {
             }
         }
     });
+    request.doing = "";
 }
 
 /// Appends a line to the file that a path with variables stands for in this request.

@@ -82,6 +82,11 @@ impl<'a> Bounded<'a> {
     pub(super) fn new(out: &'a mut Vec<u8>, length_max: usize) -> Bounded<'a> {
         Bounded { out, length_max }
     }
+
+    /// What has been written, and what stood there before.
+    pub(super) fn written(&self) -> &[u8] {
+        self.out
+    }
 }
 
 impl Write for Bounded<'_> {

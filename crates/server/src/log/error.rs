@@ -470,6 +470,13 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
         Subject::Request(request) => write!(out, "*{} {message}", request.connection.serial),
         Subject::Noted(noted) => write!(out, "*{} {message}", noted.connection),
     };
+    if let Subject::Request(request) = subject
+        && level != Level::Debug
+        && !request.doing.is_empty()
+        && !says_what_is_done(out.written())
+    {
+        let _ = out.write_str(request.doing);
+    }
     match subject {
         // Debug lines are many, and say only what is new.
         _ if level == Level::Debug => {}
@@ -487,6 +494,32 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
         }
     }
     line.push(b'\n');
+}
+
+/// Whether a message ends with what is being done: where that is known only to who writes it.
+fn says_what_is_done(message: &[u8]) -> bool {
+    const DONE: [&str; 16] = [
+        "connecting to upstream",
+        "SSL handshaking to upstream",
+        "sending request to upstream",
+        "reading response header from upstream",
+        "reading upstream",
+        "proxying upgraded connection",
+        "sending to client",
+        "sending response to client",
+        "sending flv to client",
+        "sending mp4 to client",
+        "sending early hints to client",
+        "reading client request headers",
+        "reading client request line",
+        "reading client pipelined request line",
+        "logging request",
+        "closing request",
+    ];
+    DONE.iter().any(|done| {
+        let front = message.strip_suffix(done.as_bytes());
+        front.is_some_and(|front| front.ends_with(b" while "))
+    })
 }
 
 fn client(out: &mut Bounded<'_>, peer: &Address) {

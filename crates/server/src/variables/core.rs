@@ -176,11 +176,11 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
-        "limit_conn_status" => |request, out| match request.limited.connections {
+        "limit_conn_status" => |request, out| match request.shared.limit_conn().get() {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         },
-        "limit_req_status" => |request, out| match request.limited.requests {
+        "limit_req_status" => |request, out| match request.shared.limit_req().get() {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         },

@@ -177,16 +177,16 @@ pub fn check(request: &mut Request) -> Step {
     let Some(settings) = request.plan.limit_conn.clone() else {
         return Step::Next;
     };
-    if request.limited.connections.is_some() {
+    if request.shared.limit_conn().get().is_some() {
         return Step::Next;
     }
     for limit in &settings.limits {
         let Some(key) = key(request, limit) else {
             continue;
         };
-        request.limited.connections = Some(Outcome::Passed);
+        request.shared.limit_conn().set(Some(Outcome::Passed));
         match Connections::enter(limit, &key) {
-            Ok(lease) => request.limited.leases.push(lease),
+            Ok(lease) => request.leases.push(lease),
             Err(refusal) => return refuse(request, &settings, limit, refusal),
         }
     }
@@ -222,12 +222,15 @@ fn refuse(request: &mut Request, settings: &LimitConn, limit: &Limit, refusal: R
             "ngx_slab_alloc() failed: no memory in limit_conn_zone \"{zone}\""
         ),
     }
-    request.limited.leases.clear();
+    request.leases.clear();
     if settings.dry_run {
-        request.limited.connections = Some(Outcome::RejectedDryRun);
+        request
+            .shared
+            .limit_conn()
+            .set(Some(Outcome::RejectedDryRun));
         return Step::Next;
     }
-    request.limited.connections = Some(Outcome::Rejected);
+    request.shared.limit_conn().set(Some(Outcome::Rejected));
     Step::Finish(settings.status)
 }
 

@@ -76,7 +76,8 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
         return true;
     }
     let Some(time) = request.response.last_modified else {
-        return false;
+        // An upstream's may be no date.
+        return header(request, b"last_modified", out);
     };
     let mut formatted = [0; date::HTTP_LENGTH];
     date::format_http(time, &mut formatted);

@@ -34,9 +34,11 @@ pub struct UpstreamBody {
     received: Buffer,
     /// How much came along with the head; 0 once that counts.
     came_with_head: u64,
+    /// See [`Arrived::beyond`]; 0 once that counts.
+    beyond: u64,
     read_timeout: Duration,
     ignore_client_abort: bool,
-    /// Every part leaves at once (`proxy_buffering off`).
+    /// Every part leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
     flush: bool,
     flush_next: bool,
     /// What is being done, for log lines about what is too much: as nginx has it, what comes along with the head still
@@ -48,6 +50,14 @@ impl std::fmt::Debug for UpstreamBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("UpstreamBody")
     }
+}
+
+/// What of a body has come along with the head.
+pub(super) struct Arrived {
+    pub rest: Buffer,
+    /// How many bytes came beyond `proxy_buffer_size`: as nginx reads them only for the body, `$upstream_bytes_received`
+    /// has them once that is read.
+    pub beyond: u64,
 }
 
 /// Says that more has come than the head of the answer has announced.
@@ -64,7 +74,8 @@ impl UpstreamBody {
         peer: Peer,
         settings: &Arc<Settings>,
         framing: ResponseBody,
-        rest: Buffer,
+        arrived: Arrived,
+        buffered: bool,
     ) -> UpstreamBody {
         UpstreamBody {
             peer,
@@ -74,13 +85,14 @@ impl UpstreamBody {
                 ResponseBody::Chunked => Remaining::Chunked(Box::new(Decoder::new())),
                 ResponseBody::UntilClose => Remaining::UntilClose,
             },
-            came_with_head: rest.len() as u64,
-            received: rest,
+            came_with_head: arrived.rest.len() as u64,
+            beyond: arrived.beyond,
+            received: arrived.rest,
             read_timeout: settings.read_timeout,
             ignore_client_abort: settings.ignore_client_abort,
-            flush: !settings.buffering,
+            flush: !buffered,
             flush_next: false,
-            doing: match settings.buffering {
+            doing: match buffered {
                 true => READING_BODY,
                 false => READING,
             },
@@ -95,7 +107,11 @@ impl UpstreamBody {
     ) -> Result<Option<Piece>, Abort> {
         if self.came_with_head > 0 {
             let length = std::mem::take(&mut self.came_with_head);
-            note(request, |attempt, _| attempt.response_length += length);
+            let beyond = std::mem::take(&mut self.beyond);
+            note(request, |attempt, _| {
+                attempt.response_length += length;
+                attempt.bytes_received += beyond;
+            });
         }
         if std::mem::take(&mut self.flush_next) {
             return Ok(Some(Piece::Flush));

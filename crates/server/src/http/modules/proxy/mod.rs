@@ -36,6 +36,7 @@ use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
 use crate::log;
+use crate::regex::WHILE_SENDING_ON;
 use crate::transport::Transport;
 
 pub use body::UpstreamBody;
@@ -44,7 +45,7 @@ pub use settings::{DIRECTIVES, Proxy, Settings};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use response::Answer;
-use settings::Causes;
+use settings::{Causes, HttpVersion};
 use ssl::Secured;
 use target::Scheme;
 
@@ -115,6 +116,17 @@ impl Seen {
     /// The try under way.
     fn attempt(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
+    }
+
+    /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
+    pub fn end(&mut self) {
+        let elapsed = self.elapsed();
+        if let Some(attempt) = self.attempt()
+            && !attempt.peer.is_empty()
+            && attempt.response_time.is_none()
+        {
+            attempt.response_time = elapsed;
+        }
     }
 
     fn elapsed(&self) -> Option<Duration> {
@@ -191,7 +203,10 @@ pub async fn serve(
             return Ok(Step::Finish(status));
         }
     };
-    let stream = !settings.request_buffering && request.depth == 0 && settings.pass_request_body;
+    // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
+    let framed = !request.body.chunked() || settings.version == HttpVersion::Http11;
+    let stream =
+        !settings.request_buffering && settings.pass_request_body && request.depth == 0 && framed;
     let read = match stream {
         true => request_body::read_at_hand(request, exchange).await,
         false => request_body::read(request, exchange).await.map(|()| None),
@@ -201,16 +216,33 @@ pub async fn serve(
         Err(Ok(status)) => return Ok(Step::Finish(status)),
         Err(Err(abort)) => return Err(abort),
     };
-    let buffered = begun.is_none();
     begin(request, &target);
+    request.doing = "";
+    let step = pass_on(request, exchange, proxy, &target, begun).await?;
+    if !matches!(step, Step::Respond(_)) && request.doing.is_empty() {
+        request.doing = WHILE_SENDING_ON;
+    }
+    Ok(step)
+}
+
+/// Asks upstreams, and makes their answer the response.
+async fn pass_on(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    proxy: &Arc<Proxy>,
+    target: &target::Target,
+    begun: Option<Pieces>,
+) -> Result<Step, Abort> {
+    let settings = Arc::clone(&proxy.settings);
+    let buffered = begun.is_none();
     let secured = match (&proxy.tls, target.scheme) {
-        (Some(tls), Scheme::Https) => match tls.prepare(request, &target).await {
+        (Some(tls), Scheme::Https) => match tls.prepare(request, target).await {
             Ok(secured) => Some(secured),
             Err(status) => return Ok(Step::Finish(status)),
         },
         _ => None,
     };
-    let outgoing = match head::write(request, proxy, &target, buffered) {
+    let outgoing = match head::write(request, proxy, target, buffered) {
         Ok(written) => Outgoing {
             head: written.head.into(),
             uri: written.uri,
@@ -232,19 +264,25 @@ pub async fn serve(
         }
     };
     let mut selection = Selection::new(&group, settings.next_upstream_tries);
-    let (peer, answer) = match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
-        Ok(answered) => answered,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
+    let (peer, mut answer) =
+        match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
+            Ok(answered) => answered,
+            Err(status) => return Ok(Step::Finish(status)),
+        };
     if answer.head.is_upgrade() {
         return match outgoing.upgrade {
             true => tunnel::run(request, exchange, &settings, peer, answer).await,
             false => Ok(response::refuse_upgrade(request)),
         };
     }
-    match response::apply(request, proxy, &target, &answer) {
+    match response::apply(request, proxy, target, &answer) {
         response::Applied::Pass => {}
-        response::Applied::Step(step) => return Ok(step),
+        response::Applied::Step(step) => {
+            if let Some(seen) = &mut request.upstream {
+                seen.end();
+            }
+            return Ok(step);
+        }
     }
     let is_head = head::is_head(request, &settings);
     if is_head && request.method != Method::Head {
@@ -252,7 +290,7 @@ pub async fn serve(
         request.response.content_length = Some(0);
     }
     let framing = answer.head.body(is_head);
-    let mut rest = answer.rest;
+    let mut rest = std::mem::take(&mut answer.rest);
     if matches!(framing, ResponseBody::None) && !rest.is_empty() {
         // No client waits for what follows such a head, and nothing will look at it.
         let length = std::mem::take(&mut rest).len() as u64;
@@ -261,18 +299,27 @@ pub async fn serve(
             body::warn_of_excess(request, READING_BODY);
         }
     }
-    let body = UpstreamBody::new(peer, &settings, framing, rest);
+    let holds = response::is_buffered(&settings, &answer);
+    if !holds {
+        request.limit_rate = Some(0); // what is not held back is not slowed down
+    }
+    let arrived = body::Arrived {
+        rest,
+        beyond: answer.beyond,
+    };
+    let body = UpstreamBody::new(peer, &settings, framing, arrived, holds);
     Ok(Step::Respond(Body::Upstream(Box::new(body))))
 }
 
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
 fn begin(request: &mut Request, target: &target::Target) {
-    let earlier = request.upstream.take();
-    let mut attempts = earlier.map_or_else(Vec::new, |seen| seen.attempts);
+    let mut earlier = request.upstream.take().unwrap_or_default();
+    earlier.end();
+    let mut attempts = std::mem::take(&mut earlier.attempts);
     if !attempts.is_empty() {
         attempts.push(Attempt::default());
     }
-    request.sending = " while sending to client"; // what holds for the page of an error
+    request.sending = WHILE_SENDING_ON; // what holds for the page of an error
     request.upstream = Some(Box::new(Seen {
         attempts,
         target: Some(ShownTarget {

@@ -17,12 +17,15 @@ use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
 use crate::log;
+use crate::regex::WHILE_SENDING_ON;
 
 /// A parsed head with its bytes and what came after it.
 pub(super) struct Answer {
     pub head: ResponseHead,
     pub bytes: Vec<u8>,
     pub rest: Buffer,
+    /// How much of what has come is beyond `proxy_buffer_size`.
+    pub beyond: u64,
 }
 
 /// What a head amounts to.
@@ -55,7 +58,9 @@ pub(super) async fn read(
         head: ResponseHead::default(),
         bytes: Vec::new(),
         rest: Buffer::default(),
+        beyond: 0,
     };
+    let mut received_in_all = 0;
     let mut informational = Informational::default();
     loop {
         let deadline = Some(engine::now() + settings.read_timeout);
@@ -88,9 +93,10 @@ pub(super) async fn read(
                 return Err(Ended::Failed(failure));
             }
         };
-        note(request, |attempt, _| {
-            attempt.bytes_received += buffer.len() as u64
-        });
+        received_in_all += buffer.len();
+        answer.beyond = received_in_all.saturating_sub(settings.buffer_size) as u64;
+        let counted = received_in_all.min(settings.buffer_size) as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
         answer.bytes.extend_from_slice(&buffer);
         answer.rest = buffer;
         loop {
@@ -197,12 +203,11 @@ fn hints(settings: &Settings, answer: &Answer) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {
         let name = field.name(&answer.bytes);
-        let mut hidden = settings.hidden.iter();
         let framing = matches!(
             field.known,
             Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
         );
-        if !framing && !hidden.any(|hidden| hidden.eq_ignore_ascii_case(name)) {
+        if !framing && !is_hidden(settings, name) {
             fields.push(Field {
                 name: Bytes::copy_from_slice(name),
                 value: Bytes::copy_from_slice(field.value(&answer.bytes)),
@@ -246,9 +251,6 @@ pub(super) fn apply(
     {
         request.limit_rate = Some(rate);
     }
-    if let Some(step) = accel_redirect(request, &settings, answer) {
-        return Applied::Step(step);
-    }
     if settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status) {
         if status == 401 {
             for field in answer.head.all(Known::WwwAuthenticate) {
@@ -257,8 +259,11 @@ pub(super) fn apply(
                 request.response.add(name, value);
             }
         }
-        request.doing = " while sending to client";
+        request.doing = WHILE_SENDING_ON;
         return Applied::Step(Step::Finish(status));
+    }
+    if let Some(step) = accel_redirect(request, &settings, answer) {
+        return Applied::Step(step);
     }
     let response = &mut request.response;
     response.status = status;
@@ -276,17 +281,41 @@ pub(super) fn apply(
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         copy_field(request, proxy, &settings, target, field.known, name, value);
     }
-    if let Some(charset) = answer.head.value(Known::XAccelCharset, &answer.bytes)
-        && !charset.is_empty()
-        && !ignores(&settings, b"x-accel-charset")
-    {
-        override_charset(request, charset);
+    // Who asks for these two fields to be passed on gets no others in their place.
+    for (known, name) in [(Known::Server, &b"server"[..]), (Known::Date, b"date")] {
+        if answer.head.find(known).is_none() && !is_hidden(&settings, name) {
+            let member = match known {
+                Known::Server => &mut request.response.server,
+                _ => &mut request.response.date,
+            };
+            *member = Some(Bytes::new());
+        }
     }
+    override_charset(request, &settings, answer);
     Applied::Pass
 }
 
+/// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
+pub(super) fn is_buffered(settings: &Settings, answer: &Answer) -> bool {
+    let asked = answer
+        .head
+        .value(Known::XAccelBuffering, &answer.bytes)
+        .filter(|_| !ignores(settings, b"x-accel-buffering"));
+    match asked {
+        Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
+        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
+        _ => settings.buffering,
+    }
+}
+
 /// `X-Accel-Charset`: goes before the charset of Content-Type, if the configuration names it anywhere.
-fn override_charset(request: &mut Request, charset: &[u8]) {
+fn override_charset(request: &mut Request, settings: &Settings, answer: &Answer) {
+    let Some(charset) = answer.head.value(Known::XAccelCharset, &answer.bytes) else {
+        return;
+    };
+    if charset.is_empty() || ignores(settings, b"x-accel-charset") {
+        return;
+    }
     if request.plan.charset.knows(charset) {
         request.response.charset = Bytes::copy_from_slice(charset);
     } else {
@@ -389,6 +418,12 @@ fn ignores(settings: &Settings, name: &[u8]) -> bool {
     settings.ignored.iter().any(|ignored| **ignored == *name)
 }
 
+/// Whether the client never gets a field of this name.
+fn is_hidden(settings: &Settings, name: &[u8]) -> bool {
+    let mut hidden = settings.hidden.iter();
+    hidden.any(|hidden| hidden.eq_ignore_ascii_case(name))
+}
+
 /// `X-Accel-Redirect`: a path or a named location of this server answers instead.
 fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -> Option<Step> {
     let value = answer.head.value(Known::XAccelRedirect, &answer.bytes)?;
@@ -396,6 +431,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
         return None;
     }
     keep_over_redirect(request, answer);
+    override_charset(request, settings, answer);
     request.doing = WHILE_READING;
     if value.first() == Some(&b'@') {
         return Some(Step::Named(Bytes::copy_from_slice(value)));
@@ -414,7 +450,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
                 request,
                 Error,
                 "unsafe URI \"{}\" was detected {READING}",
-                log::Printable(value)
+                log::Printable(if path.is_empty() { value } else { &path })
             );
             Some(Step::Finish(404))
         }
@@ -455,11 +491,7 @@ fn copy_field(
     name: &[u8],
     value: &[u8],
 ) {
-    if settings
-        .hidden
-        .iter()
-        .any(|hidden| hidden.eq_ignore_ascii_case(name))
-    {
+    if is_hidden(settings, name) {
         return;
     }
     let owned = Bytes::copy_from_slice(value);
