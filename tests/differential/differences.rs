@@ -45,6 +45,7 @@ pub(crate) const TABLE: &[Row] = &[
         is: |case, difference| {
             let goes_on = difference.part == Part::Ending
                 || difference.part == Part::Upstream
+                || (difference.part == Part::Error && difference.reference == "(no such line)")
                 || matches!(
                     difference.key.as_str(),
                     "answers" | "number of lines" | "request_completion"
@@ -67,6 +68,39 @@ pub(crate) const TABLE: &[Row] = &[
         until: None,
         is: |_, difference| {
             difference.part == Part::Access && difference.key == "sent_http_connection"
+        },
+    },
+    Row {
+        sentence: "**`try_files … =200`** is answered, with an empty body. nginx sends nothing, so that the client waits, or \
+                   takes the next answer for it.",
+        until: None,
+        is: |case, difference| {
+            let count = |seen: &Seen| seen.heard.answers.iter().flatten().count();
+            let mut answers = case.subject.heard.answers.iter().flatten();
+            let empty = answers.any(|answer| answer.status() == 200 && answer.body.is_empty());
+            let is_seen = matches!(difference.part, Part::Status | Part::Access | Part::Ending);
+            is_seen && empty && count(case.reference) < count(case.subject)
+        },
+    },
+    Row {
+        sentence: "**Trailers with `add_after_body`** are sent once. nginx sends each twice.",
+        until: None,
+        is: |_, difference| {
+            let twice = format!("{0}\n{0}", difference.subject);
+            difference.part == Part::Trailer && difference.reference == twice
+        },
+    },
+    Row {
+        sentence: "**A `try_files` that leads to nothing below an `alias`**, since its last parameter is the location itself, \
+                   is a folder asked for without its slash. nginx judges by the byte in front of the empty URI.",
+        until: None,
+        is: |case, difference| {
+            let mut answers = case.subject.heard.answers.iter().flatten();
+            let to_root = answers.any(|answer| {
+                let location = answer.field("location").unwrap_or_default();
+                answer.status() == 301 && location.splitn(4, '/').nth(3) == Some("")
+            });
+            to_root && any_status(case.reference, 403) && difference.part != Part::Alarm
         },
     },
     Row {

@@ -255,14 +255,14 @@ impl RequestBody {
         !matches!(self.stored, Stored::Nowhere)
     }
 
-    /// The body as a subrequest has it: what has been read whole, an empty one where one was
-    /// announced and not read, or nothing.
+    /// The body as a subrequest has it: what has been read whole, an empty one where a length was announced or chunks were
+    /// dropped, or nothing.
     pub fn shared(&self) -> RequestBody {
         if self.is_read() {
             return self.clone();
         }
         RequestBody {
-            announced: self.is_announced().then_some(0),
+            announced: (self.announced.is_some() || self.skipped).then_some(0),
             ..RequestBody::default()
         }
     }

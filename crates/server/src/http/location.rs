@@ -67,10 +67,15 @@ impl Locations {
             .filter(|(_, plan)| plan.auto_redirect)
             .filter_map(|(name, plan)| {
                 let bare = name.strip_suffix(b"/")?;
+                // Of two locations of a name the exact one makes the redirect, as in nginx.
+                let found = exact.binary_search_by(|(exact, _)| exact.cmp(name)).ok();
+                let exact = found.and_then(|index| exact.get(index));
+                let plan = exact.map_or(plan, |(_, plan)| plan);
                 Some((name.slice_ref(bare), Arc::clone(plan)))
             })
             .collect();
         slashes.sort_by(|a, b| a.0.cmp(&b.0));
+        slashes.dedup_by(|a, b| a.0 == b.0);
         Locations {
             slashes: slashes.into(),
             exact: exact.into(),

@@ -115,13 +115,15 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A body that was read and lies in memory; an empty one counts as none.
+/// A body that was read and lies in memory: an empty one, too, if it was announced.
 pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let start = out.len();
-    for part in request.body.in_memory().unwrap_or_default() {
+    let Some(parts) = request.body.in_memory() else {
+        return false;
+    };
+    for part in parts {
         out.extend_from_slice(part);
     }
-    out.len() > start
+    !parts.is_empty() || request.body.is_announced()
 }
 
 pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {

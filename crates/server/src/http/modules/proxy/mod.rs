@@ -94,6 +94,15 @@ pub struct ShownTarget {
     pub port: Bytes,
 }
 
+impl ShownTarget {
+    fn of(target: &target::Target) -> ShownTarget {
+        ShownTarget {
+            host: target.host.clone(),
+            port: target.port.clone(),
+        }
+    }
+}
+
 /// What a request saw of its upstream: for variables and log lines.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
@@ -198,8 +207,7 @@ pub async fn serve(
         Ok(target) => target,
         Err(status) => {
             // Both variables are there, and empty.
-            let seen = request.upstream.get_or_insert_default();
-            seen.target = Some(ShownTarget::default());
+            request.upstream.get_or_insert_default().target = Some(ShownTarget::default());
             return Ok(Step::Finish(status));
         }
     };
@@ -213,8 +221,10 @@ pub async fn serve(
     };
     let begun = match read {
         Ok(begun) => begun,
-        Err(Ok(status)) => return Ok(Step::Finish(status)),
-        Err(Err(abort)) => return Err(abort),
+        Err(failed) => {
+            show(request, &target);
+            return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
+        }
     };
     begin(request, &target);
     request.doing = "";
@@ -311,6 +321,11 @@ async fn pass_on(
     Ok(Step::Respond(Body::Upstream(Box::new(body))))
 }
 
+/// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
+fn show(request: &mut Request, target: &target::Target) {
+    request.upstream.get_or_insert_default().target = Some(ShownTarget::of(target));
+}
+
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
 fn begin(request: &mut Request, target: &target::Target) {
     let mut earlier = request.upstream.take().unwrap_or_default();
@@ -322,10 +337,7 @@ fn begin(request: &mut Request, target: &target::Target) {
     request.sending = WHILE_SENDING_ON; // what holds for the page of an error
     request.upstream = Some(Box::new(Seen {
         attempts,
-        target: Some(ShownTarget {
-            host: target.host.clone(),
-            port: target.port.clone(),
-        }),
+        target: Some(ShownTarget::of(target)),
         ..Seen::default()
     }));
 }
