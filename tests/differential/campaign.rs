@@ -168,6 +168,9 @@ impl Campaign<'_> {
         }
         self.verdicts(lane, seed, &configuration, &mut random.fork())?;
         if self.options.verdicts {
+            if let Ok(mut coverage) = self.coverage.lock() {
+                coverage.add(&configuration, 0);
+            }
             return Ok(());
         }
         let ports = ports(lane, &configuration);

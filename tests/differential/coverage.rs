@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::configuration::{Configuration, Family, Table};
 
-/// Directives that are named as the rarest.
-const RAREST: usize = 12;
+/// How often each directive should come in an hour.
+const ENOUGH: usize = 200;
+/// Directives that are named as the rarest at most.
+const RAREST: usize = 40;
 
 /// Counts over all seeds of a run.
 #[derive(Default)]
@@ -25,7 +27,9 @@ impl Coverage {
     pub(crate) fn add(&mut self, configuration: &Configuration, requests: usize) {
         self.seeds += 1;
         self.requests += requests;
-        for name in configuration.directives().into_keys() {
+        // The engine is written for each program when it starts.
+        let engine = std::iter::once(String::from("use"));
+        for name in configuration.directives().into_keys().chain(engine) {
             *self.directives.entry(name).or_default() += 1;
         }
         for pair in configuration.pairs() {
@@ -44,15 +48,20 @@ impl Coverage {
         let mut counts: Vec<(usize, &str)> =
             table.names().map(|name| (count_of(name), name)).collect();
         counts.sort_unstable();
+        let rare = counts.iter().filter(|(count, _)| *count < ENOUGH).count();
         let rarest = counts
             .iter()
-            .take(RAREST)
+            .take(rare.min(RAREST))
             .map(|(count, name)| format!("{name} {count}"));
         let pair = self.pairs.iter().min_by_key(|(_, count)| **count);
+        let missing: Vec<_> = Family::pairs()
+            .into_iter()
+            .filter(|pair| !self.pairs.contains_key(pair))
+            .collect();
         format!(
             "{} configurations ({} refused by the reference), {} requests to each of {} programs in {seconds:.0} s, {:.0} a second\n\
-             {} directives, the rarest: {}\n\
-             {} of {} pairs of families, the rarest: {pair:?}",
+             {} directives, {rare} of them less than {ENOUGH} times: {}\n\
+             {} of {} pairs of families, the rarest: {pair:?}, never: {missing:?}",
             self.seeds,
             self.refused,
             self.requests,

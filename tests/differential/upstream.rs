@@ -15,8 +15,9 @@ use crate::answers::{self, Act};
 const PING: &[u8] = b"ping\n";
 /// How long the other side may be silent within a request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long requests that go on without a client are awaited.
-const SETTLE_TIME_MAX: Duration = Duration::from_millis(300);
+/// How long requests that go on without a client are awaited. Those that take longer, as their bodies never come, are not
+/// awaited again.
+const SETTLE_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// One request as it came.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +39,8 @@ struct Shared {
 pub(crate) struct Upstream {
     ports: Vec<u16>,
     shared: Arc<Shared>,
+    /// How many requests have been awaited in vain and go on.
+    stuck: AtomicUsize,
 }
 
 impl Upstream {
@@ -53,7 +56,11 @@ impl Upstream {
             std::thread::spawn(move || listen(&listener, &shared));
             ports.push(port);
         }
-        Ok(Upstream { ports, shared })
+        Ok(Upstream {
+            ports,
+            shared,
+            stuck: AtomicUsize::new(0),
+        })
     }
 
     /// Where it listens.
@@ -64,9 +71,10 @@ impl Upstream {
             .collect()
     }
 
-    /// Whether it works on a request.
+    /// Whether it works on a request, those that are stuck left aside.
     pub(crate) fn is_busy(&self) -> bool {
-        self.shared.busy.load(Ordering::Acquire) > 0
+        let busy = self.shared.busy.load(Ordering::Acquire);
+        busy > self.stuck.fetch_min(busy, Ordering::AcqRel)
     }
 
     /// Waits until what had reached it is answered, and takes what has come since the last call, sorted.
@@ -85,6 +93,8 @@ impl Upstream {
         while self.is_busy() && start.elapsed() < SETTLE_TIME_MAX {
             std::thread::sleep(Duration::from_micros(200));
         }
+        let busy = self.shared.busy.load(Ordering::Acquire);
+        self.stuck.store(busy, Ordering::Release);
         let mut records = self
             .shared
             .records

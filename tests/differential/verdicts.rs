@@ -1,8 +1,16 @@
-//! What `-t` says of a configuration: whether it is taken, and the first error.
+//! What `-t` says of a configuration: whether it is taken, and the first error; of one that both take, what it warns of.
 
 use std::path::Path;
 
 use crate::program::Program;
+
+/// Warnings of one that the other has no reason for: what the platform lacks for nginx, and what Tidegate takes without
+/// effect (each stands on its directive's page).
+const OWN_WARNINGS: &[&str] = &[
+    "is not supported, ignored",
+    "has no effect here",
+    "not supported here, skipped",
+];
 
 /// A difference between two verdicts.
 pub(crate) struct Verdicts {
@@ -27,7 +35,40 @@ pub(crate) fn differ(
     let (taken, words) = reference.verdict(prefix, text)?;
     let (taken_too, own_words) = subject.verdict(prefix, text)?;
     let (reference, subject) = (verdict(taken, &words), verdict(taken_too, &own_words));
-    Ok((reference != subject).then_some(Verdicts { reference, subject }))
+    if reference != subject {
+        return Ok(Some(Verdicts { reference, subject }));
+    }
+    // After an error nginx stops, and warns of nothing that comes later.
+    let differ = taken.then(|| warnings_differ(&words, &own_words)).flatten();
+    Ok(differ)
+}
+
+/// The first warning that one gives and the other does not, each as often as it is given.
+fn warnings_differ(words: &str, own_words: &str) -> Option<Verdicts> {
+    let warnings = |words: &str| -> Vec<String> {
+        let texts = words
+            .lines()
+            .filter_map(|line| Some(line.split_once("[warn] ")?.1))
+            .filter(|text| !OWN_WARNINGS.iter().any(|own| text.contains(own)));
+        texts.map(String::from).collect()
+    };
+    let (mut left, mut right) = (warnings(words), warnings(own_words));
+    left.retain(|text| match right.iter().position(|own| own == text) {
+        Some(at) => {
+            right.remove(at);
+            false
+        }
+        None => true,
+    });
+    let first = |texts: &[String]| match texts.first() {
+        Some(text) => format!("warns: {text}"),
+        None => String::from("no such warning"),
+    };
+    let same = left.is_empty() && right.is_empty();
+    (!same).then(|| Verdicts {
+        reference: first(&left),
+        subject: first(&right),
+    })
 }
 
 /// Leaves out lines as long as the verdicts differ in the same way.

@@ -13,7 +13,7 @@ const MUST: usize = 80;
 /// How many are drawn beyond that.
 const MAY: usize = 110;
 
-/// Directives of which one may stand in a scope, or in scopes of one line of inheritance, without the others.
+/// Directives of which one may stand in a server, or outside of all servers, without the others.
 const APART: &[&[&str]] = &[
     &["secure_link_secret", "secure_link", "secure_link_md5"],
     &[
@@ -126,12 +126,18 @@ impl Draft<'_> {
             return false;
         }
         for group in APART.iter().filter(|group| group.contains(&name)) {
-            let mut clashes = false;
-            for line in lines.iter() {
-                line.visit(&mut |line| {
-                    clashes |= line.name != name && group.contains(&line.name.as_str())
-                });
-            }
+            // What stands outside of the servers is inherited by all of them, what stands in one by none of the others.
+            let others = |line: &Line, index: usize| {
+                path.get(1)
+                    .is_some_and(|own| line.name == "server" && index != *own)
+            };
+            let clash = |line: &Line| line.name != name && group.contains(&line.name.as_str());
+            let of_http = path.first().map_or(&lines[..], |http| lines[*http].inner());
+            let clashes = of_http.iter().enumerate().any(|(index, line)| {
+                let mut found = false;
+                line.visit(&mut |line| found |= clash(line));
+                found && !others(line, index)
+            });
             if clashes {
                 return false;
             }
