@@ -71,15 +71,28 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`try_files … =200`** is answered, with an empty body. nginx sends nothing, so that the client waits, or \
-                   takes the next answer for it.",
+        sentence: "**`try_files … =200`** is answered, with an empty body. nginx sends nothing: the client waits, or takes the \
+                   next answer for it, and what it sent as a body may be read as its next request.",
         until: None,
         is: |case, difference| {
-            let count = |seen: &Seen| seen.heard.answers.iter().flatten().count();
-            let mut answers = case.subject.heard.answers.iter().flatten();
-            let empty = answers.any(|answer| answer.status() == 200 && answer.body.is_empty());
-            let is_seen = matches!(difference.part, Part::Status | Part::Access | Part::Ending);
-            is_seen && empty && count(case.reference) < count(case.subject)
+            let answers_empty = |seen: &Seen| {
+                seen.heard.answers.iter().flatten().any(|answer| {
+                    let has_type = answer.field("content-type").is_some();
+                    answer.status() == 200 && answer.body.is_empty() && !has_type
+                })
+            };
+            let empty = answers_empty(case.subject) && !answers_empty(case.reference);
+            empty && difference.part != Part::Alarm
+        },
+    },
+    Row {
+        sentence: "**`$content_length` of a body in chunks that is dropped and never ends** is 0. nginx logs how much it \
+                   wants to see next.",
+        until: None,
+        is: |_, difference| {
+            let wanted = difference.reference.parse::<u64>();
+            let is_wanted = wanted.is_ok_and(|wanted| wanted > 0);
+            difference.key == "content_length" && is_wanted && difference.subject == "0"
         },
     },
     Row {
@@ -98,7 +111,9 @@ pub(crate) const TABLE: &[Row] = &[
             let mut answers = case.subject.heard.answers.iter().flatten();
             let to_root = answers.any(|answer| {
                 let location = answer.field("location").unwrap_or_default();
-                answer.status() == 301 && location.splitn(4, '/').nth(3) == Some("")
+                let path = location.splitn(4, '/').nth(3);
+                answer.status() == 301
+                    && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
             });
             to_root && any_status(case.reference, 403) && difference.part != Part::Alarm
         },
