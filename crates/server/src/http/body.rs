@@ -237,10 +237,10 @@ impl RequestBody {
         self.chunked = false;
     }
 
-    /// Forgets what of it was not read: for those who look at it later there is none.
+    /// Forgets what of it was not read: for handlers that look at it later it is empty.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
-            self.announced = None;
+            self.announced = self.is_announced().then_some(0);
             self.chunked = false;
         }
     }
