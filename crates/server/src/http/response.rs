@@ -59,8 +59,9 @@ pub struct Response {
     pub accept_ranges: Option<Bytes>,
     /// The `Content-Range` of its maker, in the same way.
     pub content_range: Option<Bytes>,
-    /// The charset that its maker asked for is unknown: none is named.
-    pub charset_unknown: bool,
+    /// The charset that an upstream asks for whatever the configuration says (`X-Accel-Charset`); empty where it asks
+    /// for none.
+    pub override_charset: Bytes,
     /// Content filters must leave the response alone (a 304 or 412 made of it).
     pub skip_filters: bool,
 }
@@ -248,7 +249,7 @@ impl Response {
             && self.content_type_parameters.is_empty()
             && !self.header_only
             && !self.conditions_judged
-            && !self.charset_unknown
+            && self.override_charset.is_empty()
             && self.coding.is_none()
             && self.accept_ranges.is_none()
             && self.content_range.is_none()

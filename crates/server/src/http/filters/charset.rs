@@ -445,6 +445,7 @@ fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
 /// Names the charset in the response's head; a recoder where the text is in another one.
 pub(super) fn begin(request: &mut Request) -> Option<Recode> {
     let target = if request.depth == 0 {
+        warn_of_unknown(request);
         let content_type = request.response.content_type.clone();
         announced(request, &content_type)?
     } else if request.main_charset.is_empty() {
@@ -493,8 +494,14 @@ pub(super) fn begin(request: &mut Request) -> Option<Recode> {
 
 /// The charset that the main response will be in, if this filter has a say for a response of this type.
 pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
-    let unknown = request.response.charset_unknown;
-    if request.plan.charset.is_off() || content_type.is_empty() || unknown {
+    if content_type.is_empty() {
+        return None;
+    }
+    let asked = &request.response.override_charset;
+    if !asked.is_empty() {
+        return request.plan.charset.knows(asked).then(|| asked.clone());
+    }
+    if request.plan.charset.is_off() {
         return None;
     }
     let settings = Arc::clone(&request.plan.charset);
@@ -507,6 +514,23 @@ pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
         return None;
     }
     settings.target.as_ref().map(|name| name.evaluate(request))
+}
+
+/// Says that an upstream asks for a charset that the configuration names nowhere.
+fn warn_of_unknown(request: &Request) {
+    let asked = &request.response.override_charset;
+    if asked.is_empty() || request.response.content_type.is_empty() {
+        return;
+    }
+    if !request.plan.charset.knows(asked) {
+        log::error!(
+            request,
+            Error,
+            "unknown charset \"{}\" to override{}",
+            log::Printable(asked),
+            request.sending
+        );
+    }
 }
 
 /// The charset of a redirect is not named: old browsers took it for that of the next page.

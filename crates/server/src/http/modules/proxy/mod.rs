@@ -310,7 +310,7 @@ async fn pass_on(
         }
     }
     let holds = response::is_buffered(&settings, &answer);
-    if !holds {
+    if !holds && request.method != Method::Head {
         request.limit_rate = Some(0); // what is not held back is not slowed down
     }
     let arrived = body::Arrived {

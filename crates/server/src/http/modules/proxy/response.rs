@@ -251,6 +251,11 @@ pub(super) fn apply(
     {
         request.limit_rate = Some(rate);
     }
+    if let Some(charset) = answer.head.all(Known::XAccelCharset).last()
+        && !ignores(&settings, b"x-accel-charset")
+    {
+        request.response.override_charset = Bytes::copy_from_slice(charset.value(&answer.bytes));
+    }
     if settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status) {
         if status == 401 {
             for field in answer.head.all(Known::WwwAuthenticate) {
@@ -291,42 +296,24 @@ pub(super) fn apply(
             *member = Some(Bytes::new());
         }
     }
-    override_charset(request, &settings, answer);
     Applied::Pass
 }
 
 /// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
 pub(super) fn is_buffered(settings: &Settings, answer: &Answer) -> bool {
-    let asked = answer
-        .head
-        .value(Known::XAccelBuffering, &answer.bytes)
-        .filter(|_| !ignores(settings, b"x-accel-buffering"));
-    match asked {
-        Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
-        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
-        _ => settings.buffering,
+    let mut buffered = settings.buffering;
+    if ignores(settings, b"x-accel-buffering") {
+        return buffered;
     }
-}
-
-/// `X-Accel-Charset`: goes before the charset of Content-Type, if the configuration names it anywhere.
-fn override_charset(request: &mut Request, settings: &Settings, answer: &Answer) {
-    let Some(charset) = answer.head.value(Known::XAccelCharset, &answer.bytes) else {
-        return;
-    };
-    if charset.is_empty() || ignores(settings, b"x-accel-charset") {
-        return;
+    for field in answer.head.all(Known::XAccelBuffering) {
+        let value = field.value(&answer.bytes);
+        if value.eq_ignore_ascii_case(b"yes") {
+            buffered = true;
+        } else if value.eq_ignore_ascii_case(b"no") {
+            buffered = false;
+        }
     }
-    if request.plan.charset.knows(charset) {
-        request.response.charset = Bytes::copy_from_slice(charset);
-    } else {
-        request.response.charset_unknown = true;
-        log::error!(
-            request,
-            Error,
-            "unknown charset \"{}\" to override {READING}",
-            log::Printable(charset)
-        );
-    }
+    buffered
 }
 
 /// Fields of which an answer has one: nginx passes on the first and ignores others.
@@ -431,7 +418,6 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
         return None;
     }
     keep_over_redirect(request, answer);
-    override_charset(request, settings, answer);
     request.doing = WHILE_READING;
     if value.first() == Some(&b'@') {
         return Some(Step::Named(Bytes::copy_from_slice(value)));
