@@ -149,6 +149,8 @@ pub struct AddressServers {
     pub names: ServerNames,
     /// No name leads anywhere but to the default server, so none need be looked up.
     pub is_single: bool,
+    /// It makes a difference which name a client asks for: there are several servers, or a regex that captures.
+    pub are_names_looked_up: bool,
     /// Some server reads heads by other rules than the default one, so that they may change within a head, with the name.
     pub head_limits_differ: bool,
     /// What clients speak before HTTP.
@@ -244,6 +246,7 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
         let differs = |server: &Arc<Server>| server.core.head_limits() != limits;
         let head_limits_differ = one.names.servers().any(differs);
         let servers = Arc::new(AddressServers {
+            are_names_looked_up: one.are_names_looked_up(),
             is_single: one.names.lead_only_to(&one.default),
             head_limits_differ,
             default: one.default,

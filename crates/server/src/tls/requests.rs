@@ -31,7 +31,7 @@ pub fn check(request: &Request, exchange: &mut Exchange) -> Option<Step> {
     let session = request.connection.stream.session()?;
     let wanted = request.server.verify_client?;
     let named = session.server_name.as_deref();
-    if named.is_some_and(|named| *named != *request.client.host) {
+    if named.is_some_and(|named| *named != *request.client.host && may_mislead(request)) {
         log::error!(
             request,
             Info,
@@ -70,4 +70,12 @@ pub fn check(request: &Request, exchange: &mut Exchange) -> Option<Step> {
         }
         Verdict::Missing => None,
     }
+}
+
+/// Whether the names of the address lead to more than one server: then what the handshake was with may be another.
+fn may_mislead(request: &Request) -> bool {
+    let connection = &request.connection;
+    connection
+        .with_servers(&request.local, |address| address.are_names_looked_up)
+        .unwrap_or(true)
 }
