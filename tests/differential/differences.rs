@@ -54,12 +54,14 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**Refused targets.** A target that is refused stands in `$request_uri` all the same. nginx \
-                   leaves the variable empty.",
+        sentence: "**Refused targets.** A target that is refused, or whose request line breaks off, stands in \
+                   `$request_uri` all the same. nginx leaves the variable empty.",
         until: None,
         is: |case, difference| {
             let empty = difference.reference == "-" || difference.reference.is_empty();
-            difference.key == "request_uri" && empty && any_status(case.subject, 400)
+            let broken_off = case.subject.heard.answers.iter().flatten().next().is_none();
+            let refused = broken_off || any_status(case.subject, 400);
+            difference.key == "request_uri" && empty && refused
         },
     },
     Row {
