@@ -98,7 +98,7 @@ fn table(reference: &Program) -> Result<Table, String> {
     let memory = memory.join(format!("differential-directives-{}", version.join(".")));
     let known = Known::recall(reference.path(), &folder, &memory);
     let _ = std::fs::remove_dir_all(&folder);
-    Ok(Table::new(&known))
+    Ok(Table::new(&known, reference.version()))
 }
 
 impl Campaign<'_> {
@@ -110,7 +110,9 @@ impl Campaign<'_> {
             coverage.told(&self.table, self.subjects.len(), seconds)
         );
         for (row, count) in self.rows.into_inner().unwrap_or_default() {
-            let sentence: String = differences::TABLE[row].sentence.chars().take(70).collect();
+            let all = differences::TABLE.iter().chain(differences::OLDER);
+            let row = all.map(|row| row.sentence).nth(row).unwrap_or_default();
+            let sentence: String = row.chars().take(70).collect();
             println!("{count} times documented: {sentence}");
         }
         let findings = self.findings.into_inner().unwrap_or_default();

@@ -447,7 +447,7 @@ fn even(seen: &Seen) -> Seen {
         }
         even_answer(answer);
     }
-    even.heard.rest = without_dates(&even.heard.rest);
+    even.heard.rest = with_one_version(&without_dates(&even.heard.rest));
     for values in &mut even.access {
         even_access(values, &wire_lengths);
     }
@@ -475,9 +475,7 @@ fn even_answer(answer: &mut Answer) {
     if let Some(boundary) = &boundary {
         answer.body = replaced(&answer.body, boundary.as_bytes(), b"BOUNDARY");
     }
-    for version in [&b"nginx/1.22.1"[..], b"nginx/1.31.5"] {
-        answer.body = replaced(&answer.body, version, NAME.as_bytes());
-    }
+    answer.body = without_counts(with_one_version(&answer.body));
     for (name, value) in &mut answer.fields {
         if let Some(boundary) = &boundary {
             *value = value.replace(boundary.as_str(), "BOUNDARY");
@@ -580,6 +578,36 @@ fn even_text(text: &str) -> String {
         }
         None => text,
     }
+}
+
+/// The bytes without the numbers of `stub_status`, which count what this program asks beside the requests.
+fn without_counts(mut bytes: Vec<u8>) -> Vec<u8> {
+    const FIRST: &[u8] = b"Active connections: ";
+    const LAST: &[u8] = b"Waiting: ";
+    let mut from = 0;
+    while let Some(start) = crate::upstream::find(&bytes[from..], FIRST) {
+        let start = from + start;
+        let Some(last) = crate::upstream::find(&bytes[start..], LAST) else {
+            break;
+        };
+        let rest = start + last + LAST.len();
+        let number = bytes[rest..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit());
+        let end = rest + number.count();
+        for byte in &mut bytes[start..end] {
+            if byte.is_ascii_digit() {
+                *byte = b'N';
+            }
+        }
+        from = end;
+    }
+    bytes
+}
+
+/// The bytes with one name of all versions.
+fn with_one_version(bytes: &[u8]) -> Vec<u8> {
+    replaced(bytes, b"nginx/1.22.1", NAME.as_bytes())
 }
 
 /// The bytes without the values of `Date`.

@@ -3,10 +3,12 @@
 //! A row judges one difference at a time and should know no more than what its sentence tells. Rows about an older nginx are
 //! of no interest to users and stand in the table alone.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::answers::Act;
 use crate::compare::{Difference, Part};
-use crate::requests::Conversation;
+use crate::requests::{Conversation, ODD_HOSTS};
 use crate::run::{Seen, Transcript};
 
 /// What a row judges by: a conversation, and what has been seen of it.
@@ -174,10 +176,115 @@ pub(crate) const TABLE: &[Row] = &[
     },
 ];
 
+/// What newer versions of nginx do otherwise than the oldest that is compared with, Debian's 1.22. Where a request shows
+/// one of these, nothing more is learnt of it there.
+pub(crate) const OLDER: &[Row] = &[
+    Row {
+        sentence: "CONNECT is refused with 400.",
+        until: Some(NEWEST),
+        is: |case, _| case.says("CONNECT "),
+    },
+    Row {
+        sentence: "More names are refused in Host, and no other makes up for them.",
+        until: Some(NEWEST),
+        is: |case, _| {
+            let odd = |host: &&str| case.says(&format!("\r\nHost: {host}\r\n"));
+            ODD_HOSTS.iter().any(|host| odd(&host)) || case.says("://")
+        },
+    },
+    Row {
+        sentence: "Variables of a field that comes twice have both values, and some fields may come once only.",
+        until: Some(NEWEST),
+        is: |case, _| case.repeats_a_field(),
+    },
+    Row {
+        sentence: "Of an upstream's fields that come twice the first counts alone.",
+        until: Some(NEWEST),
+        is: |case, _| case.answer_repeats_a_field(),
+    },
+    Row {
+        sentence: "Proxy-Connection does not go on to upstreams.",
+        until: Some(NEWEST),
+        is: |case, _| case.says("Proxy-Connection:"),
+    },
+    Row {
+        sentence: "The header of the PROXY protocol stands in the log without what comes after it.",
+        until: Some(NEWEST),
+        is: |_, difference| difference.key.contains("broken header"),
+    },
+    Row {
+        sentence: "Fields that `proxy_set_header` sets go to the upstream in another order.",
+        until: Some(NEWEST),
+        is: |_, difference| {
+            let sorted = |text: &str| {
+                let mut lines: Vec<String> = text.lines().map(String::from).collect();
+                lines.sort();
+                lines
+            };
+            difference.part == Part::Upstream
+                && sorted(&difference.reference) == sorted(&difference.subject)
+        },
+    },
+    Row {
+        sentence: "`gzip_static` and `slice` answer ranges.",
+        until: Some(NEWEST),
+        is: |_, difference| {
+            difference.key.replace('_', "-").ends_with("accept-ranges")
+                || difference.key == "content-range"
+        },
+    },
+];
+
+/// The version that is the reference.
+const NEWEST: [u32; 3] = [1, 29, 7];
+
 /// The heading of the section that the table makes.
 const HEADING: &str = "## Found by random configurations";
 
 impl Case<'_> {
+    /// Whether the client says this in a request.
+    fn says(&self, words: &str) -> bool {
+        let mut texts = self.requests();
+        texts.any(|bytes| String::from_utf8_lossy(&bytes).contains(words))
+    }
+
+    /// Each request whole.
+    fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
+        let exchanges = self.conversation.exchanges.iter();
+        exchanges.map(|exchange| exchange.segments.concat())
+    }
+
+    /// Whether a request has two fields of one name.
+    fn repeats_a_field(&self) -> bool {
+        self.requests().any(|bytes| {
+            let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+            let mut seen = BTreeSet::new();
+            let head = text.lines().skip(1).take_while(|line| !line.is_empty());
+            let mut names = head.filter_map(|line| Some(line.split_once(':')?.0.trim()));
+            names.any(|name| !seen.insert(String::from(name)))
+        })
+    }
+
+    /// Whether an upstream was told to answer with two fields of one name.
+    fn answer_repeats_a_field(&self) -> bool {
+        self.requests().any(|bytes| {
+            let mut seen = BTreeSet::new();
+            let mut lines = crate::answers::acts(&bytes)
+                .into_iter()
+                .filter_map(|act| match act {
+                    Act::Send(bytes) => Some(bytes),
+                    _ => None,
+                })
+                .flat_map(|bytes| {
+                    let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+                    let head = text.lines().take_while(|line| !line.is_empty());
+                    head.filter_map(|line| Some(String::from(line.split_once(':')?.0)))
+                        .collect::<Vec<_>>()
+                });
+            lines.any(|name| !seen.insert(name))
+        })
+    }
+
     /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
     fn asks(&self, words: &[&str]) -> bool {
         let asked = !self.reference.upstream.is_empty();
@@ -221,7 +328,7 @@ pub(crate) fn judge(
             let holds = |row: &Row| {
                 row.until.is_none_or(|until| version < until) && (row.is)(&case, &difference)
             };
-            TABLE.iter().position(holds)
+            TABLE.iter().chain(OLDER).position(holds)
         });
         match row {
             Some(row) => known.push(row),

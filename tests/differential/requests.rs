@@ -243,7 +243,7 @@ const BAD_FIELDS: &[&str] = &[
     "Content-Length: 3\r\nContent-Length: 3",
 ];
 
-const ODD_HOSTS: &[&str] = &[
+pub(crate) const ODD_HOSTS: &[&str] = &[
     "",
     "one.example:80",
     "one.example.",

@@ -8,6 +8,7 @@ use crate::program::Program;
 /// effect (each stands on its directive's page).
 const OWN_WARNINGS: &[&str] = &[
     "is not supported, ignored",
+    "is not supported on this platform, ignored",
     "has no effect here",
     "not supported here, skipped",
 ];

@@ -14,6 +14,7 @@ mod files;
 mod lists;
 mod locations;
 mod notation;
+mod older;
 mod shrink;
 mod sprinkle;
 mod table;
@@ -82,7 +83,12 @@ impl Configuration {
         table: &Table,
         log_format: &str,
     ) -> Configuration {
-        draft::Draft::new(random.fork(), seed, world, table).finish(log_format)
+        let draft = draft::Draft::new(random.fork(), seed, world, table);
+        let mut configuration = draft.finish(log_format);
+        if table.version() < older::NEW_DEFAULTS {
+            older::older(&mut configuration.lines);
+        }
+        configuration
     }
 
     /// The file's text. An engine goes into `events`, where nginx knows `epoll` alone.

@@ -122,11 +122,12 @@ impl Known {
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     directives: BTreeMap<&'static str, Vec<Directive>>,
+    version: [u32; 3],
 }
 
 impl Table {
-    /// Those of the table that the reference knows.
-    pub(crate) fn new(known: &Known) -> Table {
+    /// Those of the table that the reference of this version knows.
+    pub(crate) fn new(known: &Known, version: [u32; 3]) -> Table {
         let mut directives: BTreeMap<&'static str, Vec<Directive>> = BTreeMap::new();
         for directive in declared() {
             if known.has(directive.name) {
@@ -136,7 +137,15 @@ impl Table {
                     .push(directive);
             }
         }
-        Table { directives }
+        Table {
+            directives,
+            version,
+        }
+    }
+
+    /// The reference's version.
+    pub(crate) fn version(&self) -> [u32; 3] {
+        self.version
     }
 
     /// The names, sorted.
