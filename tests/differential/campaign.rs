@@ -29,6 +29,8 @@ const SHRUNK_MAX: usize = 3;
 const KIND_MAX: usize = 2;
 /// How many differences of one part and key are.
 const KEY_MAX: usize = 6;
+/// How many seeds of a finding are named at the end.
+const SEEDS_NAMED: usize = 40;
 /// Broken configurations of one seed that `-t` is asked about, beside the valid one.
 const BROKEN: usize = 2;
 /// The same where nothing but `-t` is asked.
@@ -40,6 +42,7 @@ struct Campaign<'a> {
     reference: Program,
     subjects: Vec<Program>,
     table: Table,
+    /// How many seeds have been begun.
     next: AtomicU64,
     stop: AtomicBool,
     coverage: Mutex<Coverage>,
@@ -61,7 +64,7 @@ pub(crate) fn go(options: &Options) -> Result<bool, String> {
         reference,
         subjects: Program::subjects()?,
         table,
-        next: AtomicU64::new(options.seed),
+        next: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         coverage: Mutex::default(),
         rows: Mutex::default(),
@@ -120,7 +123,7 @@ impl Campaign<'_> {
             println!(
                 "{} times: {name} (seeds {:?})",
                 seeds.len(),
-                &seeds[..seeds.len().min(5)]
+                &seeds[..seeds.len().min(SEEDS_NAMED)]
             );
         }
         let kinds = self.kinds.into_inner().unwrap_or_default();
@@ -143,14 +146,13 @@ impl Campaign<'_> {
             if over || self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let seed = self.next.fetch_add(1, Ordering::Relaxed);
-            if self
-                .options
-                .count
-                .is_some_and(|count| seed >= self.options.seed + count)
-            {
-                return Ok(());
-            }
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let seeds = &self.options.seeds;
+            let seed = match seeds.get(index as usize) {
+                Some(seed) => *seed,
+                None if seeds.is_empty() => self.options.first + index,
+                None => return Ok(()),
+            };
             if self.options.time.is_some() {
                 println!("seed {seed}");
             }

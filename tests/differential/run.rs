@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,21 +27,33 @@ pub(crate) struct Lane {
     /// What requests are passed on to.
     pub(crate) upstream: Upstream,
     laid_out: world::LaidOut,
+    /// On another address, so that a test beside this one does not take a port while no server is on it.
+    _guards: Vec<TcpListener>,
 }
+
+/// Where the guards of ports listen.
+const GUARD: &str = "127.0.0.3";
 
 impl Lane {
     /// A lane of its own folder and ports.
     pub(crate) fn new(number: usize) -> Result<Lane, String> {
-        let free = support::port::free_port;
+        let mut guards = Vec::new();
+        let mut free = || {
+            let port = support::port::free_port();
+            guards.extend(TcpListener::bind((GUARD, port)));
+            port
+        };
+        let (ports, dead, sentinel) = ((0..4).map(|_| free()).collect(), free(), free());
         Ok(Lane {
             // The number of digits is fixed, so that lengths of texts with paths are too.
             prefix: PathBuf::from(format!(
                 "/tmp/tidegate-differential-{:07}-{number:02}",
                 std::process::id()
             )),
-            ports: (0..4).map(|_| free()).collect(),
-            dead: free(),
-            sentinel: free(),
+            ports,
+            dead,
+            sentinel,
+            _guards: guards,
             upstream: Upstream::start(3)?,
             laid_out: world::LaidOut::default(),
         })
