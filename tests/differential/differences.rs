@@ -49,6 +49,7 @@ pub(crate) const TABLE: &[Row] = &[
                 || difference.part == Part::Upstream
                 || (difference.part == Part::Status && difference.reference == "(no answer)")
                 || (difference.part == Part::Error && difference.reference == "(no such line)")
+                || (difference.part == Part::Status && difference.reference == "(no answer)")
                 || matches!(
                     difference.key.as_str(),
                     "answers" | "number of lines" | "request_completion"
@@ -63,8 +64,38 @@ pub(crate) const TABLE: &[Row] = &[
         is: |case, difference| {
             let empty = difference.reference == "-" || difference.reference.is_empty();
             let broken_off = case.subject.heard.answers.iter().flatten().next().is_none();
-            let refused = broken_off || any_status(case.subject, 400);
+            let refused =
+                broken_off || any_status(case.subject, 400) || any_status(case.subject, 505);
             difference.key == "request_uri" && empty && refused
+        },
+    },
+    Row {
+        sentence: "**`$args` without a question mark.** Where `try_files`, or an `error_page` with variables, leads to a \
+                   URI without `?`, `$args` is empty after the former and not there after the latter. With nginx \
+                   what its stack held before decides between empty and not there.",
+        until: None,
+        is: |_, difference| {
+            let pair = (difference.reference.as_str(), difference.subject.as_str());
+            difference.part == Part::Access
+                && matches!(difference.key.as_str(), "args" | "query_string")
+                && matches!(pair, ("-", "") | ("", "-"))
+        },
+    },
+    Row {
+        sentence: "**`post_action` that leads round in a circle** leaves the connection to the next request, as the \
+                   response that was sent announces. nginx closes it.",
+        until: None,
+        is: |case, difference| {
+            let circles = case
+                .subject
+                .errors
+                .iter()
+                .any(|line| line.contains("redirection cycle"));
+            let ended = difference.part == Part::Ending
+                || difference.part == Part::Error && difference.reference == "(no such line)"
+                || matches!(difference.key.as_str(), "answers" | "number of lines")
+                || difference.part == Part::Status && difference.reference == "(no answer)";
+            circles && ended && !any_status(case.subject, 500)
         },
     },
     Row {
