@@ -221,7 +221,7 @@ pub(crate) const OLDER: &[Row] = &[
         until: Some(NEWEST),
         is: |case, _| {
             let odd = |host: &&str| case.says(&format!("\r\nHost: {host}\r\n"));
-            ODD_HOSTS.iter().any(|host| odd(&host)) || case.says("://")
+            ODD_HOSTS.iter().any(odd) || case.says("://")
         },
     },
     Row {

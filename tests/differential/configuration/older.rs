@@ -13,7 +13,7 @@ const VARIABLES: &[(&str, &str)] = &[
 ];
 
 /// The lines for versions before [`NEW_DEFAULTS`].
-pub(super) fn older(lines: &mut Vec<Line>) {
+pub(super) fn older(lines: &mut [Line]) {
     for line in lines.iter_mut() {
         for argument in &mut line.arguments {
             for (late, early) in VARIABLES {
