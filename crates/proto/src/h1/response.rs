@@ -296,12 +296,14 @@ impl ResponseHead {
     fn add_field(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
         let field = self.reader.field(bytes);
         // Early hints are passed on as they are.
-        if !self.is_early_hints() {
-            self.check(field, bytes)?;
-        }
+        let checked = match self.is_early_hints() {
+            true => Ok(()),
+            false => self.check(field, bytes),
+        };
+        // A field for which the response is refused is one of its fields all the same.
         self.known.insert(field.known);
         self.fields.push(field);
-        Ok(())
+        checked
     }
 
     fn check(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {

@@ -237,9 +237,11 @@ impl RequestBody {
         self.chunked = false;
     }
 
-    /// Forgets what of it was not read: for handlers that look at it later it is empty.
+    /// Forgets what of it was not read: for handlers that look at it later it is empty and, where it came in chunks or is
+    /// still being dropped, given up.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
+            self.dropped |= self.chunked || (self.expected() && !self.ended);
             self.announced = self.is_announced().then_some(0);
             self.chunked = false;
         }

@@ -42,7 +42,7 @@ use crate::workers::Worker;
 const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
 
 /// How log lines about a head end.
-const READING_HEADERS: &str = " while reading client request headers";
+pub const READING_HEADERS: &str = " while reading client request headers";
 
 /// A client's connection as requests see it.
 pub struct Connection {

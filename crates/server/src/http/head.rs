@@ -303,6 +303,17 @@ impl Request {
         }
     }
 
+    /// Puts the request under the server that its connection's handshake named, as if its own head named none.
+    pub fn choose_negotiated_server(&mut self, name: &[u8]) {
+        self.client_mut().host.clear();
+        let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
+        let chosen =
+            connection.with_servers(&local, |servers| server_for(servers, name, self).ok());
+        if let Some(server) = chosen.flatten() {
+            self.choose_server(&server);
+        }
+    }
+
     /// The value of a field that we know by name; the first where it is repeated.
     pub fn header(&self, known: Known) -> Option<&[u8]> {
         self.client.head.value(known, &self.client.bytes)

@@ -17,7 +17,7 @@ use proto::method::Method;
 use crate::generation::Local;
 use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
-use crate::http::connection::Held;
+use crate::http::connection::{Held, READING_HEADERS};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::compress::Totals;
 use crate::http::filters::slice::Slices;
@@ -262,11 +262,15 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     if !request.body.is_announced() || !server.core.reads_early(request) {
         return Ok(Step::Next);
     }
-    if let Some(step) = refuse_long_body(request, " while reading client request headers") {
+    if let Some(step) = refuse_long_body(request, READING_HEADERS) {
         return Ok(step);
     }
+    request.doing = READING_HEADERS;
     match body::read_early(request, exchange).await {
-        Ok(()) => Ok(Step::Next),
+        Ok(()) => {
+            request.doing = "";
+            Ok(Step::Next)
+        }
         Err(Ok(status)) => Ok(Step::Finish(status)),
         Err(Err(abort)) => Err(abort),
     }

@@ -19,7 +19,7 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 }
 
 /// How the request ends, where its connection is not what its server wants.
-pub fn check(request: &Request, exchange: &mut Exchange) -> Option<Step> {
+pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
     if request.connection.plain_on_secure_port.get() {
         log::error!(
             request,
@@ -30,8 +30,11 @@ pub fn check(request: &Request, exchange: &mut Exchange) -> Option<Step> {
     }
     let session = request.connection.stream.session()?;
     let wanted = request.server.verify_client?;
-    let named = session.server_name.as_deref();
-    if named.is_some_and(|named| *named != *request.client.host && may_mislead(request)) {
+    if let Some(negotiated) = session.server_name.clone()
+        && *negotiated != *request.client.host
+        && may_mislead(request)
+    {
+        request.choose_negotiated_server(&negotiated);
         log::error!(
             request,
             Info,

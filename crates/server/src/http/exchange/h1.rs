@@ -285,6 +285,9 @@ impl H1 {
         if !matches!(self.incoming, Incoming::Nothing) {
             while self.decode(request, 0, false)?.is_some() {}
             request.body.note_skipped();
+            if matches!(self.incoming, Incoming::Nothing) {
+                request.body.note_end();
+            }
         }
         Ok(())
     }

@@ -98,14 +98,15 @@ fn files(directory: &Path) -> Result<Vec<Vec<u8>>, ReadError> {
         if name.first() == Some(&b'.') {
             continue;
         }
+        let path = || autoindex::path_of(directory, &name);
         let mut kind = entry
             .file_type()
-            .map_err(|error| failed("lstat()", &entry.path(), error))?;
+            .map_err(|error| failed("lstat()", &path(), error))?;
         if kind.is_symlink() {
-            match std::fs::metadata(entry.path()) {
+            match std::fs::metadata(path()) {
                 Ok(metadata) => kind = metadata.file_type(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed("stat()", &entry.path(), error)),
+                Err(error) => return Err(failed("stat()", &path(), error)),
             }
         }
         if kind.is_file() {

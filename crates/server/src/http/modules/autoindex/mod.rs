@@ -314,7 +314,7 @@ fn read(directory: &Path, complaints: &mut Vec<String>) -> Result<Vec<Entry>, Re
         if name.starts_with(b".") {
             continue;
         }
-        if let Some(metadata) = metadata(&item.path(), complaints)? {
+        if let Some(metadata) = metadata(&path_of(directory, &name), complaints)? {
             entries.push(Entry {
                 name,
                 kind: match () {
@@ -333,6 +333,12 @@ fn read(directory: &Path, complaints: &mut Vec<String>) -> Result<Vec<Entry>, Re
             .then_with(|| a.name.cmp(&b.name))
     });
     Ok(entries)
+}
+
+/// The path of a directory's entry as logs show it: behind a slash, whatever the directory's own path ends with.
+pub(super) fn path_of(directory: &Path, name: &[u8]) -> PathBuf {
+    let directory = directory.as_os_str().as_bytes();
+    PathBuf::from(OsString::from_vec([directory, b"/", name].concat()))
 }
 
 /// What a name stands for; a link that leads nowhere stands for itself. `None` where it may not be seen.

@@ -478,6 +478,9 @@ fn choose(
         .concat()
         .into();
     seen.started = Some(now);
+    if address.is_some() {
+        seen.fields.clear(); // they are of the peer before
+    }
     seen.attempts.push(Attempt {
         peer: name,
         ..Attempt::default()

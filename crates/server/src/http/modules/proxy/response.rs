@@ -47,7 +47,7 @@ const INFORMATIONAL_MAX: u32 = 100;
 /// 103, RFC 8297.
 const EARLY_HINTS: u16 = 103;
 
-/// Reads the head of the answer.
+/// Reads the head of the answer. What was read of one that cannot be taken is kept for `$upstream_http_*` all the same.
 pub(super) async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -60,6 +60,23 @@ pub(super) async fn read(
         rest: Buffer::default(),
         beyond: 0,
     };
+    match read_head(request, exchange, settings, peer, &mut answer).await {
+        Ok(()) => Ok(answer),
+        Err(ended) => {
+            remember(request, &answer);
+            Err(ended)
+        }
+    }
+}
+
+/// Reads the head of the answer into `answer`, with what has come behind it.
+async fn read_head(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    answer: &mut Answer,
+) -> Result<(), Ended> {
     let mut received_in_all = 0;
     let mut informational = Informational::default();
     loop {
@@ -106,7 +123,7 @@ pub(super) async fn read(
                 Ok(Some(length)) => {
                     let is_informational = matches!(answer.head.status(), 100 | 102..=199);
                     if is_informational && answer.head.version() > Version::Http09 {
-                        informational.take(request, exchange, settings, &answer, length)?;
+                        informational.take(request, exchange, settings, answer, length)?;
                         answer.bytes.drain(..length);
                         answer.head.clear();
                         if answer.bytes.is_empty() {
@@ -131,7 +148,7 @@ pub(super) async fn read(
                         attempt.header_time = elapsed;
                         attempt.status = status;
                     });
-                    return Ok(answer);
+                    return Ok(());
                 }
                 Ok(None) => break,
                 Err(error) => {
