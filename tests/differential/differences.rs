@@ -82,6 +82,19 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
+        sentence: "**`$request_length` of a body in chunks that is dropped with another request behind it** is what the \
+                   request took. nginx subtracts the bytes behind it, which it has not counted, and may log less than \
+                   the head, or a negative number.",
+        until: None,
+        is: |case, difference| {
+            let reference = difference.reference.parse::<i64>();
+            let subject = difference.subject.parse::<i64>();
+            let less =
+                matches!((reference, subject), (Ok(reference), Ok(subject)) if reference < subject);
+            difference.key == "request_length" && case.conversation.pipelined && less
+        },
+    },
+    Row {
         sentence: "**`post_action` that leads round in a circle** leaves the connection to the next request, as the \
                    response that was sent announces. nginx closes it.",
         until: None,

@@ -623,7 +623,7 @@ impl Builder<'_, '_> {
             .map_err(|fault| self.compiler.report(fault))
             .ok()?;
         let kind = Kind {
-            outer_handler: handler,
+            outer_handler: handler.filter(Handler::stays_in_limit_except),
             inner: true,
             ..Kind::default()
         };
@@ -724,8 +724,7 @@ impl Builder<'_, '_> {
         let compiler = self.compiler;
         let auto_redirect =
             matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
-        let outer = kind.outer_handler.filter(Handler::is_kept);
-        let handler = own.or(outer).unwrap_or(Handler::Files);
+        let handler = own.or(kind.outer_handler).unwrap_or(Handler::Files);
         let script = self.script(scope, &handler, &kind.name)?;
         // Checked wherever they stand, though only `proxy_pass` uses them.
         compiler.feature_or_report::<proxy::Settings>(scope)?;

@@ -48,9 +48,9 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Whether an `if` or `limit_except` within the scope keeps it. In nginx `proxy_pass` and its kin are kept, and what
-    /// makes its answer itself is not: files answer there.
-    pub fn is_kept(&self) -> bool {
+    /// Whether a `limit_except` within the scope keeps it, as every `if` does. In nginx `proxy_pass` and its kin are kept, and
+    /// what makes its answer itself is not: files answer there.
+    pub fn stays_in_limit_except(&self) -> bool {
         match self {
             Handler::Proxy(_) | Handler::Metrics(_) | Handler::Files => true,
             Handler::EmptyGif | Handler::Flv | Handler::Mp4(_) | Handler::StubStatus => false,
