@@ -315,6 +315,7 @@ impl Affinity {
     /// The CPUs of each thread.
     fn cpus(&self, threads: usize) -> Vec<Vec<usize>> {
         match self {
+            // nginx binds nothing where `auto` may use no CPU.
             Affinity::Auto(cpus) => cpus
                 .iter()
                 .cycle()
@@ -351,7 +352,8 @@ fn usable_cpus() -> Vec<usize> {
     }
 }
 
-/// CPUs of a mask: binary digits, the last of which is CPU 0.
+/// CPUs of a mask: binary digits, the last of which is CPU 0. A mask without any is taken, as by nginx: the system refuses it
+/// when the thread starts, which is an alert.
 fn cpu_mask(word: &Word) -> Result<Vec<usize>, Fault> {
     let max = rustix::thread::CpuSet::MAX_CPU;
     if word.bytes.len() > max {
@@ -371,11 +373,7 @@ fn cpu_mask(word: &Word) -> Result<Vec<usize>, Fault> {
             }
         }
     }
-    if cpus.is_empty() {
-        Err(Fault::invalid_value(word))
-    } else {
-        Ok(cpus)
-    }
+    Ok(cpus)
 }
 
 #[cfg(test)]
@@ -393,6 +391,7 @@ mod tests {
     fn the_last_digit_of_a_mask_is_the_first_cpu() {
         assert_eq!(cpu_mask(&word("0101")), Ok(vec![0, 2]));
         assert_eq!(cpu_mask(&word("1000 0000")), Ok(vec![7]));
+        assert_eq!(cpu_mask(&word("00")), Ok(vec![]));
         let error = cpu_mask(&word("012")).unwrap_err();
         assert_eq!(
             error.message,

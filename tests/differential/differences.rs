@@ -10,6 +10,7 @@ use crate::answers::Act;
 use crate::compare::{Difference, Part};
 use crate::requests::{Conversation, ODD_HOSTS};
 use crate::run::{Seen, Transcript};
+use crate::verdicts;
 
 /// What a row judges by: a conversation, and what has been seen of it.
 pub(crate) struct Case<'a> {
@@ -396,12 +397,13 @@ fn fresh(page: &str) -> Option<String> {
          table of\n`tests/differential`, which fails at any other difference.\n\n"
     );
     let elsewhere = words(&format!("{before}{after}"));
-    let stands_elsewhere = |row: &&Row| elsewhere.contains(&words(row.sentence));
-    for row in TABLE
-        .iter()
-        .filter(|row| row.until.is_none() && !stands_elsewhere(row))
-    {
-        section.push_str(&wrapped(row.sentence));
+    let of_traffic = TABLE.iter().filter(|row| row.until.is_none());
+    let of_traffic = of_traffic.map(|row| row.sentence);
+    let of_verdicts = verdicts::TABLE.iter().map(|row| row.sentence);
+    for sentence in of_traffic.chain(of_verdicts) {
+        if !elsewhere.contains(&words(sentence)) {
+            section.push_str(&wrapped(sentence));
+        }
     }
     Some(format!("{before}{section}{after}"))
 }

@@ -109,7 +109,9 @@ impl Feature for StatusCheck {
         &[&OCSP, &RESPONDER, &CACHE, &RESOLVER, &RESOLVER_TIMEOUT];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<StatusCheck, Fault> {
-        let responder = match scope.written(&RESPONDER)? {
+        let which = scope.get(&OCSP)?;
+        // Where no certificate is asked about, the responder is not looked at.
+        let responder = match scope.written(&RESPONDER)?.filter(|_| which.is_some()) {
             Some(word) => Some(configured_responder(&word, compiler.files)?),
             None => None,
         };
@@ -124,7 +126,7 @@ impl Feature for StatusCheck {
             None => None,
         };
         Ok(StatusCheck {
-            which: scope.get(&OCSP)?,
+            which,
             responder,
             cache,
             resolving: compiler.feature(scope)?,

@@ -199,6 +199,7 @@ static SESSION_CACHE: Setting<Caches> = Setting::new(
 )
 .contexts(HTTP_AND_SERVER)
 .arity(Arity::between(1, 2))
+.repeatable()
 .default("none")
 .manual(
     "Where sessions are kept so that clients can go on with them. `shared` is memory of this size in bytes that \
@@ -588,22 +589,32 @@ fn clients(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
 ) -> Result<Option<ClientVerification>, Fault> {
-    let load = |setting: &Setting<Word>| match scope.written(setting)? {
+    // An empty name is none.
+    let named = |setting: &Setting<Word>| {
+        let word = scope.written(setting)?;
+        Ok(word.filter(|word| !word.bytes.is_empty()))
+    };
+    let load = |word: Option<Word>| match word {
         Some(word) => authorities(compiler, &word, |file| {
             pem::authorities(file, TrustedFor::Clients)
         }),
         None => Ok(Vec::new()),
     };
-    // They are read in any case, so that a mistake shows.
-    let (told, others) = (load(&CLIENT_CERTIFICATE)?, load(&TRUSTED_CERTIFICATE)?);
-    let revoked = match scope.written(&CRL)? {
+    let mode = scope.get(&VERIFY_CLIENT)?;
+    // As nginx: what clients are told of is read where they are asked, the others in any case.
+    let told = match mode {
+        Some(_) => load(named(&CLIENT_CERTIFICATE)?)?,
+        None => Vec::new(),
+    };
+    let others = load(named(&TRUSTED_CERTIFICATE)?)?;
+    let revoked = match named(&CRL)? {
         Some(word) => revocation_lists(compiler, &word)?,
         None => Vec::new(),
     };
-    let Some(mode) = scope.get(&VERIFY_CLIENT)? else {
+    let Some(mode) = mode else {
         return Ok(None);
     };
-    let is_named = |setting: &Setting<Word>| Ok(scope.written(setting)?.is_some());
+    let is_named = |setting| Ok(named(setting)?.is_some());
     if mode != Mode::OptionalNoCa
         && !is_named(&CLIENT_CERTIFICATE)?
         && !is_named(&TRUSTED_CERTIFICATE)?
@@ -689,7 +700,8 @@ fn fetched_staple(
         compiler.diagnose(conf::Diagnostic::warn(text, None));
         Ok(None)
     };
-    let trusted = match scope.written(&TRUSTED_CERTIFICATE)? {
+    let trusted = scope.written(&TRUSTED_CERTIFICATE)?;
+    let trusted = match trusted.filter(|word| !word.bytes.is_empty()) {
         Some(word) => authorities(compiler, &word, pem::certificates)?,
         None => Vec::new(),
     };
@@ -834,15 +846,20 @@ fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
 
 fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
     let mut caches = Caches::default();
-    for word in setter.args() {
+    let mut is_off = false;
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
         let text = word.text();
         let invalid = || Fault::at(word, format!("invalid session cache \"{text}\""));
         match &*text {
-            "off" | "none" => {}
-            "builtin" => caches.builtin = Some(BUILTIN_SESSIONS),
+            "off" | "none" => is_off = true,
+            "builtin" => {
+                caches.builtin = Some(BUILTIN_SESSIONS);
+                is_off = false;
+            }
             text => {
                 if let Some(count) = text.strip_prefix("builtin:") {
                     caches.builtin = Some(count.parse().map_err(|_| invalid())?);
+                    is_off = false;
                     continue;
                 }
                 let shared = text.strip_prefix("shared:").ok_or_else(invalid)?;
@@ -857,7 +874,8 @@ fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
             }
         }
     }
-    Ok(caches)
+    // `off` and `none` hold against what `shared` says, before and behind; a later `builtin` lifts them.
+    Ok(if is_off { Caches::default() } else { caches })
 }
 
 pub(crate) fn protocols(

@@ -355,7 +355,7 @@ impl Groups {
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for block in http.children("upstream") {
         if let Err(fault) = declare(compiler, block) {
-            compiler.report(fault.while_reading());
+            compiler.report(fault);
         }
     }
 }
@@ -367,10 +367,12 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let mut groups = compiler.upstreams.borrow_mut();
     if groups.declared(&name.bytes).is_some() {
         let text = format!("duplicate upstream \"{}\"", name.text());
-        return Err(Fault::at(name, text));
+        return Err(Fault::at(name, text).while_reading());
     }
-    let servers = block.own(&SERVER)?.unwrap_or_default();
+    let servers = block.own(&SERVER).map_err(Fault::while_reading)?;
+    let servers = servers.unwrap_or_default();
     if servers.is_empty() {
+        // nginx finds it where the block ends, behind faults of its lines: a `server` with such a fault may be the reason.
         return Err(Fault::at(&line.name, "no servers are inside upstream"));
     }
     let (mut peers, mut backups) = (Vec::new(), Vec::new());
@@ -380,11 +382,12 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         } else {
             &mut peers
         };
-        side.extend(server.peers(compiler.files)?);
+        let peers = server.peers(compiler.files);
+        side.extend(peers.map_err(Fault::while_reading)?);
     }
     if peers.is_empty() {
         let text = format!("no servers in upstream \"{}\"", name.text());
-        return Err(Fault::at(&line.name, text));
+        return Err(Fault::at(&line.name, text).while_reading());
     }
     let name = Bytes::copy_from_slice(&name.bytes);
     groups.add(name, None, peers.into(), backups.into());
