@@ -130,7 +130,14 @@ impl Program {
             line.strip_prefix("    ")
                 .is_some_and(|rest| rest.starts_with(name))
         };
-        let has_tokens = text.lines().any(|line| at_http(line, "server_tokens "));
+        let has = |name: &str| text.lines().any(|line| at_http(line, name));
+        let has_tokens = has("server_tokens ");
+        // What may keep the sentinel's own requests from being answered.
+        let limits = if has("max_headers ") {
+            "max_headers 1000; "
+        } else {
+            ""
+        };
         for line in text.lines() {
             let own = [
                 "daemon ",
@@ -155,16 +162,16 @@ impl Program {
             dressed.push_str(&line);
             dressed.push('\n');
             if line == "http {" {
-                dressed.push_str(&self.of_http(sentinel, has_tokens));
+                dressed.push_str(&self.of_http(sentinel, has_tokens, limits));
             }
         }
         dressed
     }
 
-    fn of_http(&self, sentinel: u16, has_tokens: bool) -> String {
+    fn of_http(&self, sentinel: u16, has_tokens: bool, limits: &str) -> String {
         let mut lines = format!(
             "    server {{ listen 127.0.0.1:{sentinel}; access_log off; keepalive_timeout 600s; keepalive_requests 1000000; \
-             client_header_timeout 600s; return 204; }}\n"
+             client_header_timeout 600s; {limits}return 204; }}\n"
         );
         match &self.nginx {
             Some(_) => lines.push_str(
