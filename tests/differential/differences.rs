@@ -50,7 +50,6 @@ pub(crate) const TABLE: &[Row] = &[
                 || difference.part == Part::Upstream
                 || (difference.part == Part::Status && difference.reference == "(no answer)")
                 || (difference.part == Part::Error && difference.reference == "(no such line)")
-                || (difference.part == Part::Status && difference.reference == "(no answer)")
                 || matches!(
                     difference.key.as_str(),
                     "answers" | "number of lines" | "request_completion"
