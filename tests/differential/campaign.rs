@@ -17,7 +17,7 @@ use crate::program::Program;
 use crate::random::Random;
 use crate::report;
 use crate::requests::{self, Aim, Conversation};
-use crate::run::{self, Lane};
+use crate::run::{self, Lane, Transcript};
 use crate::shrink::Pair;
 use crate::{verdicts, world};
 
@@ -244,7 +244,11 @@ impl Campaign<'_> {
                     .collect();
                 fresh.retain(|one| !wavers.contains(&(one.conversation, one.kind())));
             }
-            self.shrink(seed, &pair, &configuration, &conversations, fresh);
+            if self.options.kinds {
+                self.count_all(seed, &pair, &conversations, both, fresh);
+            } else {
+                self.shrink(seed, &pair, &configuration, &conversations, fresh);
+            }
             told.extend(unknown);
         }
         Ok(())
@@ -327,12 +331,12 @@ impl Campaign<'_> {
     }
 
     /// Counts a difference as a finding by its signature.
-    fn count(&self, difference: &Difference, seed: u64) {
+    fn count(&self, difference: &Difference, seed: u64, shown: impl FnOnce() -> String) {
         if let Ok(mut findings) = self.findings.lock() {
             let seeds = findings.entry(difference.signature()).or_default();
             seeds.push(seed);
             if seeds.len() == 1 {
-                println!("\nseed {seed}: {difference}");
+                println!("\nseed {seed}: {difference}\n{}", shown());
             }
         }
     }
@@ -353,6 +357,31 @@ impl Campaign<'_> {
         often || count(key) > KEY_MAX
     }
 
+    /// Counts the causes among the differences of a seed; the first of each signature is shown.
+    fn count_all(
+        &self,
+        seed: u64,
+        pair: &Pair,
+        conversations: &[Conversation],
+        (reference, subject): (&Transcript, &Transcript),
+        unknown: Vec<Difference>,
+    ) {
+        let names = [pair.reference.name(), pair.subject.name()];
+        let names = names.each_ref().map(String::as_str);
+        for difference in causes(unknown) {
+            let shown = || {
+                let index = difference.conversation?;
+                let seen = [reference, subject].map(|run| run.conversations.get(index));
+                let [Some(reference), Some(subject)] = seen else {
+                    return None;
+                };
+                let conversation = conversations.get(index)?;
+                Some(report::exchange(conversation, names, [reference, subject]))
+            };
+            self.count(&difference, seed, || shown().unwrap_or_default());
+        }
+    }
+
     /// Makes the first differences of each kind smaller, and tells of those that are new.
     fn shrink(
         &self,
@@ -362,19 +391,11 @@ impl Campaign<'_> {
         conversations: &[Conversation],
         unknown: Vec<Difference>,
     ) {
-        let mut kinds = BTreeSet::new();
-        let mut places = BTreeSet::new();
-        for difference in unknown {
-            // Of one conversation the first is the cause, and of one kind too.
-            let new = kinds.insert((difference.part, difference.key.clone()))
-                && places.insert(difference.conversation);
-            let enough = kinds.len() > SHRUNK_MAX && !self.options.kinds;
-            if !new || enough || self.stop.load(Ordering::Relaxed) {
-                continue;
-            }
-            if self.options.kinds {
-                self.count(&difference, seed);
-                continue;
+        let mut kinds = 0;
+        for difference in causes(unknown) {
+            kinds += 1;
+            if kinds > SHRUNK_MAX || self.stop.load(Ordering::Relaxed) {
+                break;
             }
             if self.is_often(&difference) {
                 continue;
@@ -393,6 +414,16 @@ impl Campaign<'_> {
             );
         }
     }
+}
+
+/// Of one conversation the first difference is the cause, and of one kind too.
+fn causes(differences: Vec<Difference>) -> impl Iterator<Item = Difference> {
+    let mut kinds = BTreeSet::new();
+    let mut places = BTreeSet::new();
+    differences.into_iter().filter(move |difference| {
+        kinds.insert((difference.part, difference.key.clone()))
+            && places.insert(difference.conversation)
+    })
 }
 
 /// The ports that requests go to.

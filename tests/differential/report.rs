@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compare;
+use crate::requests::Conversation;
 use crate::run::Seen;
 use crate::shrink::{Finding, Pair};
 
@@ -66,38 +67,50 @@ pub(crate) fn told(seed: u64, pair: &Pair, finding: &Finding) -> String {
         }
     }
     for (index, conversation) in finding.conversations.iter().enumerate() {
-        let pipelined = if conversation.pipelined {
-            ", all at once"
-        } else {
-            ""
-        };
-        let secured = match &conversation.tls {
-            Some(name) => format!(" by TLS to {name:?}"),
-            None => String::new(),
-        };
-        let shuts = if conversation.shuts {
-            ", then nothing more"
-        } else {
-            ""
-        };
-        text.push_str(&format!(
-            "\nconnection to {}{secured}{pipelined}{shuts}\n",
-            conversation.port
-        ));
-        let segments = conversation
-            .exchanges
-            .iter()
-            .flat_map(|exchange| &exchange.segments);
-        for segment in std::iter::once(&conversation.preface).chain(segments) {
-            if !segment.is_empty() {
-                let shown = compare::shown(segment).replace('\n', "\n    > ");
-                text.push_str(&format!("    > {shown}\n"));
-            }
-        }
+        text.push_str(&sent(conversation));
         if finding.difference.conversation == Some(index) {
             let (reference, subject) = &finding.seen;
             text.push_str(&heard(pair.reference.name().as_str(), reference));
             text.push_str(&heard(pair.subject.name().as_str(), subject));
+        }
+    }
+    text
+}
+
+/// A conversation as a run has it that makes nothing smaller: what is sent, and what both programs make of it.
+pub(crate) fn exchange(conversation: &Conversation, names: [&str; 2], seen: [&Seen; 2]) -> String {
+    let [reference, subject] = seen;
+    sent(conversation) + &heard(names[0], reference) + &heard(names[1], subject)
+}
+
+/// What the client sends.
+fn sent(conversation: &Conversation) -> String {
+    let pipelined = if conversation.pipelined {
+        ", all at once"
+    } else {
+        ""
+    };
+    let secured = match &conversation.tls {
+        Some(name) => format!(" by TLS to {name:?}"),
+        None => String::new(),
+    };
+    let shuts = if conversation.shuts {
+        ", then nothing more"
+    } else {
+        ""
+    };
+    let mut text = format!(
+        "\nconnection to {}{secured}{pipelined}{shuts}\n",
+        conversation.port
+    );
+    let segments = conversation
+        .exchanges
+        .iter()
+        .flat_map(|exchange| &exchange.segments);
+    for segment in std::iter::once(&conversation.preface).chain(segments) {
+        if !segment.is_empty() {
+            let shown = compare::shown(segment).replace('\n', "\n    > ");
+            text.push_str(&format!("    > {shown}\n"));
         }
     }
     text
