@@ -63,7 +63,10 @@ pub struct H1 {
     keep_alive: bool,
     /// The client has said that this is its last request.
     client_is_done: bool,
+    /// A body that is still to come is waited for before the connection closes.
     may_linger: bool,
+    /// The head was no request: what is left of it has not been read.
+    refused: bool,
     /// The response's body is sent in chunks.
     chunked: bool,
     /// What is left of the announced length of the response's body.
@@ -104,6 +107,7 @@ impl H1 {
             keep_alive: request.client.head.keeps_alive(),
             client_is_done: !request.client.head.keeps_alive(),
             may_linger: true,
+            refused: false,
             chunked: false,
             announced: None,
             head_sent: false,
@@ -126,6 +130,7 @@ impl H1 {
             keep_alive: false,
             client_is_done: false,
             may_linger: true,
+            refused: true,
             chunked: false,
             announced: None,
             head_sent: false,
@@ -572,10 +577,13 @@ impl H1 {
                 .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
             return (After::KeepAlive, self.input);
         }
-        let unread = !matches!(self.incoming, Incoming::Nothing) || !self.input.is_empty();
+        let at_hand =
+            self.refused || !self.input.is_empty() || self.connection.stream.has_received();
+        let unread = at_hand || !matches!(self.incoming, Incoming::Nothing);
         let linger = match core.lingering_close {
             LingeringClose::Off => false,
-            LingeringClose::On => unread && self.may_linger,
+            // What the client has sent already would answer a close with a reset.
+            LingeringClose::On => at_hand || (unread && self.may_linger),
             LingeringClose::Always => true,
         };
         if linger {

@@ -273,7 +273,8 @@ impl Exchange {
         }
     }
 
-    /// After a bad request nothing of it is read any more: no lingering.
+    /// After a bad request its body is not waited for. What the client has sent already is read away all the same, so that no
+    /// reset destroys the answer.
     pub fn forbid_lingering(&mut self) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.forbid_lingering();
