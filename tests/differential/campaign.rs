@@ -233,6 +233,7 @@ impl Campaign<'_> {
             let mut fresh: Vec<Difference> = unknown
                 .iter()
                 .filter(|difference| !told.contains(*difference))
+                .filter(|difference| difference.name().starts_with(&self.options.only))
                 .cloned()
                 .collect();
             if !fresh.is_empty() {
@@ -352,7 +353,7 @@ impl Campaign<'_> {
             *count
         };
         let often = count(difference.signature()) > KIND_MAX;
-        let key = format!("{:?} {}", difference.part, difference.key);
+        let key = difference.name();
         // What is only counted takes nothing away from those of another signature.
         often || count(key) > KEY_MAX
     }

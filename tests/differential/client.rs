@@ -149,9 +149,10 @@ pub(crate) fn converse(
         let answers = line.answers(exchange.head_only);
         let closes =
             |last: &Answer| last.field("connection") == Some("close") && !conversation.pipelined;
-        let over = answers
-            .last()
-            .is_none_or(|last| last.cut || last.framing == "end" || closes(last));
+        // After a 412 nginx closes without a word, which the table of differences tells of.
+        let over = answers.last().is_none_or(|last| {
+            last.cut || last.framing == "end" || last.status() == 412 || closes(last)
+        });
         heard.answers.push(answers);
         if over || line.ended.is_some() {
             break;
@@ -315,16 +316,24 @@ impl Line<'_, '_> {
         }
     }
 
-    /// Sees what becomes of the connection after the last answer.
+    /// Sees what becomes of the connection after the last answer: once the server, and the upstream with what the server
+    /// still asks of it (for what the client sent beyond its requests, or after the answer), have nothing more to do.
     fn watch(&mut self) -> Result<(), String> {
-        if self.ended.is_some() {
-            return Ok(());
+        let start = Instant::now();
+        let mut seen = None;
+        while self.ended.is_none() && seen != Some(self.unread.len()) {
+            seen = Some(self.unread.len());
+            self.surroundings.server.pass()?;
+            self.surroundings.upstream.settle();
+            self.surroundings.server.pass()?;
+            let socket = self.stream.socket();
+            let done = socket.set_nonblocking(true);
+            done.map_err(|error| error.to_string())?;
+            while self.read() {}
+            if start.elapsed() > PATIENCE {
+                break;
+            }
         }
-        self.surroundings.server.pass()?;
-        let socket = self.stream.socket();
-        let done = socket.set_nonblocking(true);
-        done.map_err(|error| error.to_string())?;
-        while self.read() {}
         Ok(())
     }
 

@@ -63,6 +63,11 @@ impl Difference {
         format!("{:?} {} {one} | {other}", self.part, self.key)
     }
 
+    /// The part and the key.
+    pub(crate) fn name(&self) -> String {
+        format!("{:?} {}", self.part, self.key)
+    }
+
     /// What two differences have in common that may have one cause.
     pub(crate) fn kind(&self) -> (Part, &str) {
         (self.part, &self.key)

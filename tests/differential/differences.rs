@@ -95,8 +95,8 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`post_action` that leads round in a circle** leaves the connection to the next request, as the \
-                   response that was sent announces. nginx closes it.",
+        sentence: "**`post_action` that leads round in a circle** leaves the connection to the next request or ends it, as \
+                   the response that was sent announces. nginx closes the one, and the other stays open.",
         until: None,
         is: |case, difference| {
             let circles = case
@@ -108,7 +108,9 @@ pub(crate) const TABLE: &[Row] = &[
                 || difference.part == Part::Error && difference.reference == "(no such line)"
                 || matches!(difference.key.as_str(), "answers" | "number of lines")
                 || difference.part == Part::Status && difference.reference == "(no answer)";
-            circles && ended && !any_status(case.subject, 500)
+            let announces_end = any_status(case.subject, 500);
+            let stays_open = difference.part == Part::Ending && difference.reference == "Kept";
+            circles && (stays_open || ended && !announces_end)
         },
     },
     Row {
@@ -131,7 +133,10 @@ pub(crate) const TABLE: &[Row] = &[
                 })
             };
             let empty = answers_empty(case.subject) && !answers_empty(case.reference);
-            empty && difference.part != Part::Alarm
+            // The answer may be one that the client's conditions do not allow.
+            let fails = any_status(case.subject, 412) && !any_status(case.reference, 412);
+            let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
+            (empty || fails && silent) && difference.part != Part::Alarm
         },
     },
     Row {
@@ -205,6 +210,27 @@ pub(crate) const TABLE: &[Row] = &[
             difference.part == Part::Error
                 && case.conversation.tls.is_some()
                 && case.subject.heard.answers.is_empty()
+        },
+    },
+    Row {
+        sentence: "**`server_name_in_redirect`** in a server without a name: redirects name the address that the client \
+                   came to. nginx leads to `http:///`, or to a port of no host.",
+        until: None,
+        is: |_, difference| {
+            let without_host = |url: &str| url.contains("://:") || url.contains(":///");
+            let is_location = matches!(difference.key.as_str(), "location" | "sent_http_location");
+            is_location && without_host(&difference.reference) && !without_host(&difference.subject)
+        },
+    },
+    Row {
+        sentence: "A tree is deleted without following symbolic links, which are removed themselves",
+        until: None,
+        is: |_, difference| {
+            // nginx leaves a link in place that leads nowhere.
+            let gone = difference.subject.strip_suffix("(gone)");
+            let stays = difference.reference.strip_suffix("(not there)");
+            let is_dangling = |path: &str| crate::world::is_dangling(path.trim_end_matches(": "));
+            difference.part == Part::Files && gone == stays && gone.is_some_and(is_dangling)
         },
     },
     Row {
@@ -359,22 +385,27 @@ pub(crate) fn judge(
     (reference, subject): (&Transcript, &Transcript),
     found: Vec<Difference>,
 ) -> (Vec<Difference>, Vec<usize>) {
+    let (silence, nothing) = (Conversation::default(), Seen::default());
     let mut known = Vec::new();
     let mut unknown = Vec::new();
     for difference in found {
-        let case = difference.conversation.and_then(|index| {
+        let of_conversation = difference.conversation.and_then(|index| {
             Some(Case {
                 conversation: conversations.get(index)?,
                 reference: reference.conversations.get(index)?,
                 subject: subject.conversations.get(index)?,
             })
         });
-        let row = case.and_then(|case| {
-            let holds = |row: &Row| {
-                row.until.is_none_or(|until| version < until) && (row.is)(&case, &difference)
-            };
-            TABLE.iter().chain(OLDER).position(holds)
+        // What the whole run has left behind is no conversation's.
+        let case = of_conversation.unwrap_or(Case {
+            conversation: &silence,
+            reference: &nothing,
+            subject: &nothing,
         });
+        let holds = |row: &Row| {
+            row.until.is_none_or(|until| version < until) && (row.is)(&case, &difference)
+        };
+        let row = TABLE.iter().chain(OLDER).position(holds);
         match row {
             Some(row) => known.push(row),
             None => unknown.push(difference),

@@ -11,6 +11,7 @@
 //!   --jobs N           lanes at once
 //!   --keep-going       do not end with the first finding
 //!   --kinds            count the kinds of differences and make none smaller
+//!   --only WORDS       look into differences alone whose part and key begin so: `Status`, `Access request_uri`
 //!   --verdicts         ask `-t` alone, of valid and of broken configurations
 //!   --findings FOLDER  write each finding into a file there
 //!   --print            print the configuration of the seed and end
@@ -53,6 +54,8 @@ pub(crate) struct Options {
     pub(crate) keep_going: bool,
     /// Differences are counted and not made smaller.
     pub(crate) kinds: bool,
+    /// What the part and key of a difference begin with that is looked into.
+    pub(crate) only: String,
     pub(crate) verdicts: bool,
     pub(crate) print: bool,
     /// Where findings are written to.
@@ -106,6 +109,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         jobs: 2,
         keep_going: false,
         kinds: false,
+        only: String::new(),
         verdicts: false,
         print: false,
         findings: None,
@@ -135,6 +139,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--jobs" => options.jobs = usize::try_from(number(value()?)?).unwrap_or(1).max(1),
             "--keep-going" => options.keep_going = true,
             "--kinds" => options.kinds = true,
+            "--only" => options.only.clone_from(value()?),
             "--verdicts" => options.verdicts = true,
             "--print" => options.print = true,
             "--findings" => options.findings = Some(PathBuf::from(value()?)),

@@ -77,8 +77,8 @@ impl Upstream {
         busy > self.stuck.fetch_min(busy, Ordering::AcqRel)
     }
 
-    /// Waits until what had reached it is answered, and takes what has come since the last call, sorted.
-    pub(crate) fn take(&self) -> Vec<Recorded> {
+    /// Waits until what had reached it is answered.
+    pub(crate) fn settle(&self) {
         for port in &self.ports {
             // Connections are taken in their order: once this one is, all earlier ones are.
             let ping = || -> std::io::Result<()> {
@@ -93,6 +93,11 @@ impl Upstream {
         while self.is_busy() && start.elapsed() < SETTLE_TIME_MAX {
             std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    /// Waits until what had reached it is answered, and takes what has come since the last call, sorted.
+    pub(crate) fn take(&self) -> Vec<Recorded> {
+        self.settle();
         let busy = self.shared.busy.load(Ordering::Acquire);
         self.stuck.store(busy, Ordering::Release);
         let mut records = self

@@ -134,6 +134,13 @@ pub(crate) fn uris() -> Vec<String> {
     uris
 }
 
+/// Whether a path below the folder of a run is a link of the tree that leads nowhere.
+pub(crate) fn is_dangling(path: &str) -> bool {
+    let leads_nowhere = |kind: &Kind| matches!(kind, Link("nothing" | "loop.txt"));
+    let mut tree = TREE.iter().filter(|(_, kind)| leads_nowhere(kind));
+    tree.any(|(name, _)| path.strip_prefix("html/") == Some(name))
+}
+
 /// A path as it stands in a request.
 fn encoded(path: &str) -> String {
     let mut text = String::new();

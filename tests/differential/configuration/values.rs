@@ -53,13 +53,11 @@ const FRAME: &[&str] = &[
     "auth_request",
     // Left out: a module of the reference would have to be a file on the disk.
     "load_module",
-    // Left out: it would answer every request for a file that is there with 404.
-    "dav_methods",
 ];
 
 /// Whether a directive is strewn over the scopes.
 pub(super) fn is_strewn(name: &str) -> bool {
-    !FRAME.contains(&name) || name == "dav_methods"
+    !FRAME.contains(&name)
 }
 
 /// Arguments that the directive takes in this context.
