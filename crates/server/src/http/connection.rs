@@ -744,10 +744,8 @@ async fn refuse(
     // Where it leads to an error page that is not there, too.
     request.doing = if request.client.head.has_request_line() {
         READING_HEADERS
-    } else if request.pipelined {
-        " while reading client pipelined request line"
     } else {
-        " while reading client request line"
+        request.reading_line()
     };
     if matches!(error, HeadError::LineTooLong) {
         // Logs show what a buffer for long lines holds, as nginx's do.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::net::Address;
+use proto::h1::Version;
 use proto::header::Known;
 use proto::method::Method;
 
 use crate::generation::Local;
 use crate::http::body::RequestBody;
-use crate::http::connection::{Connection, Held, server_for};
+use crate::http::connection::{Connection, Held, READING_HEADERS, server_for};
 use crate::http::core::Alias;
 use crate::http::exchange;
 use crate::http::plan::Server;
@@ -361,6 +362,22 @@ impl Request {
     /// Whether this is the client's request and no subrequest.
     pub fn is_main(&self) -> bool {
         self.depth == 0
+    }
+
+    /// What nginx does when it looks at a request that has come whole, in the words of the error log.
+    pub fn reading(&self) -> &'static str {
+        match self.client.head.version() {
+            Version::Http09 => self.reading_line(),
+            _ => READING_HEADERS,
+        }
+    }
+
+    /// The same where no request line has come.
+    pub fn reading_line(&self) -> &'static str {
+        match self.pipelined {
+            true => " while reading client pipelined request line",
+            false => " while reading client request line",
+        }
     }
 
     /// The request line as the client sent it, without its end.

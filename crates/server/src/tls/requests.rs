@@ -9,9 +9,6 @@ use crate::http::request::{Request, Step};
 use crate::log;
 use crate::tls::verify::{Mode, Verdict};
 
-/// While what is logged here is done.
-const READING: &str = "while reading client request headers";
-
 /// Whether requests to a server must be looked at here.
 pub fn must_check(connection: &Connection, server: &Server) -> bool {
     connection.plain_on_secure_port.get()
@@ -20,11 +17,12 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 
 /// How the request ends, where its connection is not what its server wants.
 pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
+    let reading = request.reading();
     if request.connection.plain_on_secure_port.get() {
         log::error!(
             request,
             Info,
-            "client sent plain HTTP request to HTTPS port {READING}"
+            "client sent plain HTTP request to HTTPS port{reading}"
         );
         return Some(Step::Finish(497));
     }
@@ -38,7 +36,7 @@ pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
         log::error!(
             request,
             Info,
-            "client attempted to request the server name different from the one that was negotiated {READING}"
+            "client attempted to request the server name different from the one that was negotiated{reading}"
         );
         // As in nginx, where this comes up before the whole head has been read.
         exchange.forbid_keepalive();
@@ -51,7 +49,7 @@ pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
             log::error!(
                 request,
                 Info,
-                "client SSL certificate verify error: {reason} {READING}"
+                "client SSL certificate verify error: {reason}{reading}"
             );
             Some(Step::Finish(495))
         }
@@ -59,7 +57,7 @@ pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
             log::error!(
                 request,
                 Info,
-                "client SSL certificate verify error: {text} {READING}"
+                "client SSL certificate verify error: {text}{reading}"
             );
             Some(Step::Finish(495))
         }
@@ -67,7 +65,7 @@ pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
             log::error!(
                 request,
                 Info,
-                "client sent no required SSL certificate {READING}"
+                "client sent no required SSL certificate{reading}"
             );
             Some(Step::Finish(496))
         }
