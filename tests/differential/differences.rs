@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::answers::Act;
+use crate::client::Ending;
 use crate::compare::{Difference, Part};
 use crate::requests::{Conversation, ODD_HOSTS};
 use crate::run::{Seen, Transcript};
@@ -103,7 +104,8 @@ pub(crate) const TABLE: &[Row] = &[
                 .subject
                 .errors
                 .iter()
-                .any(|line| line.contains("redirection cycle"));
+                .any(|line| line.contains("redirection cycle"))
+                || case.asks_in_circles();
             let ended = difference.part == Part::Ending
                 || difference.part == Part::Error && difference.reference == "(no such line)"
                 || matches!(difference.key.as_str(), "answers" | "number of lines")
@@ -111,6 +113,29 @@ pub(crate) const TABLE: &[Row] = &[
             let announces_end = any_status(case.subject, 500);
             let stays_open = difference.part == Part::Ending && difference.reference == "Kept";
             circles && (stays_open || ended && !announces_end)
+        },
+    },
+    Row {
+        sentence: "**A connection that `keepalive_timeout 0` or `keepalive_requests` ends** is announced to end also by what is \
+                   answered before a location was found, or by an `internal` one. nginx announces `keep-alive` and closes.",
+        until: None,
+        is: |case, difference| {
+            let closed = case.reference.heard.ending == case.subject.heard.ending
+                && case.reference.heard.ending == Ending::Closed;
+            match difference.part {
+                Part::Field => {
+                    closed
+                        && difference.key == "connection"
+                        && difference.reference == "Connection: keep-alive"
+                        && difference.subject == "Connection: close"
+                }
+                // The client asks again where it is told that it may.
+                Part::Status => {
+                    let unanswered = format!("{} | (no answer)", difference.subject);
+                    closed && difference.key == "answers" && difference.reference == unanswered
+                }
+                _ => false,
+            }
         },
     },
     Row {
@@ -245,6 +270,115 @@ pub(crate) const TABLE: &[Row] = &[
             partly && case.asks(&["long", "badchunk"])
         },
     },
+    Row {
+        sentence: "**Bodies stream.** An answer goes to the client as it comes, as fast as the client takes it, and never to \
+                   a temporary file.",
+        until: None,
+        is: |_, difference| {
+            let told = "an upstream response is buffered to a temporary file";
+            difference.part == Part::Error
+                && difference.reference.contains(told)
+                && difference.subject == "(no such line)"
+        },
+    },
+    Row {
+        sentence: "**`proxy_method HEAD`**: a client that asked with GET is told that there is no body. nginx announces the \
+                   length that the upstream names and sends nothing, so that the client waits, or takes the next answer \
+                   for the body.",
+        until: None,
+        is: |case, difference| {
+            let mut asked = case.subject.upstream.iter();
+            let with_head = asked.any(|record| record.bytes.starts_with(b"HEAD "));
+            let mut answers = case.reference.heard.answers.iter().flatten();
+            let announced = answers.any(|answer| {
+                let length = answer.field("content-length");
+                answer.cut && length.is_some_and(|length| length != "0")
+            });
+            let follows = match difference.part {
+                Part::Field => difference.key == "content-length",
+                Part::Access => matches!(
+                    difference.key.as_str(),
+                    "sent_http_content_length" | "bytes_sent" | "number of lines"
+                ),
+                Part::Upstream => difference.key == "number of requests",
+                Part::Error => difference.reference == "(no such line)",
+                Part::Status | Part::Ending | Part::Body | Part::Framing => true,
+                _ => false,
+            };
+            with_head && announced && follows
+        },
+    },
+    Row {
+        sentence: "What `auth_request` asks a proxy, and `mirror` with `mirror_request_body off`, announces an empty body, as \
+                   none is sent. nginx passes the client's `Content-Length` on without the body, unless `proxy_set_header` \
+                   empties it, and the upstream waits for what never comes.",
+        until: None,
+        is: |case, difference| {
+            let announced = |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
+            let rest = |asked: &crate::upstream::Recorded| {
+                let text = String::from_utf8_lossy(&asked.bytes).into_owned();
+                let lines = text.split("\r\n").filter(|line| !announced(line));
+                lines.collect::<Vec<_>>().join("\r\n")
+            };
+            let mut asked = case.reference.upstream.iter().filter(|asked| asked.cut);
+            let unannounced = asked.any(|asked| {
+                let mut others = case.subject.upstream.iter();
+                others.any(|other| !other.cut && rest(asked) == rest(other))
+            });
+            difference.part == Part::Upstream && unannounced
+        },
+    },
+    Row {
+        sentence: "**`$upstream_status`** after early hints is the answer's status; nginx shows 103.",
+        until: None,
+        is: |case, difference| {
+            let hinted = difference
+                .reference
+                .split([',', ' '])
+                .any(|status| status == "103");
+            difference.key == "upstream_status" && hinted && case.asks(&["hints"])
+        },
+    },
+    Row {
+        sentence: "In fields of responses and of requests to upstreams they become spaces, in the URI of a `proxy_pass` with \
+                   variables they are escaped. nginx sends them as they are, which lets a client write fields of its own.",
+        until: None,
+        is: |_, difference| {
+            // The value with a line break that configurations have.
+            let broken = difference.subject.contains("tab\\tand line");
+            let rest = difference.key == "line" && difference.reference == "line: (no colon)";
+            match difference.part {
+                Part::Field => broken || rest,
+                Part::Upstream => {
+                    broken
+                        && difference.reference.replace("and\\nline", "and line")
+                            == difference.subject
+                }
+                _ => false,
+            }
+        },
+    },
+    Row {
+        sentence: "**Bytes sent.** `$bytes_sent` and `$body_bytes_sent` count what has been handed over for sending. nginx \
+                   counts what the kernel took, which matters where they are asked for before the response's end: in \
+                   trailers and in subrequests' lines.",
+        until: None,
+        is: |_, difference| {
+            let parts = |text: &str| {
+                let is_digit = |byte: char| byte.is_ascii_digit();
+                let words = text
+                    .split(|byte| !is_digit(byte))
+                    .filter(|word| !word.is_empty());
+                let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+                (text.replace(is_digit, ""), numbers)
+            };
+            let (reference, subject) = (parts(&difference.reference), parts(&difference.subject));
+            let mut pairs = reference.1.iter().zip(&subject.1);
+            difference.part == Part::Trailer
+                && reference.0 == subject.0
+                && pairs.all(|(one, other)| one <= other)
+        },
+    },
 ];
 
 /// What newer versions of nginx do otherwise than the oldest that is compared with, Debian's 1.22. Where a request shows
@@ -309,6 +443,9 @@ pub(crate) const OLDER: &[Row] = &[
 /// The version that is the reference.
 const NEWEST: [u32; 3] = [1, 29, 7];
 
+/// How often the URI of a request may change.
+const URI_CHANGES_MAX: usize = 10;
+
 /// The heading of the section that the table makes.
 const HEADING: &str = "## Found by random configurations";
 
@@ -323,6 +460,13 @@ impl Case<'_> {
     fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
         let exchanges = self.conversation.exchanges.iter();
         exchanges.map(|exchange| exchange.segments.concat())
+    }
+
+    /// Whether the upstream has been asked the same as often as the URI of a request may change.
+    fn asks_in_circles(&self) -> bool {
+        let asked = &self.subject.upstream;
+        let times = |one| asked.iter().filter(|other| *other == one).count();
+        asked.iter().any(|one| times(one) + 1 >= URI_CHANGES_MAX)
     }
 
     /// Whether a request has two fields of one name.

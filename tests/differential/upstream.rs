@@ -28,6 +28,19 @@ pub(crate) struct Recorded {
     pub(crate) cut: bool,
 }
 
+impl Recorded {
+    /// Whether its body comes in chunks.
+    pub(crate) fn is_chunked(&self) -> bool {
+        let end = find(&self.bytes, b"\r\n\r\n").map_or(self.bytes.len(), |at| at + 2);
+        let head = self
+            .bytes
+            .get(..end)
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        find(&head, b"\r\ntransfer-encoding: chunked\r\n").is_some()
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     records: Mutex<Vec<Recorded>>,
@@ -258,6 +271,26 @@ fn chunked_end(body: &[u8]) -> Option<usize> {
         if line == 0 {
             return Some(at);
         }
+    }
+}
+
+/// The data of a body in chunks, with the lines behind the last one; `None` where it is not whole. Where one chunk ends and the
+/// next begins says nothing: it is how much could be read at once.
+pub(crate) fn chunks_joined(body: &[u8]) -> Option<Vec<u8>> {
+    chunked_end(body)?;
+    let mut joined = Vec::new();
+    let mut at = 0;
+    loop {
+        let line = find(&body[at..], b"\r\n")?;
+        let size = std::str::from_utf8(&body[at..at + line]).ok()?;
+        let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+        at += line + 2;
+        if size == 0 {
+            joined.extend_from_slice(&body[at..]);
+            return Some(joined);
+        }
+        joined.extend_from_slice(&body[at..at + size]);
+        at += size + 2;
     }
 }
 

@@ -295,8 +295,8 @@ async fn pass_on(
         }
     }
     let is_head = head::is_head(request, &settings);
-    if is_head && request.method != Method::Head {
-        // The client waits for a body, and there is none to come.
+    if is_head && request.method != Method::Head && request.response.content_length.is_some() {
+        // The client would wait for a body, and there is none to come.
         request.response.content_length = Some(0);
     }
     let framing = answer.head.body(is_head);

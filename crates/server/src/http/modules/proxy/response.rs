@@ -26,6 +26,25 @@ pub(super) struct Answer {
     pub rest: Buffer,
     /// How much of what has come is beyond `proxy_buffer_size`.
     pub beyond: u64,
+    /// How many of the head's fields have been looked at while it was read.
+    examined: usize,
+}
+
+impl Answer {
+    /// The fields that count: of those that come once, the first.
+    fn fields(&self) -> impl Iterator<Item = h1::Field> {
+        let fields = self.head.fields().iter().copied();
+        fields.filter(|field| self.earlier(*field).is_none())
+    }
+
+    /// The field of the same name before one of a name that comes once.
+    fn earlier(&self, field: h1::Field) -> Option<h1::Field> {
+        if !comes_once(field.known) {
+            return None;
+        }
+        let first = self.head.find(field.known);
+        first.filter(|first| *first != field)
+    }
 }
 
 /// What a head amounts to.
@@ -59,6 +78,7 @@ pub(super) async fn read(
         bytes: Vec::new(),
         rest: Buffer::default(),
         beyond: 0,
+        examined: 0,
     };
     match read_head(request, exchange, settings, peer, &mut answer).await {
         Ok(()) => Ok(answer),
@@ -117,15 +137,17 @@ async fn read_head(
         answer.bytes.extend_from_slice(&buffer);
         answer.rest = buffer;
         loop {
-            match parse(&answer.bytes, &mut answer.head) {
+            let parsed = parse(&answer.bytes, &mut answer.head);
+            examine(request, settings, answer);
+            match parsed {
                 // A head that came in one piece with what follows it is bounded as well.
                 Ok(Some(length)) if length > settings.buffer_size => return Err(too_big(request)),
                 Ok(Some(length)) => {
-                    let is_informational = matches!(answer.head.status(), 100 | 102..=199);
-                    if is_informational && answer.head.version() > Version::Http09 {
+                    if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
                         informational.take(request, exchange, settings, answer, length)?;
                         answer.bytes.drain(..length);
                         answer.head.clear();
+                        answer.examined = 0;
                         if answer.bytes.is_empty() {
                             break;
                         }
@@ -162,6 +184,47 @@ async fn read_head(
             return Err(too_big(request));
         }
     }
+}
+
+/// Whether another head follows.
+fn is_informational(head: &ResponseHead) -> bool {
+    matches!(head.status(), 100 | 102..=199)
+}
+
+/// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
+/// twice are told, whatever becomes of the answer.
+fn examine(request: &mut Request, settings: &Settings, answer: &mut Answer) {
+    if is_informational(&answer.head) {
+        return;
+    }
+    let fields = answer.head.fields();
+    for field in fields.iter().skip(answer.examined) {
+        if let Some(earlier) = answer.earlier(*field) {
+            warn_of_duplicate(request, answer, *field, earlier);
+            continue;
+        }
+        let value = field.value(&answer.bytes);
+        match field.known {
+            Known::XAccelLimitRate if !ignores(settings, b"x-accel-limit-rate") => {
+                if let Some(rate) = rate_of(value) {
+                    request.limit_rate = Some(rate);
+                }
+            }
+            Known::XAccelCharset if !ignores(settings, b"x-accel-charset") => {
+                request.response.override_charset = Bytes::copy_from_slice(value);
+            }
+            _ => {}
+        }
+    }
+    answer.examined = fields.len();
+}
+
+/// A rate in bytes a second: digits and nothing else, within 63 bits.
+fn rate_of(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let rate = text.parse().ok()?;
+    let is_plain = !text.starts_with('+') && rate <= i64::MAX as u64;
+    is_plain.then_some(rate)
 }
 
 /// What has come of informational responses before the answer's own head.
@@ -260,19 +323,6 @@ pub(super) fn apply(
     let settings = Arc::clone(&proxy.settings);
     remember(request, answer);
     let status = answer.head.status();
-    if let Some(rate) = answer.head.value(Known::XAccelLimitRate, &answer.bytes)
-        && !ignores(&settings, b"x-accel-limit-rate")
-        && let Some(rate) = std::str::from_utf8(rate)
-            .ok()
-            .and_then(|text| text.parse().ok())
-    {
-        request.limit_rate = Some(rate);
-    }
-    if let Some(charset) = answer.head.all(Known::XAccelCharset).last()
-        && !ignores(&settings, b"x-accel-charset")
-    {
-        request.response.override_charset = Bytes::copy_from_slice(charset.value(&answer.bytes));
-    }
     if settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status) {
         if status == 401 {
             for field in answer.head.all(Known::WwwAuthenticate) {
@@ -293,13 +343,7 @@ pub(super) fn apply(
     response.status_text = (!text.is_empty()).then(|| Bytes::copy_from_slice(text));
     response.content_length = answer.head.content_length();
     response.conditions_judged = true;
-    for field in answer.head.fields() {
-        if comes_once(field.known)
-            && let Some(first) = answer.head.find(field.known).filter(|first| first != field)
-        {
-            warn_of_duplicate(request, answer, *field, first);
-            continue;
-        }
+    for field in answer.fields() {
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         copy_field(request, proxy, &settings, target, field.known, name, value);
     }
@@ -333,7 +377,7 @@ pub(super) fn is_buffered(settings: &Settings, answer: &Answer) -> bool {
     buffered
 }
 
-/// Fields of which an answer has one: nginx passes on the first and ignores others.
+/// Fields of which an answer has one: nginx takes the first and ignores others.
 fn comes_once(known: Known) -> bool {
     matches!(
         known,
@@ -345,6 +389,10 @@ fn comes_once(known: Known) -> bool {
             | Known::Location
             | Known::Refresh
             | Known::Server
+            | Known::Status
+            | Known::XAccelExpires
+            | Known::XAccelLimitRate
+            | Known::XAccelRedirect
     )
 }
 
@@ -383,22 +431,22 @@ pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
 }
 
 /// The head of a 101, as the client gets it.
-pub(super) fn copy_for_upgrade(request: &mut Request, answer: &Answer) {
+pub(super) fn copy_for_upgrade(request: &mut Request, settings: &Settings, answer: &Answer) {
     remember(request, answer);
     request.response.status = 101;
     let text = answer.head.status_line(&answer.bytes);
     request.response.status_text = Some(Bytes::copy_from_slice(text));
-    for field in answer.head.fields() {
-        if matches!(
-            field.known,
-            Known::Connection | Known::Date | Known::Server | Known::KeepAlive
-        ) {
-            continue;
+    for field in answer.fields() {
+        let name = field.name(&answer.bytes);
+        match field.known {
+            Known::Connection | Known::KeepAlive => continue,
+            _ if is_hidden(settings, name) => continue,
+            Known::Server => request.response.server = Some(Bytes::new()),
+            Known::Date => request.response.date = Some(Bytes::new()),
+            _ => {}
         }
-        let name = Bytes::copy_from_slice(field.name(&answer.bytes));
-        request
-            .response
-            .add(name, Bytes::copy_from_slice(field.value(&answer.bytes)));
+        let value = Bytes::copy_from_slice(field.value(&answer.bytes));
+        request.response.add(Bytes::copy_from_slice(name), value);
     }
 }
 
@@ -408,9 +456,7 @@ fn remember(request: &mut Request, answer: &Answer) {
         return;
     };
     seen.fields = answer
-        .head
         .fields()
-        .iter()
         .map(|field| Field {
             name: Bytes::copy_from_slice(field.name(&answer.bytes)),
             value: Bytes::copy_from_slice(field.value(&answer.bytes)),
@@ -469,7 +515,7 @@ fn keep_over_redirect(request: &mut Request, answer: &Answer) {
         b"Expires",
         b"Accept-Ranges",
     ];
-    for field in answer.head.fields() {
+    for field in answer.fields() {
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         if field.known == Known::ContentType {
             set_content_type(request, value);

@@ -22,7 +22,7 @@ pub(super) async fn run(
     peer: Peer,
     answer: Answer,
 ) -> Result<Step, Abort> {
-    response::copy_for_upgrade(request, &answer);
+    response::copy_for_upgrade(request, settings, &answer);
     exchange.send_head(request)?;
     let Some(tunnel) = exchange.upgrade() else {
         return Ok(Step::Finish(502));
