@@ -44,7 +44,8 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         sentence: "**After a 412.** A failed precondition (412) lets the connection go on, as its head says. nginx \
                    announces `keep-alive` and closes: what follows on the connection goes unanswered, and so do the \
-                   copies that `mirror` makes of the request; `$request_completion` is empty.",
+                   copies that `mirror` makes of the request; `$request_completion` is empty, \
+                   and `$sent_http_keep_alive` stays.",
         until: None,
         is: |case, difference| {
             let goes_on = difference.part == Part::Ending
@@ -53,7 +54,7 @@ pub(crate) const TABLE: &[Row] = &[
                 || (difference.part == Part::Error && difference.reference == "(no such line)")
                 || matches!(
                     difference.key.as_str(),
-                    "answers" | "number of lines" | "request_completion"
+                    "answers" | "number of lines" | "request_completion" | "sent_http_keep_alive"
                 );
             goes_on && any_status(case.reference, 412) && any_status(case.subject, 412)
         },
@@ -64,9 +65,10 @@ pub(crate) const TABLE: &[Row] = &[
         until: None,
         is: |case, difference| {
             let empty = difference.reference == "-" || difference.reference.is_empty();
-            let broken_off = case.subject.heard.answers.iter().flatten().next().is_none();
-            let refused =
-                broken_off || any_status(case.subject, 400) || any_status(case.subject, 505);
+            let reading = "while reading client request line";
+            let refused = |line: &String| line.contains(reading);
+            let refused = case.reference.errors.iter().any(refused)
+                && case.subject.errors.iter().any(refused);
             difference.key == "request_uri" && empty && refused
         },
     },
@@ -93,6 +95,35 @@ pub(crate) const TABLE: &[Row] = &[
             let less =
                 matches!((reference, subject), (Ok(reference), Ok(subject)) if reference < subject);
             difference.key == "request_length" && case.conversation.pipelined && less
+        },
+    },
+    Row {
+        sentence: "**`$bytes_sent` and `$body_bytes_sent` of a subrequest** (`log_subrequest`) count what the response had come \
+                   to when it began, and what it added. nginx counts what of the response has left by its end, which \
+                   buffers decide.",
+        until: None,
+        is: |case, difference| {
+            let counts = matches!(difference.key.as_str(), "bytes_sent" | "body_bytes_sent");
+            counts && case.is_of_subrequest(difference)
+        },
+    },
+    Row {
+        sentence: "**A body behind a head that is refused** is not read. nginx reads it where the page that answers is made \
+                   by a handler that does: of two framings at once it believes the length.",
+        until: None,
+        is: |case, difference| {
+            let framing = [
+                "client sent TRACE method",
+                "client sent CONNECT",
+                "headers at the same time",
+                "client sent unknown \"Transfer-Encoding\"",
+            ];
+            let refused = |line: &String| framing.iter().any(|text| line.contains(text));
+            let of_body = matches!(
+                difference.key.as_str(),
+                "request_body" | "content_length" | "request_length"
+            );
+            of_body && case.reference.errors.iter().any(refused)
         },
     },
     Row {
@@ -161,7 +192,11 @@ pub(crate) const TABLE: &[Row] = &[
             // The answer may be one that the client's conditions do not allow.
             let fails = any_status(case.subject, 412) && !any_status(case.reference, 412);
             let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
-            (empty || fails && silent) && difference.part != Part::Alarm
+            // Without a head there is no more to see of it.
+            let headless = difference.key == "sent_http_content_length"
+                && (difference.reference == "-" && difference.subject == "0")
+                && case.subject.heard.answers.iter().flatten().next().is_none();
+            headless || (empty || fails && silent) && difference.part != Part::Alarm
         },
     },
     Row {
@@ -454,6 +489,20 @@ impl Case<'_> {
     fn says(&self, words: &str) -> bool {
         let mut texts = self.requests();
         texts.any(|bytes| String::from_utf8_lossy(&bytes).contains(words))
+    }
+
+    /// Whether a variable differs so in the line of a subrequest: of these no byte has been received.
+    fn is_of_subrequest(&self, difference: &Difference) -> bool {
+        let value = |line: &[(String, String)], key: &str| {
+            let found = line.iter().find(|(name, _)| name == key);
+            found.map_or(String::new(), |(_, value)| value.clone())
+        };
+        let mut lines = self.reference.access.iter().zip(&self.subject.access);
+        lines.any(|(left, right)| {
+            value(right, "request_length") == "0"
+                && value(left, &difference.key) == difference.reference
+                && value(right, &difference.key) == difference.subject
+        })
     }
 
     /// Each request whole.

@@ -104,7 +104,7 @@ impl RequestLine {
                 }
                 State::BeforeVersion => self.version_start(bytes, at, byte)?,
                 State::LineEnd if byte != b'\n' => return Err(HeadError::InvalidRequest),
-                State::LineEnd => self.state = State::Done,
+                State::LineEnd => self.end_of_line(),
                 State::Scheme
                 | State::SchemeSlash
                 | State::SchemeSecondSlash
@@ -444,11 +444,21 @@ impl RequestLine {
         Ok(())
     }
 
-    /// As in nginx, the protocol's text reaches to the end of the line, with spaces that follow it.
     fn end_with_version(&mut self, at: usize, state: State) -> State {
         self.end = at as u32;
-        self.protocol.end = at as u32;
+        if state == State::Done {
+            self.protocol.end = self.end;
+        }
         state
+    }
+
+    /// As in nginx, the protocol's text reaches to the end of the line, with spaces that follow it, and is empty as long as
+    /// the line has not ended.
+    fn end_of_line(&mut self) {
+        if self.protocol.start > 0 {
+            self.protocol.end = self.end;
+        }
+        self.state = State::Done;
     }
 }
 

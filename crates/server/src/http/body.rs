@@ -126,6 +126,15 @@ impl Drop for TemporaryFile {
     }
 }
 
+/// What logs tell of chunks that are refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refused {
+    /// Bytes that count for `$request_length`: all that came last counts, unless that came with the head.
+    pub framed: u64,
+    /// Bytes of the body itself that came before those.
+    pub data: u64,
+}
+
 /// What is known of a request's body.
 #[derive(Clone, Default)]
 pub struct RequestBody {
@@ -140,8 +149,12 @@ pub struct RequestBody {
     dropped: bool,
     /// The client left, or broke the rules, before a handler had read the whole.
     broken_off: bool,
+    /// What of it was in memory then.
+    left_behind: Pieces,
     /// How many bytes stood before a chunk by which it became too long.
     before_refused: Option<u64>,
+    /// Chunks of it were refused.
+    refused: Option<Refused>,
     /// What has come of it was dropped, since no handler reads it.
     skipped: bool,
     /// It was read before anything had looked at the request, as `client_body_early_read` asks.
@@ -199,9 +212,17 @@ impl RequestBody {
         self.framing += bytes;
     }
 
+    /// Notes that its chunks are refused.
+    pub fn note_refused(&mut self, refused: Refused) {
+        self.refused = Some(refused);
+    }
+
     /// Bytes received so far, framing included.
     pub fn received_framed(&self) -> u64 {
-        self.received + self.framing
+        match self.refused {
+            Some(refused) => refused.framed,
+            None => self.received + self.framing,
+        }
     }
 
     /// Notes that its last byte has come.
@@ -222,6 +243,14 @@ impl RequestBody {
     pub fn counted(&self) -> Option<u64> {
         let known = self.is_read() || self.ended || self.broken_off || self.skipped;
         (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
+    }
+
+    /// Notes that it is dropped with its request, whose head is refused: the page that answers finds it empty.
+    pub fn note_refused_head(&mut self, in_chunks: bool) {
+        self.announced = Some(0);
+        self.framed = in_chunks;
+        self.skipped = in_chunks;
+        self.dropped = in_chunks;
     }
 
     /// Notes that what has come of it was dropped.
@@ -277,6 +306,14 @@ impl RequestBody {
         }
     }
 
+    /// What logs show of it (`$request_body`): the body in memory, or what had come of one that broke off.
+    pub fn shown(&self) -> Option<&[Bytes]> {
+        match self.left_behind.iter().all(Bytes::is_empty) {
+            true => self.in_memory(),
+            false => Some(&self.left_behind),
+        }
+    }
+
     /// The temporary file, where it lies in one.
     pub fn file(&self) -> Option<&File> {
         match &self.stored {
@@ -329,8 +366,15 @@ pub async fn read(
         if !exchange.body_at_hand() {
             room_beside_head = 0;
         }
-        let Some(bytes) = next(request, exchange).await? else {
-            break;
+        let bytes = match next(request, exchange).await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => break,
+            Err(ended) => {
+                if stored.is_none() {
+                    leave_behind(request, parts);
+                }
+                return Err(ended);
+            }
         };
         let placed = room_beside_head.min(bytes.len());
         room_beside_head -= placed;
@@ -350,6 +394,17 @@ pub async fn read(
         }
     }
     store(request, parts, stored).await.map_err(Ok)
+}
+
+/// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost where chunks are refused.
+fn leave_behind(request: &mut Request, mut parts: Pieces) {
+    if let Some(refused) = request.body.refused {
+        let mut whole = parts.concat();
+        whole.truncate(usize::try_from(refused.data).unwrap_or(usize::MAX));
+        parts.clear();
+        parts.push(whole.into());
+    }
+    request.body.left_behind = parts;
 }
 
 /// Reads the body whole into a file that has a name until the request ends: see

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::{Address, Stream};
-use proto::h1::{self, HeadError};
+use proto::h1::{self, FramingError, HeadError};
+use proto::header::Known;
 
 use crate::generation::Local;
 use crate::http::exchange::{Abort, Exchange, h1::H1};
@@ -809,8 +810,29 @@ fn begin(
     request.begin()?;
     tell_ignored(request, true);
     let client = &request.client;
-    let length = h1::body_length(&client.head, &client.bytes, false)
-        .map_err(|error| (error.log_text(&client.head, &client.bytes), error.status()))?;
+    let length = match h1::body_length(&client.head, &client.bytes, false) {
+        Ok(length) => length,
+        Err(error) => {
+            let refusal = (error.log_text(&client.head, &client.bytes), error.status());
+            let in_chunks = request.header(Known::TransferEncoding).is_some();
+            let has_length = request.header(Known::ContentLength).is_some();
+            match error {
+                // Here the framing was found good.
+                FramingError::Trace | FramingError::Connect | FramingError::ConnectWithBody
+                    if in_chunks || has_length =>
+                {
+                    request.body.note_refused_head(in_chunks);
+                }
+                FramingError::LengthAndChunked | FramingError::UnknownTransferEncoding
+                    if has_length =>
+                {
+                    request.body.note_refused_head(false);
+                }
+                _ => {}
+            }
+            return Err(refusal);
+        }
+    };
     request.body.begin(length);
     Ok(Exchange::h1(H1::new(
         connection,

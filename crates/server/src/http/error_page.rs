@@ -12,7 +12,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::{self, Body};
-use crate::http::request::{Request, Step};
+use crate::http::request::{self, Request, Step};
 use crate::http::status_page;
 use crate::text::Text;
 
@@ -210,10 +210,13 @@ pub async fn refuse(
     status: u16,
 ) -> Result<(), Abort> {
     exchange.forbid_keepalive();
-    match finish(request, exchange, status).await? {
-        None => Ok(()),
-        Some(step) => Box::pin(crate::http::request::resume(request, exchange, step)).await,
-    }
+    let outcome = match finish(request, exchange, status).await {
+        Ok(None) => Ok(()),
+        Ok(Some(step)) => Box::pin(request::resume(request, exchange, step)).await,
+        Err(abort) => Err(abort),
+    };
+    Box::pin(request::follow_up(request, &outcome)).await;
+    outcome
 }
 
 /// After some errors nothing more is expected of the connection.

@@ -390,8 +390,11 @@ impl Request {
         self.client.head.target(&self.client.bytes)
     }
 
-    /// Bytes received for it: head and body (`$request_length`).
+    /// Bytes received for it: head and body (`$request_length`); none for a subrequest.
     pub fn length(&self) -> u64 {
+        if self.depth > 0 {
+            return 0;
+        }
         self.client.head.request_length() as u64 + self.body.received_framed()
     }
 

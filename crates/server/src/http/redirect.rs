@@ -10,7 +10,6 @@ use crate::http::location;
 use crate::http::request::{
     Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX,
 };
-use crate::http::shared::Shared;
 use crate::log;
 
 impl Request {
@@ -167,7 +166,6 @@ impl Request {
         } else {
             self.main_charset.clone()
         };
-        child.started = self.started;
         child.started_wall = self.started_wall;
         child.told_peer = self.told_peer.clone();
         child.shared = Rc::clone(&self.shared);
@@ -176,12 +174,10 @@ impl Request {
         Some(child)
     }
 
-    /// A subrequest that runs beside this one: with its method, a copy of its variables, and its
-    /// body where that has been read. Nobody sees its answer.
+    /// A subrequest that runs beside this one: with its method, its variables, and its body where that has been read. No
+    /// client sees its answer.
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
         let mut child = self.subrequest(uri, args, true)?;
-        child.shared = Rc::new(Shared::copy(&self.shared));
-        child.captures = self.captures.clone();
         child.method = self.method;
         Some(child)
     }

@@ -246,14 +246,19 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         Ok(step) => resume(request, exchange, step).await,
         Err(abort) => Err(abort),
     };
+    follow_up(request, &outcome).await;
+    outcome
+}
+
+/// What is still done for a request once it has been answered.
+pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
     if request.depth == 0 {
-        post_action::run(request, &outcome).await;
-        end_background(request, &outcome).await;
+        post_action::run(request, outcome).await;
+        end_background(request, outcome).await;
     }
     if let Some(seen) = &mut request.upstream {
         seen.end();
     }
-    outcome
 }
 
 /// `client_body_early_read`: the body is there before anything looks at the request.

@@ -33,6 +33,9 @@ pub struct Response {
     pub content_length: Option<u64>,
     /// Last-Modified in seconds since 1970.
     pub last_modified: Option<i64>,
+    /// The status makes nothing of that time: a field with it goes to the client, and `$sent_http_last_modified` is not
+    /// there.
+    pub last_modified_unheard: bool,
     /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
     /// other is sent before the rest of the fields.
     pub location: Option<Bytes>,

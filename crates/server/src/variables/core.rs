@@ -176,11 +176,11 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
-        "limit_conn_status" => |request, out| match request.shared.limit_conn().get() {
+        "limit_conn_status" => |request, out| match request.shared.limit_conn.get() {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         },
-        "limit_req_status" => |request, out| match request.shared.limit_req().get() {
+        "limit_req_status" => |request, out| match request.shared.limit_req.get() {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         },
@@ -212,7 +212,10 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "request" => client::request_line,
         "request_body" => client::request_body,
         "request_body_file" => client::request_body_file,
-        "request_completion" => |request, out| text(if request.complete { "OK" } else { "" }, out),
+        "request_completion" => |request, out| {
+            let complete = request.complete && request.is_main();
+            text(if complete { "OK" } else { "" }, out)
+        },
         "request_filename" => |request, out| {
             let found = request.has_filename();
             if found {

@@ -19,6 +19,7 @@ use proto::header::Known;
 use proto::method::Method;
 use proto::status;
 
+use crate::http::body::Refused;
 use crate::http::connection::{After, Connection};
 use crate::http::core::LingeringClose;
 use crate::http::exchange::Abort;
@@ -81,6 +82,10 @@ pub struct H1 {
     timed_out: bool,
     /// Bytes of the body that were copied since others had their turn.
     unshared: usize,
+    /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
+    portion: usize,
+    /// What of the body had been taken in before those.
+    before_portion: Refused,
 }
 
 impl H1 {
@@ -116,6 +121,8 @@ impl H1 {
             paused_until: None,
             timed_out: false,
             unshared: 0,
+            portion: 0,
+            before_portion: Refused::default(),
         }
     }
 
@@ -139,6 +146,8 @@ impl H1 {
             paused_until: None,
             timed_out: false,
             unshared: 0,
+            portion: 0,
+            before_portion: Refused::default(),
         }
     }
 
@@ -209,18 +218,25 @@ impl H1 {
             if self.input.is_empty() {
                 return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
             }
+            self.portion = self.input.len();
+            self.before_portion = Refused {
+                framed: request.body.received_framed(),
+                data: request.body.received(),
+            };
         }
     }
 
     /// What of the received bytes belongs to the body. A chunk by which it becomes longer than `size_max` (0: any length)
     /// is refused when its size is known. As in nginx, what is not `kept` counts neither for `$request_length` nor for
-    /// `$content_length`.
+    /// `$content_length`; of a body that is refused all that came last counts for the former, unless that came with the head.
     fn decode(
         &mut self,
         request: &mut Request,
         size_max: u64,
         kept: bool,
     ) -> Result<Option<Bytes>, Abort> {
+        let mut refused = self.before_portion;
+        refused.framed += self.portion as u64;
         while !self.input.is_empty() {
             match &mut self.incoming {
                 Incoming::Nothing => return Ok(None),
@@ -250,6 +266,9 @@ impl H1 {
                         self.incoming = Incoming::Nothing;
                         self.keep_alive = false;
                         self.may_linger = false;
+                        if kept {
+                            request.body.note_refused(refused);
+                        }
                         return Err(Abort::BadBody("client sent invalid chunked body"));
                     };
                     let done = decoded.done;
@@ -267,6 +286,7 @@ impl H1 {
                     };
                     let bytes = take_data(&mut self.input, &decoded);
                     if size_max != 0 && chunk > 0 && announced > size_max {
+                        request.body.note_refused(refused);
                         return Err(Abort::BodyTooLarge {
                             received: announced.saturating_sub(chunk),
                             chunk,

@@ -18,6 +18,7 @@ use proto::method::Method;
 use crate::http::ahead;
 use crate::http::connection::After;
 use crate::http::filters::compress::Compressor;
+use crate::http::filters::last_modified;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Field;
@@ -296,6 +297,7 @@ fn settle_head(request: &mut Request) {
     }
     let response = &mut request.response;
     if !matches!(response.status, 200 | 206 | 304) {
+        response.last_modified_unheard = last_modified(response).is_some();
         response.last_modified = None;
     }
     match response.status {

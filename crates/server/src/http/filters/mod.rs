@@ -225,7 +225,7 @@ fn media_types(setter: &Setter<'_>) -> Result<MediaTypes, Fault> {
 
 /// When the response was last modified: as a handler knows it, or as a field says (an upstream's, or one
 /// that `add_header` wrote).
-fn last_modified(response: &Response) -> Option<i64> {
+pub fn last_modified(response: &Response) -> Option<i64> {
     response.last_modified.or_else(|| {
         response
             .field(b"Last-Modified")

@@ -177,14 +177,14 @@ pub fn check(request: &mut Request) -> Step {
     let Some(settings) = request.plan.limit_conn.clone() else {
         return Step::Next;
     };
-    if request.shared.limit_conn().get().is_some() {
+    if request.shared.limit_conn.get().is_some() {
         return Step::Next;
     }
     for limit in &settings.limits {
         let Some(key) = key(request, limit) else {
             continue;
         };
-        request.shared.limit_conn().set(Some(Outcome::Passed));
+        request.shared.limit_conn.set(Some(Outcome::Passed));
         match Connections::enter(limit, &key) {
             Ok(lease) => request.leases.push(lease),
             Err(refusal) => return refuse(request, &settings, limit, refusal),
@@ -224,13 +224,10 @@ fn refuse(request: &mut Request, settings: &LimitConn, limit: &Limit, refusal: R
     }
     request.leases.clear();
     if settings.dry_run {
-        request
-            .shared
-            .limit_conn()
-            .set(Some(Outcome::RejectedDryRun));
+        request.shared.limit_conn.set(Some(Outcome::RejectedDryRun));
         return Step::Next;
     }
-    request.shared.limit_conn().set(Some(Outcome::Rejected));
+    request.shared.limit_conn.set(Some(Outcome::Rejected));
     Step::Finish(settings.status)
 }
 

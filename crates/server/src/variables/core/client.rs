@@ -115,9 +115,9 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A body that was read and lies in memory: an empty one, too, if it was announced.
+/// A body that was read and lies in memory, or what had come when its client left: an empty one, too, if it was announced.
 pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(parts) = request.body.in_memory() else {
+    let Some(parts) = request.body.shown() else {
         return false;
     };
     for part in parts {

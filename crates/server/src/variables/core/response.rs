@@ -71,6 +71,9 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// A field that was added goes before the time of what is sent.
 pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.response.last_modified_unheard {
+        return false;
+    }
     if let Some(value) = request.response.field(b"Last-Modified") {
         out.extend_from_slice(value);
         return true;

@@ -58,7 +58,7 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     let Some(settings) = request.plan.limit_req.clone() else {
         return Ok(Step::Next);
     };
-    if request.shared.limit_req().get().is_some() {
+    if request.shared.limit_req.get().is_some() {
         return Ok(Step::Next);
     }
     let dry_run = settings.dry_run;
@@ -70,7 +70,7 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
         Decision::Reject if dry_run => (Outcome::RejectedDryRun, Step::Next, None),
         Decision::Reject => (Outcome::Rejected, Step::Finish(settings.status), None),
     };
-    request.shared.limit_req().set(Some(outcome));
+    request.shared.limit_req.set(Some(outcome));
     if let Some(delay) = delay
         && let Either::Second(abort) = either(engine::sleep(delay), exchange.client_gone()).await
     {
