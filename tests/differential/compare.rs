@@ -381,7 +381,7 @@ impl Found {
                 None => only_right.push(line.clone()),
             }
         }
-        let none = String::from("(no such line)");
+        let none = String::from(crate::differences::NO_LINE);
         for index in 0..only_left.len().max(only_right.len()) {
             let (one, other) = (only_left.get(index), only_right.get(index));
             let key = message_kind(one.or(other).map_or("", String::as_str));

@@ -13,6 +13,9 @@ use crate::requests::{Conversation, ODD_HOSTS};
 use crate::run::{Seen, Transcript};
 use crate::verdicts;
 
+/// What stands for a line that one of the two has not logged.
+pub(crate) const NO_LINE: &str = "(no such line)";
+
 /// What a row judges by: a conversation, and what has been seen of it.
 pub(crate) struct Case<'a> {
     conversation: &'a Conversation,
@@ -51,7 +54,7 @@ pub(crate) const TABLE: &[Row] = &[
             let goes_on = difference.part == Part::Ending
                 || difference.part == Part::Upstream
                 || (difference.part == Part::Status && difference.reference == "(no answer)")
-                || (difference.part == Part::Error && difference.reference == "(no such line)")
+                || (difference.part == Part::Error && difference.reference == NO_LINE)
                 || matches!(
                     difference.key.as_str(),
                     "answers" | "number of lines" | "request_completion" | "sent_http_keep_alive"
@@ -131,17 +134,18 @@ pub(crate) const TABLE: &[Row] = &[
                    the response that was sent announces. nginx closes the one, and the other stays open.",
         until: None,
         is: |case, difference| {
-            let circles = case
-                .subject
-                .errors
-                .iter()
-                .any(|line| line.contains("redirection cycle"))
-                || case.asks_in_circles();
+            let circled = |seen: &Seen| {
+                let mut lines = seen.errors.iter();
+                lines.any(|line| line.contains("redirection cycle"))
+            };
+            let circles = circled(case.subject) || case.asks_in_circles();
+            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
             let ended = difference.part == Part::Ending
-                || difference.part == Part::Error && difference.reference == "(no such line)"
+                || difference.part == Part::Error && difference.reference == NO_LINE
                 || matches!(difference.key.as_str(), "answers" | "number of lines")
                 || difference.part == Part::Status && difference.reference == "(no answer)";
-            let announces_end = any_status(case.subject, 500);
+            let closed = circled(case.reference) && unanswered;
+            let announces_end = any_status(case.subject, 500) && !closed;
             let stays_open = difference.part == Part::Ending && difference.reference == "Kept";
             circles && (stays_open || ended && !announces_end)
         },
@@ -291,6 +295,67 @@ pub(crate) const TABLE: &[Row] = &[
             let stays = difference.reference.strip_suffix("(not there)");
             let is_dangling = |path: &str| crate::world::is_dangling(path.trim_end_matches(": "));
             difference.part == Part::Files && gone == stays && gone.is_some_and(is_dangling)
+        },
+    },
+    Row {
+        sentence: "**Bodies stream.** An answer goes to the client as it comes, as fast as the client takes it, and never to a \
+                   temporary file. `proxy_buffering on` joins parts that come together; `off` sends each at once. Where an \
+                   upstream fails midway, the client has what had come; nginx may still hold that back.",
+        until: None,
+        is: |_, difference| {
+            const BUFFERED: &str = "[warn] an upstream response is buffered to a temporary file ";
+            let said = difference.reference.starts_with(BUFFERED);
+            difference.part == Part::Error && said && difference.subject == NO_LINE
+        },
+    },
+    Row {
+        sentence: "**Line breaks in values.** Variables may hold decoded line breaks, as `$uri` does. In fields of responses and \
+                   of requests to upstreams they become spaces, in the URI of a `proxy_pass` with variables they are escaped. \
+                   nginx sends them as they are, which lets a client write fields of its own.",
+        until: None,
+        is: |_, difference| {
+            let escaped = difference.subject.replace("%0D", "\\x0d");
+            let escaped = escaped.replace("%0A", "\\x0a");
+            let in_log = difference.part == Part::Error && escaped == difference.reference;
+            let sent = difference.part == Part::Upstream
+                && difference.reference.contains("\nX-Injected:")
+                && !difference.subject.contains("\nX-Injected:");
+            in_log || sent
+        },
+    },
+    Row {
+        sentence: "**`realpath() … failed`** of `$realpath_root` is logged once for each use. Where an earlier use in the same \
+                   request has succeeded, nginx repeats it whenever another variable has emptied its cache.",
+        until: None,
+        is: |case, difference| {
+            let more = difference.subject == NO_LINE;
+            let same = case.subject.errors.contains(&difference.reference);
+            let fails = difference.reference.starts_with("[crit] realpath() ");
+            difference.part == Part::Error && fails && more && same
+        },
+    },
+    Row {
+        sentence: "**`shutdown() failed`** is not logged where the client has reset its connection by then, which is no more than \
+                   a matter of moments.",
+        until: None,
+        is: |_, difference| {
+            const FAILED: &str =
+                "[info] shutdown() failed (107: Transport endpoint is not connected)";
+            let said = difference.reference.starts_with(FAILED);
+            difference.part == Part::Error && said && difference.subject == NO_LINE
+        },
+    },
+    Row {
+        sentence: "**A body that is buffered to a file while `mirror` is at work beside its request**: the line says nothing of \
+                   what is being done. nginx says what the copy did last.",
+        until: None,
+        is: |_, difference| {
+            let buffered = "a client request body is buffered to a temporary file";
+            let without = difference
+                .reference
+                .replacen(" while connecting to upstream", "", 1);
+            let said = difference.reference.contains(buffered);
+            difference.part == Part::Error && said && without == difference.subject
         },
     },
     Row {

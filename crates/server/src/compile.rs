@@ -119,6 +119,15 @@ impl<'a> Compiler<'a> {
         self.variables.borrow_mut().define(name, source)
     }
 
+    /// Defines a variable unless something has: the first of several that only assign to it.
+    pub fn define_unless_defined(&self, name: &str, source: Source) -> Result<Variable, String> {
+        let mut variables = self.variables.borrow_mut();
+        match variables.is_defined(name) {
+            true => Ok(variables.reference(name)),
+            false => variables.define(name, source),
+        }
+    }
+
     /// A value with variables, compiled.
     pub fn text(&self, template: &Template) -> Text {
         Text::new(template.parts.iter().map(|part| match part {

@@ -34,8 +34,8 @@ pub enum FramingError {
     Connect,
     /// CONNECT with a body.
     ConnectWithBody,
-    /// TRACE
-    Trace,
+    /// TRACE, with the body that comes with it all the same.
+    Trace(BodyLength),
 }
 
 impl FramingError {
@@ -43,7 +43,7 @@ impl FramingError {
     pub fn status(self) -> u16 {
         match self {
             FramingError::UnknownTransferEncoding => 501,
-            FramingError::Connect | FramingError::Trace => 405,
+            FramingError::Connect | FramingError::Trace(_) => 405,
             _ => 400,
         }
     }
@@ -72,7 +72,7 @@ impl FramingError {
             }
             FramingError::Connect => "client sent CONNECT method",
             FramingError::ConnectWithBody => "client sent CONNECT request with body",
-            FramingError::Trace => "client sent TRACE method",
+            FramingError::Trace(_) => "client sent TRACE method",
         };
         text.as_bytes().to_vec()
     }
@@ -119,7 +119,7 @@ pub fn body_length(
         Method::Connect if !matches!(length, BodyLength::None | BodyLength::Length(0)) => {
             Err(FramingError::ConnectWithBody)
         }
-        Method::Trace => Err(FramingError::Trace),
+        Method::Trace => Err(FramingError::Trace(length)),
         _ => Ok(length),
     }
 }

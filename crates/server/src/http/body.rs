@@ -177,6 +177,15 @@ impl RequestBody {
         }
     }
 
+    /// What the head announces.
+    pub fn framing(&self) -> BodyLength {
+        match self.announced {
+            _ if self.chunked => BodyLength::Chunked,
+            Some(length) => BodyLength::Length(length),
+            None => BodyLength::None,
+        }
+    }
+
     /// The announced length in bytes; 0 where there is none.
     pub fn announced(&self) -> u64 {
         self.announced.unwrap_or(0)

@@ -241,6 +241,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
     for scope in root.children("http") {
+        rewrite::define_assigned(compiler, scope);
         map::compile(compiler, scope);
         geo::compile(compiler, scope);
         crate::http::modules::geoip2::compile(compiler, scope);

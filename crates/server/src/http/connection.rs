@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::{Address, Stream};
-use proto::h1::{self, FramingError, HeadError};
+use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 
 use crate::generation::Local;
@@ -42,7 +42,7 @@ use crate::workers::Worker;
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
 const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
 
-/// How log lines about a head end.
+/// How log lines about the fields of a head end.
 pub const READING_HEADERS: &str = " while reading client request headers";
 
 /// A client's connection as requests see it.
@@ -756,7 +756,12 @@ async fn refuse(
     }
     log::error!(request, Info, "{}", log::Printable(&text));
     let version = request.client.head.version();
-    let mut exchange = Exchange::h1(H1::refused(connection, version, std::mem::take(input)));
+    let mut exchange = Exchange::h1(H1::refused(
+        connection,
+        version,
+        BodyLength::None,
+        std::mem::take(input),
+    ));
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
     end(request);
     exchange.leave(request, outcome.is_ok()).await.0
@@ -778,13 +783,14 @@ async fn serve_slowly(
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
         Err((text, status)) => {
-            request.doing = READING_HEADERS;
+            request.doing = request.reading();
             if !text.is_empty() {
                 log::error!(request, Info, "{}", log::Printable(&text));
             }
             let input = std::mem::take(input);
             let version = request.client.head.version();
-            let mut exchange = Exchange::h1(H1::refused(connection, version, input));
+            let length = request.body.framing();
+            let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
             end(request);
             return exchange.leave(request, outcome.is_ok()).await.0;
@@ -817,8 +823,9 @@ fn begin(
             let in_chunks = request.header(Known::TransferEncoding).is_some();
             let has_length = request.header(Known::ContentLength).is_some();
             match error {
+                FramingError::Trace(length) => request.body.begin(length),
                 // Here the framing was found good.
-                FramingError::Trace | FramingError::Connect | FramingError::ConnectWithBody
+                FramingError::Connect | FramingError::ConnectWithBody
                     if in_chunks || has_length =>
                 {
                     request.body.note_refused_head(in_chunks);
@@ -853,11 +860,12 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
     let named = client.head.server_name().map(|server| server.name.start);
     for line in ignored {
         if named.is_some_and(|named| named < line.start) == is_chosen {
-            log::error!(
+            let text = log::Printable(line.of(&client.bytes));
+            log::field_error(
                 request,
-                Info,
-                "client sent invalid header line: \"{}\"{READING_HEADERS}",
-                log::Printable(line.of(&client.bytes))
+                *line,
+                log::Level::Info,
+                format_args!("client sent invalid header line: \"{text}\"{READING_HEADERS}"),
             );
         }
     }

@@ -293,7 +293,7 @@ impl Request {
             let host = std::mem::take(&mut self.client_mut().host);
             let server = server_for(servers, &host, self);
             if let Err((regex, cause)) = &server {
-                regex.alert(self, &host, *cause, " while reading client request headers");
+                regex.alert(self, &host, *cause, self.reading());
                 self.server_undecided = true;
             }
             self.client_mut().host = host;

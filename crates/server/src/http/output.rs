@@ -102,10 +102,8 @@ impl Body {
     /// What is being done when its response begins, as nginx says it: what has made the response knows.
     fn sending(&self, request: &Request) -> &'static str {
         match self {
-            Body::Pieces(pieces) if matches!(pieces.first(), Some(Piece::File { .. })) => {
-                regex::WHILE_SENDING
-            }
             Body::Upstream(_) => " while reading response header from upstream",
+            Body::Empty | Body::Pieces(_) if request.sending.is_empty() => request.doing,
             Body::Empty | Body::Pieces(_) => request.sending,
         }
     }
@@ -113,11 +111,8 @@ impl Body {
     /// What was being done last where no more than the head of its response is wanted.
     fn done_with(&self, request: &Request) -> &'static str {
         match self {
-            Body::Pieces(pieces) if matches!(pieces.first(), Some(Piece::File { .. })) => {
-                regex::WHILE_SENDING
-            }
             Body::Upstream(_) => regex::WHILE_SENDING_ON,
-            Body::Empty | Body::Pieces(_) => request.doing,
+            Body::Empty | Body::Pieces(_) => self.sending(request),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
+use proto::Span;
 use proto::header::Known;
 
 use super::display::Bounded;
@@ -89,6 +90,15 @@ pub fn request_error(request: &Request, level: Level, message: Arguments<'_>) {
     let log = &request.plan.error_log;
     if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
         log.write(level, Subsystem::Http, Subject::Request(request), message);
+    }
+}
+
+/// Logs a line about a field at this place of a request's head: what comes behind it has not been read yet.
+pub fn field_error(request: &Request, field: Span, level: Level, message: Arguments<'_>) {
+    let log = &request.plan.error_log;
+    if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
+        let subject = Subject::Head(request, field);
+        log.write(level, Subsystem::Http, subject, message);
     }
 }
 
@@ -295,6 +305,8 @@ pub enum Subject<'a> {
     KeptAlive(&'a Connection),
     /// A request.
     Request(&'a Request),
+    /// A request whose head has been read up to this field.
+    Head(&'a Request, Span),
     /// A request that may be over by now.
     Noted(&'a Noted),
 }
@@ -314,7 +326,7 @@ impl Noted {
         let mut fields = Vec::new();
         let mut out = Bounded::new(&mut fields, LINE_MAX);
         client(&mut out, request.peer());
-        request_fields(&mut out, request);
+        request_fields(&mut out, request, u32::MAX);
         Noted {
             log: Arc::clone(&request.plan.error_log),
             connection: request.connection.serial,
@@ -351,7 +363,9 @@ impl Subject<'_> {
             Subject::Connection(connection) | Subject::KeptAlive(connection) => {
                 connection.is_debugged()
             }
-            Subject::Request(request) => request.connection.is_debugged(),
+            Subject::Request(request) | Subject::Head(request, _) => {
+                request.connection.is_debugged()
+            }
             Subject::Noted(noted) => noted.debugged,
         }
     }
@@ -467,7 +481,9 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
         Subject::Connection(connection) | Subject::KeptAlive(connection) => {
             write!(out, "*{} {message}", connection.serial)
         }
-        Subject::Request(request) => write!(out, "*{} {message}", request.connection.serial),
+        Subject::Request(request) | Subject::Head(request, _) => {
+            write!(out, "*{} {message}", request.connection.serial)
+        }
         Subject::Noted(noted) => write!(out, "*{} {message}", noted.connection),
     };
     if let Subject::Request(request) = subject
@@ -487,7 +503,11 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: 
         }
         Subject::Request(request) => {
             client(&mut out, request.peer());
-            request_fields(&mut out, request);
+            request_fields(&mut out, request, u32::MAX);
+        }
+        Subject::Head(request, field) => {
+            client(&mut out, request.peer());
+            request_fields(&mut out, request, field.start);
         }
         Subject::Noted(noted) => {
             let _ = out.write_str(&noted.fields);
@@ -528,8 +548,8 @@ fn client(out: &mut Bounded<'_>, peer: &Address) {
     let _ = write!(out, ", client: {}", Printable(&address));
 }
 
-/// nginx's fields, in its order.
-fn request_fields(out: &mut Bounded<'_>, request: &Request) {
+/// nginx's fields, in its order, with what is known of them from so many bytes of the client's head.
+fn request_fields(out: &mut Bounded<'_>, request: &Request, read: u32) {
     let _ = write!(out, ", server: {}", Printable(&request.server.name));
     let line = request.request_line();
     if !line.is_empty() {
@@ -543,11 +563,14 @@ fn request_fields(out: &mut Bounded<'_>, request: &Request) {
     {
         let _ = write!(out, ", upstream: \"{}\"", Printable(&upstream.url));
     }
-    // Not yet known while the lines before it are judged.
-    if let Some(host) = request.header(Known::Host).filter(|_| request.prepared) {
+    let header = |known| {
+        let field = request.client.head.find(known)?;
+        (field.name.start < read).then(|| field.value(&request.client.bytes))
+    };
+    if let Some(host) = header(Known::Host) {
         let _ = write!(out, ", host: \"{}\"", Printable(host));
     }
-    if let Some(referrer) = request.header(Known::Referer) {
+    if let Some(referrer) = header(Known::Referer) {
         let _ = write!(out, ", referrer: \"{}\"", Printable(referrer));
     }
 }

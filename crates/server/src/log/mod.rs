@@ -38,7 +38,8 @@ pub use client::{
 pub use debug::{accepted, head, response};
 pub use display::{Errno, Printable};
 pub use error::{
-    Destination, ERROR_LOG, ErrorLog, Sink, Subject, process_error, request_error, set_main,
+    Destination, ERROR_LOG, ErrorLog, Sink, Subject, field_error, process_error, request_error,
+    set_main,
 };
 pub(crate) use error::{error, event};
 pub use file::{Buffering, LogFile, LogTable, lines_dropped};

@@ -15,14 +15,23 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
         || (connection.stream.is_secure() && server.verify_client.is_some())
 }
 
-/// How the request ends, where its connection is not what its server wants.
+/// How the request ends, where its connection is not what its server wants. Its head counts as being read until then, and
+/// where it ends so while its page is made.
 pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
-    let reading = request.reading();
+    request.doing = request.reading();
+    let step = judge(request, exchange);
+    if step.is_none() {
+        request.doing = "";
+    }
+    step
+}
+
+fn judge(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
     if request.connection.plain_on_secure_port.get() {
         log::error!(
             request,
             Info,
-            "client sent plain HTTP request to HTTPS port{reading}"
+            "client sent plain HTTP request to HTTPS port"
         );
         return Some(Step::Finish(497));
     }
@@ -36,7 +45,7 @@ pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
         log::error!(
             request,
             Info,
-            "client attempted to request the server name different from the one that was negotiated{reading}"
+            "client attempted to request the server name different from the one that was negotiated"
         );
         // As in nginx, where this comes up before the whole head has been read.
         exchange.forbid_keepalive();
@@ -49,24 +58,16 @@ pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
             log::error!(
                 request,
                 Info,
-                "client SSL certificate verify error: {reason}{reading}"
+                "client SSL certificate verify error: {reason}"
             );
             Some(Step::Finish(495))
         }
         Verdict::Revoked(text) => {
-            log::error!(
-                request,
-                Info,
-                "client SSL certificate verify error: {text}{reading}"
-            );
+            log::error!(request, Info, "client SSL certificate verify error: {text}");
             Some(Step::Finish(495))
         }
         Verdict::Missing if wanted == Mode::Required => {
-            log::error!(
-                request,
-                Info,
-                "client sent no required SSL certificate{reading}"
-            );
+            log::error!(request, Info, "client sent no required SSL certificate");
             Some(Step::Finish(496))
         }
         Verdict::Missing => None,

@@ -65,6 +65,12 @@ pub fn find(name: &str) -> Option<Found> {
     if let Some(evaluate) = fixed(name) {
         return builtin(evaluate);
     }
+    if name == "realpath_root" {
+        return Some(Found {
+            source: Source::UntilMissing(realpath_root),
+            assignable: false,
+        });
+    }
     if let Some(evaluate) = tls::variables::find(name) {
         return Some(Found {
             source: Source::Builtin(evaluate),
@@ -203,7 +209,6 @@ fn fixed(name: &str) -> Option<Evaluate> {
         }
         "proxy_add_x_forwarded_for" => upstream::proxy_add_x_forwarded_for,
         "query_string" => client::arguments,
-        "realpath_root" => realpath_root,
         "realip_remote_addr" => connection::realip_remote_addr,
         "realip_remote_port" => connection::realip_remote_port,
         "remote_addr" => connection::remote_addr,

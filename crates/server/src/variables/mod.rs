@@ -32,6 +32,8 @@ pub enum Source {
     Builtin(Evaluate),
     /// Computed once per request and remembered.
     Once(Evaluate),
+    /// Computed on every use, unless there was none the first time: then there is none in this request.
+    UntilMissing(Evaluate),
     /// A family such as `http_*`: the rest of the name, and how to look it up.
     Family(fn(&mut Request, &[u8], &mut Vec<u8>) -> bool, Box<[u8]>),
     /// `map`.
@@ -45,7 +47,7 @@ pub enum Source {
     /// Named captures, `auth_request_set`: written by requests, not found until then.
     Assigned,
     /// `set`: as [`Source::Assigned`], but reading it before it is assigned gives the empty
-    /// value and a warning.
+    /// value and a warning. What both `set` and `auth_request_set` name is of the one written first.
     Set,
 }
 
@@ -124,7 +126,8 @@ impl TableBuilder {
     }
 
     /// Gives a name its source. What only receives values (`set`, captures) never replaces a
-    /// source that computes one; a builtin that cannot be assigned cannot be redefined.
+    /// source that computes one; a builtin that cannot be assigned cannot be redefined. A family answers for a member that
+    /// `set` alone names until it is set; to captures and `auth_request_set` members are names as any other.
     pub fn define(&mut self, name: &str, source: Source) -> Result<Variable, String> {
         let lower = name.to_ascii_lowercase();
         let builtin = core::find(&lower);
@@ -135,13 +138,21 @@ impl TableBuilder {
         let receives_only = matches!(source, Source::Set | Source::Assigned);
         if let Some(slot) = self.sources.get_mut(usize::from(variable.0)) {
             let weaker = matches!(slot, None | Some(Source::Set));
-            if receives_only && builtin.is_some() {
-                *slot = builtin.map(|found| found.source);
-            } else if weaker || !receives_only {
-                *slot = Some(source);
+            match builtin.filter(|_| receives_only).map(|found| found.source) {
+                Some(Source::Family(..)) if matches!(source, Source::Set) => {} // see `finish`
+                Some(Source::Family(..)) | None if weaker || !receives_only => *slot = Some(source),
+                Some(Source::Family(..)) | None => {}
+                builtin => *slot = builtin,
             }
         }
         Ok(variable)
+    }
+
+    /// Whether something of the configuration defines a name.
+    pub fn is_defined(&self, name: &str) -> bool {
+        let known = self.by_name.get(name.to_ascii_lowercase().as_str());
+        let source = known.and_then(|variable| self.sources.get(usize::from(variable.0)));
+        matches!(source, Some(Some(_)))
     }
 
     /// The table, or the names that no line defines.
@@ -174,6 +185,8 @@ pub enum Cached {
     Unset,
     /// Asked for, and there is none.
     Missing,
+    /// There was one; it is computed again on every use.
+    Passing,
     /// The value.
     Value(Bytes),
 }
@@ -197,6 +210,15 @@ impl Request {
         let value = match &definition.source {
             Source::Builtin(evaluate) => return evaluate(self, out),
             Source::Family(evaluate, rest) => return evaluate(self, rest, out),
+            Source::UntilMissing(evaluate) => {
+                let found = evaluate(self, out);
+                if found {
+                    self.remember(variable, Cached::Passing);
+                } else if !self.has_passed(variable) {
+                    self.remember(variable, Cached::Missing);
+                }
+                return found;
+            }
             Source::Assigned => return false,
             Source::Set => {
                 rewrite::uninitialized(self, &definition.name);
@@ -257,7 +279,9 @@ impl Request {
             return self.append_variable(variable, out);
         }
         match core::find(name).map(|found| found.source) {
-            Some(Source::Builtin(evaluate) | Source::Once(evaluate)) => evaluate(self, out),
+            Some(
+                Source::Builtin(evaluate) | Source::Once(evaluate) | Source::UntilMissing(evaluate),
+            ) => evaluate(self, out),
             Some(Source::Family(evaluate, rest)) => evaluate(self, &rest, out),
             _ => false,
         }
@@ -266,6 +290,12 @@ impl Request {
     /// Assigns a variable (`set`, named captures).
     pub fn assign(&mut self, variable: Variable, value: Bytes) {
         self.remember(variable, Cached::Value(value));
+    }
+
+    /// Whether there was a value of what is computed on every use.
+    fn has_passed(&self, variable: Variable) -> bool {
+        let values = self.shared.values.borrow();
+        matches!(values.get(usize::from(variable.0)), Some(Cached::Passing))
     }
 
     fn remember(&mut self, variable: Variable, value: Cached) {

@@ -45,6 +45,16 @@ enum Incoming {
     Chunked(Box<Decoder>),
 }
 
+impl Incoming {
+    fn of(length: BodyLength) -> Incoming {
+        match length {
+            BodyLength::None | BodyLength::Length(0) => Incoming::Nothing,
+            BodyLength::Length(length) => Incoming::Length(length),
+            BodyLength::Chunked => Incoming::Chunked(Box::new(Decoder::new())),
+        }
+    }
+}
+
 /// Raw bytes both ways after `101 Switching Protocols`.
 pub struct Tunnel {
     /// The client's connection.
@@ -101,11 +111,7 @@ impl H1 {
         H1 {
             connection: Rc::clone(connection),
             input,
-            incoming: match length {
-                BodyLength::None | BodyLength::Length(0) => Incoming::Nothing,
-                BodyLength::Length(length) => Incoming::Length(length),
-                BodyLength::Chunked => Incoming::Chunked(Box::new(Decoder::new())),
-            },
+            incoming: Incoming::of(length),
             version,
             continue_wanted: version >= Version::Http11
                 && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
@@ -126,12 +132,17 @@ impl H1 {
         }
     }
 
-    /// An exchange that only says why it is none.
-    pub fn refused(connection: &Rc<Connection>, version: Version, input: Buffer) -> H1 {
+    /// An exchange that only says why it is none; `length` is that of the body which comes with the head, as far as that tells.
+    pub fn refused(
+        connection: &Rc<Connection>,
+        version: Version,
+        length: BodyLength,
+        input: Buffer,
+    ) -> H1 {
         H1 {
             connection: Rc::clone(connection),
             input,
-            incoming: Incoming::Nothing,
+            incoming: Incoming::of(length),
             version,
             continue_wanted: false,
             keep_alive: false,

@@ -17,7 +17,6 @@ use crate::http::output;
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
-use crate::variables::Source;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -70,7 +69,7 @@ impl Feature for AuthRequest {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AuthRequest, Fault> {
         let mut variables = Vec::new();
         for (name, value) in scope.written(&AUTH_REQUEST_SET)?.unwrap_or_default() {
-            let target = Target::new(compiler, &name, Source::Assigned)?;
+            let target = Target::new(compiler, &name)?;
             variables.push((target, compiler.text(&value)));
         }
         Ok(AuthRequest {

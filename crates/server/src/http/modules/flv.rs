@@ -57,7 +57,7 @@ pub async fn serve(request: &mut Request) -> Step {
             length: size - start,
         });
     }
-    begin(request, &metadata, length);
+    begin(request, &metadata, length, " while sending flv to client");
     Step::Respond(Body::Pieces(pieces))
 }
 
@@ -80,8 +80,14 @@ pub(super) async fn open(request: &mut Request) -> Result<(File, Metadata), Step
     }
 }
 
-/// Begins the response of so many bytes out of a file.
-pub(super) fn begin(request: &mut Request, metadata: &Metadata, length: u64) {
+/// Begins the response of so many bytes out of a file; `sending` is what log lines say of it from then on.
+pub(super) fn begin(
+    request: &mut Request,
+    metadata: &Metadata,
+    length: u64,
+    sending: &'static str,
+) {
+    request.sending = sending;
     // As in nginx, the length of the response tells stretches of a file apart.
     let sent = Metadata {
         size: length,

@@ -170,7 +170,7 @@ pub async fn serve(request: &mut Request, settings: &Mp4) -> Step {
     if settings.limit_rate.is_some() {
         limit(request, &file, size, settings).await;
     }
-    flv::begin(request, &metadata, length);
+    flv::begin(request, &metadata, length, " while sending mp4 to client");
     Step::Respond(Body::Pieces(pieces))
 }
 

@@ -25,6 +25,7 @@ use crate::http::modules::open_file_cache::{self, Looked, LookupError};
 use crate::http::output::{Body, page};
 use crate::http::request::{Request, Step};
 use crate::log;
+use crate::regex::WHILE_SENDING;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -243,6 +244,7 @@ pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
         return Step::Finish(500);
     };
     let etag = etag_of(&request.plan.core, metadata);
+    request.sending = WHILE_SENDING;
     let response = &mut request.response;
     response.status = 200;
     response.content_length = Some(metadata.size);

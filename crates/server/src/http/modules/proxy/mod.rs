@@ -227,12 +227,13 @@ pub async fn serve(
         }
     };
     begin(request, &target);
-    request.doing = "";
-    let step = pass_on(request, exchange, proxy, &target, begun).await?;
-    if !matches!(step, Step::Respond(_)) && request.doing.is_empty() {
-        request.doing = WHILE_SENDING_ON;
-    }
-    Ok(step)
+    pass_on(request, exchange, proxy, &target, begun).await
+}
+
+/// Ends what was asked of upstreams with a status; its page is what is being sent then.
+fn finish(request: &mut Request, status: u16) -> Step {
+    request.doing = WHILE_SENDING_ON;
+    Step::Finish(status)
 }
 
 /// Asks upstreams, and makes their answer the response.
@@ -248,7 +249,7 @@ async fn pass_on(
     let secured = match (&proxy.tls, target.scheme) {
         (Some(tls), Scheme::Https) => match tls.prepare(request, target).await {
             Ok(secured) => Some(secured),
-            Err(status) => return Ok(Step::Finish(status)),
+            Err(status) => return Ok(finish(request, status)),
         },
         _ => None,
     };
@@ -267,7 +268,7 @@ async fn pass_on(
     let ignore_abort = settings.ignore_client_abort;
     let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
         Ok(Ok(group)) => group,
-        Ok(Err(status)) => return Ok(Step::Finish(status)),
+        Ok(Err(status)) => return Ok(finish(request, status)),
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
             return Err(left(request));
@@ -277,7 +278,7 @@ async fn pass_on(
     let (peer, mut answer) =
         match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
             Ok(answered) => answered,
-            Err(status) => return Ok(Step::Finish(status)),
+            Err(status) => return Ok(finish(request, status)),
         };
     if answer.head.is_upgrade() {
         return match outgoing.upgrade {
@@ -334,7 +335,6 @@ fn begin(request: &mut Request, target: &target::Target) {
     if !attempts.is_empty() {
         attempts.push(Attempt::default());
     }
-    request.sending = WHILE_SENDING_ON; // what holds for the page of an error
     request.upstream = Some(Box::new(Seen {
         attempts,
         target: Some(ShownTarget::of(target)),

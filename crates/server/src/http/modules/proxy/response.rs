@@ -419,6 +419,7 @@ pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
         Error,
         "upstream sent unexpected 101 response {READING}"
     );
+    request.doing = WHILE_READING;
     note(request, |attempt, elapsed| {
         attempt.response_time = elapsed;
     });

@@ -256,13 +256,33 @@ pub enum Target {
     LimitRate,
 }
 
+/// Defines the variables that `set` and `auth_request_set` name in a scope and those within it: a name is of the line that
+/// names it first, in the order of the file. This comes before anything else is compiled.
+pub fn define_assigned(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    for line in scope.lines() {
+        if let Some(inner) = scope.opened_by(line) {
+            define_assigned(compiler, inner);
+        }
+        let source = match &*line.name.bytes {
+            b"set" => Source::Set,
+            b"auth_request_set" => Source::Assigned,
+            _ => continue,
+        };
+        let word = line.argument(0);
+        // A word that is no variable is reported where the line is compiled.
+        if let Ok(name) = variable_name(word)
+            && let Err(text) = compiler.define_unless_defined(&name, source)
+        {
+            compiler.report(Fault::at(word, text));
+        }
+    }
+}
+
 impl Target {
-    /// The target that a word such as `$name` denotes; a new name is defined with this source.
-    pub fn new(compiler: &Compiler<'_>, word: &Word, source: Source) -> Result<Target, Fault> {
+    /// The target that a word such as `$name` denotes: [`define_assigned`] has defined it.
+    pub fn new(compiler: &Compiler<'_>, word: &Word) -> Result<Target, Fault> {
         let name = variable_name(word)?;
-        let variable = compiler
-            .define(&name, source)
-            .map_err(|text| Fault::at(word, text))?;
+        let variable = compiler.variable(&name);
         Ok(match &*name.to_ascii_lowercase() {
             "args" => Target::Args,
             "limit_rate" => Target::LimitRate,
@@ -356,7 +376,7 @@ fn instructions(
 
 fn compile_set(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, Fault> {
     let (name, value) = assignment(line)?;
-    let target = Target::new(compiler, name, Source::Set)?;
+    let target = Target::new(compiler, name)?;
     Ok(Instruction::Set {
         target,
         value: compiler.text(&value),
