@@ -101,34 +101,47 @@ fn is_above_zero(text: &[u8]) -> bool {
     (1..=100).contains(&sum)
 }
 
-/// Whether a `User-Agent` is Internet Explorer 4 to 6 without the service pack that repaired its gzip:
-/// `gzip_disable msie6`.
-pub fn is_msie6(user_agent: &[u8]) -> bool {
-    let Some(found) = memmem::find(user_agent, b"MSIE ") else {
-        return false;
-    };
-    let version = &user_agent[found + 5..];
-    if memmem::find(user_agent, b"Opera").is_some() {
-        return false;
-    }
-    match version {
-        [b'4' | b'5', b'.', _, ..] => true,
-        [b'6', b'.', _, rest @ ..] => memmem::find(rest, b"SV1").is_none(),
-        _ => false,
-    }
+/// Browsers that nginx tells apart, by all of a request's `User-Agent` lines in their order: each adds what it says, and
+/// Opera is no Internet Explorer, whatever lines before it say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Browser {
+    /// Internet Explorer up to 10: a version must follow the name.
+    pub msie: bool,
+    /// Internet Explorer 4 to 6 without the service pack that repaired its gzip.
+    pub msie6: bool,
+    /// Chrome.
+    pub chrome: bool,
+    /// Safari on macOS.
+    pub safari: bool,
+    opera: bool,
 }
 
-/// Whether a user agent is Internet Explorer up to 10, as nginx tells it: a version must follow the name.
-pub fn is_msie(user_agent: &[u8]) -> bool {
-    let names_version = |at: usize| user_agent.len() - at > b"MSIE 5.".len();
-    memmem::find(user_agent, b"Opera").is_none()
-        && memmem::find(user_agent, b"MSIE ").is_some_and(names_version)
-}
-
-/// Whether a user agent is Chrome, as nginx tells it.
-pub fn is_chrome(user_agent: &[u8]) -> bool {
-    let has = |name: &[u8]| memmem::find(user_agent, name).is_some();
-    !is_msie(user_agent) && !has(b"Opera") && !has(b"Gecko/") && has(b"Chrome/")
+impl Browser {
+    /// Takes in one line's value.
+    pub fn add(&mut self, user_agent: &[u8]) {
+        let has = |name: &[u8]| memmem::find(user_agent, name).is_some();
+        let version = memmem::find(user_agent, b"MSIE ")
+            .and_then(|at| user_agent.get(at + b"MSIE ".len()..))
+            .filter(|version| version.len() > b"5.".len());
+        if let Some(version) = version {
+            self.msie = true;
+            self.msie6 |= match version {
+                [b'4' | b'5', b'.', ..] => true,
+                [b'6', b'.', _, rest @ ..] => memmem::find(rest, b"SV1").is_none(),
+                _ => false,
+            };
+        }
+        if has(b"Opera") {
+            self.opera = true;
+            self.msie = false;
+            self.msie6 = false;
+        }
+        if !self.msie && !self.opera && !has(b"Gecko/") {
+            let chrome = has(b"Chrome/");
+            self.chrome |= chrome;
+            self.safari |= !chrome && has(b"Safari/") && has(b"Mac OS X");
+        }
+    }
 }
 
 fn trim(mut bytes: &[u8]) -> &[u8] {
@@ -227,7 +240,31 @@ mod tests {
             ("MSIE 6.0", true),
             ("curl/8", false),
         ] {
-            assert_eq!(is_msie6(agent.as_bytes()), expected, "{agent}");
+            let mut browser = Browser::default();
+            browser.add(agent.as_bytes());
+            assert_eq!(browser.msie6, expected, "{agent}");
         }
+    }
+
+    #[test]
+    fn browsers_of_several_lines() {
+        let of = |agents: &[&str]| {
+            let mut browser = Browser::default();
+            agents
+                .iter()
+                .for_each(|agent| browser.add(agent.as_bytes()));
+            browser
+        };
+        let msie = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)";
+        let chrome = "Mozilla/5.0 (Macintosh; Intel Mac OS X) Chrome/120.0 Safari/537.36";
+        let opera = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.0; en) Opera 8.0";
+        assert!(of(&["curl/8.0", msie]).msie6);
+        assert!(of(&[msie, "curl/8.0"]).msie);
+        assert!(!of(&[msie, opera]).msie);
+        assert!(of(&[opera, msie]).msie);
+        assert!(of(&[chrome, msie]).chrome);
+        assert!(!of(&[msie, chrome]).chrome);
+        assert!(!of(&[chrome]).safari);
+        assert!(!of(&["MSIE 6"]).msie);
     }
 }

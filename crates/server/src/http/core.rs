@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, parse};
 use proto::h1;
-use proto::header::Known;
 use proto::method::Method;
 
 use crate::compile::{Compiler, Feature};
@@ -103,14 +102,9 @@ impl KeepaliveDisable {
         if !self.safari && (!self.msie6 || request.method != Method::Post) {
             return true;
         }
-        let Some(agent) = request.header(Known::UserAgent) else {
-            return true;
-        };
-        let has = |name: &[u8]| memchr::memmem::find(agent, name).is_some();
-        if self.msie6 && request.method == Method::Post && proto::accept::is_msie6(agent) {
-            return false;
-        }
-        !(self.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome/"))
+        let browser = request.browser();
+        let msie6 = self.msie6 && request.method == Method::Post && browser.msie6;
+        !(msie6 || self.safari && browser.safari)
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
-use proto::header::Known;
 
 use crate::compile::{Compiler, Feature};
 use crate::http::body;
@@ -280,12 +279,7 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
 async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Step>, Abort> {
     let status = request.error_status;
     let core = Arc::clone(&request.plan.core);
-    let padded = core.msie_padding
-        && request.client.head.version() >= proto::h1::Version::Http10
-        && request
-            .header(Known::UserAgent)
-            .is_some_and(is_padded_browser);
-    let page = status_page::page(status, &core.server_tokens, padded);
+    let page = status_page::page(status, &core.server_tokens, is_padded(request));
     if matches!(status, 494..=497) {
         request.error_status = 400;
     }
@@ -310,10 +304,9 @@ async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Opt
 
 /// Whether `msie_refresh` applies to a redirect of this client.
 fn refreshes(request: &Request) -> bool {
-    let agent = request.header(Known::UserAgent);
     request.plan.core.msie_refresh
         && request.response.location().is_some()
-        && agent.is_some_and(proto::accept::is_msie)
+        && request.browser().msie
 }
 
 /// Sends a page that leads MSIE to where a redirect would.
@@ -339,13 +332,10 @@ async fn send_refresh(
 
 /// Whether `msie_padding` applies to this client.
 pub fn is_padded(request: &Request) -> bool {
-    request.plan.core.msie_padding
-        && request.client.head.version() >= proto::h1::Version::Http10
-        && request
-            .header(Known::UserAgent)
-            .is_some_and(is_padded_browser)
-}
-
-fn is_padded_browser(agent: &[u8]) -> bool {
-    proto::accept::is_msie(agent) || proto::accept::is_chrome(agent)
+    if !request.plan.core.msie_padding || request.client.head.version() < proto::h1::Version::Http10
+    {
+        return false;
+    }
+    let browser = request.browser();
+    browser.msie || browser.chrome
 }

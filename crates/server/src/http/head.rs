@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::net::Address;
+use proto::accept::Browser;
 use proto::h1::Version;
 use proto::header::Known;
 use proto::method::Method;
@@ -318,6 +319,17 @@ impl Request {
     /// The value of a field that we know by name; the first where it is repeated.
     pub fn header(&self, known: Known) -> Option<&[u8]> {
         self.client.head.value(known, &self.client.bytes)
+    }
+
+    /// What the client says it is.
+    pub fn browser(&self) -> Browser {
+        let mut browser = Browser::default();
+        let head = &self.client.head;
+        if head.find(Known::UserAgent).is_some() {
+            let agents = head.all(Known::UserAgent);
+            agents.for_each(|agent| browser.add(agent.value(&self.client.bytes)));
+        }
+        browser
     }
 
     /// All fields as sent: name and value.

@@ -329,12 +329,12 @@ fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     if !rules.disabled_msie6 && rules.disabled.is_empty() {
         return Ok(true);
     }
+    if rules.disabled_msie6 && request.browser().msie6 {
+        return Ok(false);
+    }
     let Some(agent) = request.header(Known::UserAgent) else {
         return Ok(true);
     };
-    if rules.disabled_msie6 && accept::is_msie6(agent) {
-        return Ok(false);
-    }
     for regex in &rules.disabled {
         if regex
             .is_match(agent)

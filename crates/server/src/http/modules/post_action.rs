@@ -58,6 +58,9 @@ impl PostAction {
     }
 }
 
+/// What is left of the changes of a URI where the request itself has used them up: nginx counts them in four bits, round.
+const CHANGES_AFTER_CYCLE: u8 = 16;
+
 /// Does what is to be done for a main request that ended with `outcome`. The place that the
 /// request comes to may have a `post_action` too: they end with the changes of its URI.
 pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
@@ -69,6 +72,9 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     request.body.end_unread();
     // Nobody listens, and nobody's leaving ends it.
     let mut nobody = Exchange::memory(Recorder::default());
+    if request.changes_left == 0 {
+        request.changes_left = CHANGES_AFTER_CYCLE;
+    }
     while request.changes_left > 0
         && let Some(action) = request.plan.post_action.clone()
     {
