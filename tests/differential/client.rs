@@ -140,13 +140,17 @@ pub(crate) fn converse(
             .collect();
         line.send(&all);
     }
-    for exchange in &conversation.exchanges {
-        if !conversation.pipelined {
+    // What stands behind a body is one more request, to be answered with or after the others.
+    let behind = |exchange: &&Exchange| exchange.asks_twice();
+    let more = conversation.exchanges.iter().filter(behind).count();
+    let sent = conversation.exchanges.iter().map(Some);
+    for exchange in sent.chain(std::iter::repeat_n(None, more)) {
+        if let Some(exchange) = exchange.filter(|_| !conversation.pipelined) {
             line.send_exchange(exchange, conversation.shuts)?;
-        } else if conversation.shuts {
+        } else if exchange.is_some() && conversation.shuts {
             line.stream.shut();
         }
-        let answers = line.answers(exchange.head_only);
+        let answers = line.answers(exchange.is_some_and(|exchange| exchange.head_only));
         let closes =
             |last: &Answer| last.field("connection") == Some("close") && !conversation.pipelined;
         // After a 412 nginx closes without a word, which the table of differences tells of.
@@ -174,12 +178,16 @@ fn secured(stream: &TcpStream, name: &str) -> Result<Box<Secured>, ()> {
     let config: Arc<ClientConfig> = Arc::new(client.config());
     let client = ClientConnection::new(config, name).map_err(|_| ())?;
     let mut secured = StreamOwned::new(client, stream.try_clone().map_err(|_| ())?);
+    // Ciphers are slow where programs are made without optimizing.
+    let quiet = stream.read_timeout().map_err(|_| ())?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|_| ())?;
     while secured.conn.is_handshaking() {
         secured
             .conn
             .complete_io(&mut secured.sock)
             .map_err(|_| ())?;
     }
+    stream.set_read_timeout(quiet).map_err(|_| ())?;
     Ok(Box::new(secured))
 }
 
@@ -293,7 +301,13 @@ impl Line<'_, '_> {
             if self.surroundings.upstream.is_busy() {
                 continue;
             }
+            // What the server has just asked the upstream may not have reached it.
             let passed = self.surroundings.server.pass();
+            self.surroundings.upstream.settle();
+            if self.surroundings.upstream.is_busy() {
+                continue;
+            }
+            let passed = passed.and_then(|()| self.surroundings.server.pass());
             return passed.is_ok() && self.read();
         }
     }

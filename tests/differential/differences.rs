@@ -147,7 +147,14 @@ pub(crate) const TABLE: &[Row] = &[
             let closed = circled(case.reference) && unanswered;
             let announces_end = any_status(case.subject, 500) && !closed;
             let stays_open = difference.part == Part::Ending && difference.reference == "Kept";
-            circles && (stays_open || ended && !announces_end)
+            // Of what is sent at once nginx answers the first requests, and no other one.
+            let (answered, all) = (
+                difference.reference.strip_suffix("(no answer)"),
+                &difference.subject,
+            );
+            let fewer =
+                difference.key == "answers" && answered.is_some_and(|some| all.starts_with(some));
+            circles && (stays_open || fewer || ended && !announces_end)
         },
     },
     Row {
@@ -194,7 +201,10 @@ pub(crate) const TABLE: &[Row] = &[
             };
             let empty = answers_empty(case.subject) && !answers_empty(case.reference);
             // The answer may be one that the client's conditions do not allow.
-            let fails = any_status(case.subject, 412) && !any_status(case.reference, 412);
+            let tells = |status: u16| {
+                any_status(case.subject, status) && !any_status(case.reference, status)
+            };
+            let fails = tells(412) || tells(304);
             let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
             // Without a head there is no more to see of it.
             let headless = difference.key == "sent_http_content_length"
@@ -284,6 +294,23 @@ pub(crate) const TABLE: &[Row] = &[
             let without_host = |url: &str| url.contains("://:") || url.contains(":///");
             let is_location = matches!(difference.key.as_str(), "location" | "sent_http_location");
             is_location && without_host(&difference.reference) && !without_host(&difference.subject)
+        },
+    },
+    Row {
+        sentence: "A `PUT` whose body `mirror` or `client_body_early_read` has read is carried out. nginx answers 500.",
+        until: None,
+        is: |case, difference| {
+            let is_refused = |line: &&String| line.contains("PUT request body must be in a file");
+            let mut refused = case.reference.errors.iter().filter(is_refused);
+            match difference.part {
+                // The file that it has put.
+                Part::Files => {
+                    let put = difference.reference.strip_suffix(": (not there)");
+                    let name = put.and_then(|path| path.rsplit('/').next());
+                    name.is_some_and(|name| refused.any(|line| line.contains(name)))
+                }
+                part => part != Part::Alarm && refused.next().is_some(),
+            }
         },
     },
     Row {
@@ -425,7 +452,11 @@ pub(crate) const TABLE: &[Row] = &[
                 let mut others = case.subject.upstream.iter();
                 others.any(|other| !other.cut && rest(asked) == rest(other))
             });
-            difference.part == Part::Upstream && unannounced
+            // The client waits for its own answer with it.
+            let waits = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let shows =
+                difference.part == Part::Upstream || waits && difference.part != Part::Alarm;
+            shows && unannounced
         },
     },
     Row {
@@ -643,7 +674,17 @@ pub(crate) fn judge(
     (reference, subject): (&Transcript, &Transcript),
     found: Vec<Difference>,
 ) -> (Vec<Difference>, Vec<usize>) {
-    let (silence, nothing) = (Conversation::default(), Seen::default());
+    // What the whole run has left behind is of no single conversation: of the errors of all.
+    let silence = Conversation::default();
+    let all = |transcript: &Transcript| Seen {
+        errors: transcript
+            .conversations
+            .iter()
+            .flat_map(|seen| seen.errors.iter().cloned())
+            .collect(),
+        ..Seen::default()
+    };
+    let (all_of_reference, all_of_subject) = (all(reference), all(subject));
     let mut known = Vec::new();
     let mut unknown = Vec::new();
     for difference in found {
@@ -654,11 +695,10 @@ pub(crate) fn judge(
                 subject: subject.conversations.get(index)?,
             })
         });
-        // What the whole run has left behind is no conversation's.
         let case = of_conversation.unwrap_or(Case {
             conversation: &silence,
-            reference: &nothing,
-            subject: &nothing,
+            reference: &all_of_reference,
+            subject: &all_of_subject,
         });
         let holds = |row: &Row| {
             row.until.is_none_or(|until| version < until) && (row.is)(&case, &difference)

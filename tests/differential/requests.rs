@@ -14,6 +14,18 @@ pub(crate) struct Exchange {
     pub(crate) head_only: bool,
 }
 
+/// A request that may stand behind a body.
+const BEHIND: &[u8] = b"GET /plain.txt HTTP/1.0\r\n\r\n";
+
+impl Exchange {
+    /// Whether another request stands behind its body.
+    pub(crate) fn asks_twice(&self) -> bool {
+        self.segments
+            .last()
+            .is_some_and(|last| last.ends_with(BEHIND))
+    }
+}
+
 /// What happens on one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conversation {
@@ -544,7 +556,7 @@ impl Maker<'_> {
             0..=9 => (format!("Content-Length: {length}\r\n{expect}"), body),
             10 => (
                 format!("Content-Length: {length}\r\n{expect}"),
-                [body.as_slice(), b"GET /plain.txt HTTP/1.0\r\n\r\n"].concat(),
+                [body.as_slice(), BEHIND].concat(),
             ),
             11 => (
                 format!("Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n"),
