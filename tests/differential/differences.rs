@@ -142,7 +142,10 @@ pub(crate) const TABLE: &[Row] = &[
             let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
             let ended = difference.part == Part::Ending
                 || difference.part == Part::Error && difference.reference == NO_LINE
-                || matches!(difference.key.as_str(), "answers" | "number of lines")
+                || matches!(
+                    difference.key.as_str(),
+                    "answers" | "number of lines" | "number of requests"
+                )
                 || difference.part == Part::Status && difference.reference == "(no answer)";
             let closed = circled(case.reference) && unanswered;
             let announces_end = any_status(case.subject, 500) && !closed;

@@ -110,8 +110,11 @@ impl Draft<'_> {
         lines: &mut Vec<Line>,
         scopes: &[(Path, Contexts)],
     ) -> bool {
+        // Above locations it mostly leads round in a circle, which hides what comes after it.
+        let in_locations = name == "post_action" && self.random.chance(90);
         let fitting: Vec<&(Path, Contexts)> = scopes
             .iter()
+            .filter(|(_, context)| !in_locations || *context == Contexts::LOCATION)
             .filter(|(_, context)| self.table.find(name, *context).is_some())
             .collect();
         if fitting.is_empty() {

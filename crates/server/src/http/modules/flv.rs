@@ -70,14 +70,15 @@ pub(super) async fn open(request: &mut Request) -> Result<(File, Metadata), Step
         return Err(Step::Next);
     }
     let path = request.filename();
-    let looked = match open_file_cache::lookup(request, &path).await {
-        Ok(looked) => looked,
-        Err(error) => return Err(Step::Finish(refused(request, &path, &error))),
+    let step = match open_file_cache::lookup(request, &path).await {
+        Ok(looked) => match looked.file {
+            Some(file) if looked.metadata.is_file() => return Ok((file, looked.metadata)),
+            _ => Step::Next,
+        },
+        Err(error) => Step::Finish(refused(request, &path, &error)),
     };
-    match looked.file {
-        Some(file) if looked.metadata.is_file() => Ok((file, looked.metadata)),
-        _ => Err(Step::Next),
-    }
+    request.body.end_unread(); // as in nginx, it is dropped first of all
+    Err(step)
 }
 
 /// Begins the response of so many bytes out of a file; `sending` is what log lines say of it from then on.

@@ -130,7 +130,7 @@ pub async fn serve(request: &mut Request) -> Step {
     let callback = match settings.format {
         Format::Jsonp => match callback(request) {
             Ok(callback) => callback,
-            Err(status) => return Step::Finish(status),
+            Err(status) => return refuse(request, status),
         },
         _ => None,
     };
@@ -151,8 +151,11 @@ pub async fn serve(request: &mut Request) -> Step {
     }
     let entries = match listing {
         Ok(entries) => entries,
-        Err(ReadError::Open(error)) => return Step::Finish(refused(request, &path, &error)),
-        Err(ReadError::Entry) => return Step::Finish(500),
+        Err(ReadError::Open(error)) => {
+            let status = refused(request, &path, &error);
+            return refuse(request, status);
+        }
+        Err(ReadError::Entry) => return refuse(request, 500),
     };
 
     let content_type = Bytes::from_static(match (settings.format, &callback) {
@@ -186,6 +189,12 @@ pub async fn serve(request: &mut Request) -> Step {
             page::render(&request.uri, entries, sort, offset)
         }
     }))
+}
+
+/// Ends with a status; the request's body has been dropped before, as in nginx, and an error page finds it empty.
+fn refuse(request: &mut Request, status: u16) -> Step {
+    request.body.end_unread();
+    Step::Finish(status)
 }
 
 fn columns(request: &mut Request, settings: &AutoIndex, content_type: &[u8]) -> html::Columns {
