@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -204,10 +204,57 @@ pub(crate) fn control(socket: BorrowedFd<'_>, control: Control) -> io::Result<()
     Ok(())
 }
 
+/// The address of the other end, also where it has reset the connection already: what it had sent before is read and served
+/// as its own.
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
-    match rustix::net::getpeername(socket)? {
-        Some(address) => Ok(address_of(address)),
-        None => Ok(Address::Unix(PathBuf::new())),
+    match rustix::net::getpeername(socket) {
+        Ok(Some(address)) => Ok(address_of(address)),
+        Ok(None) => Ok(Address::Unix(PathBuf::new())),
+        Err(Errno::NOTCONN) => former_peer(socket).map(Address::Inet),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The address of the other end of a connection that is no more, which `getpeername()` refuses to tell.
+fn former_peer(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    // The kernel refuses a buffer that is longer than the address.
+    let address = peer_name(socket, size_of::<libc::sockaddr_in>())?;
+    let port = u16::from_be(address.sin6_port);
+    match i32::from(address.sin6_family) {
+        // Of an IPv4 address the number stands where the other kind has its flow.
+        libc::AF_INET => {
+            let ip = Ipv4Addr::from(u32::from_be(address.sin6_flowinfo));
+            Ok(SocketAddrV4::new(ip, port).into())
+        }
+        libc::AF_INET6 => {
+            let address = peer_name(socket, size_of::<libc::sockaddr_in6>())?;
+            let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+            let scope = address.sin6_scope_id;
+            Ok(SocketAddrV6::new(ip, port, address.sin6_flowinfo, scope).into())
+        }
+        _ => Err(io::ErrorKind::NotConnected.into()),
+    }
+}
+
+/// So many bytes of `SO_PEERNAME`; the rest is zero.
+fn peer_name(socket: BorrowedFd<'_>, length: usize) -> io::Result<libc::sockaddr_in6> {
+    // SAFETY: `sockaddr_in6` consists of integers and arrays of them, for which zeros are values.
+    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut length = length.min(size_of_val(&address)) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which is at most the size of `address`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERNAME,
+            (&raw mut address).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 {
+        Ok(address)
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

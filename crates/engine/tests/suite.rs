@@ -54,6 +54,7 @@ suite!(
     pipelined_short_connections,
     posting_from_other_threads,
     reset_is_seen,
+    reset_tells_the_address,
     short_file_fails_the_stream,
     shutting_down_ends_a_waiting_receive,
     sleeping_in_order,
@@ -446,6 +447,23 @@ async fn reset_is_seen(kind: EngineKind) {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     let again = client.recv(soon()).await.unwrap_err();
     assert_eq!(again.kind(), io::ErrorKind::ConnectionReset);
+}
+
+async fn reset_tells_the_address(kind: EngineKind) {
+    let (listener, address) = listener(kind);
+    let (client, server) = both(connect(&address, None, None), listener.accept()).await;
+    let (client, server) = (client.unwrap(), server.unwrap());
+    let from = client.local();
+    client.push(Bytes::from_static(b"a request"));
+    client.drained(0).await.unwrap();
+    client.reset();
+    while server
+        .recv(soon())
+        .await
+        .is_ok_and(|buffer| !buffer.is_empty())
+    {}
+    assert_eq!(server.peer(), from);
+    assert_eq!(server.local(), address);
 }
 
 async fn shutting_down_ends_a_waiting_receive(kind: EngineKind) {
