@@ -24,16 +24,13 @@ pub(crate) struct Row {
 /// Every documented difference between verdicts.
 pub(crate) const TABLE: &[Row] = &[
     Row {
-        sentence: "**What OpenSSL refuses** is refused in nginx's words up to `(SSL:`; behind that stands the reason, without \
-                   OpenSSL's numbers. `ssl_ecdh_curve` and `ssl_ciphers` that leave nothing have words of their own.",
+        sentence: "**Ciphers and groups that are not here**: a list of which OpenSSL knows something and we nothing is refused, in words \
+                   of its own; so is one of which neither knows anything.",
         is: |reference, subject| {
-            let front = |verdict: &str| {
-                verdict
-                    .split_once(" (SSL: ")
-                    .map(|(front, _)| front.to_owned())
-            };
-            let own_words = subject.starts_with("nothing of what \"ssl_");
-            front(reference).is_some_and(|text| own_words || Some(text) == front(subject))
+            let lists = ["SSL_CTX_set_cipher_list(\"", "SSL_CTX_set1_curves_list(\""];
+            let is_of_list = lists.iter().any(|call| reference.starts_with(call));
+            let own_words = subject.starts_with("nothing of what \"");
+            own_words && (is_of_list || reference == "taken")
         },
     },
     Row {
@@ -53,27 +50,20 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**The file of `ssl_dhparam`** is not read, as no cipher here uses it, nor is that of `proxy_ssl_password_file` \
-                   where no `proxy_pass` with TLS shows a certificate. nginx refuses one that is missing.",
+        sentence: "**`modern_browser` with one word** other than `unlisted` is refused with a message. nginx says nothing of why.",
         is: |reference, subject| {
-            let passwords = reference.starts_with("open() \"");
-            let parameters =
-                reference.starts_with("BIO_new_file(\"") || reference.starts_with("PEM_read_bio_");
-            (passwords || parameters) && subject == "taken"
+            reference == "refused without an error" && subject.starts_with("invalid value \"")
         },
     },
     Row {
-        sentence: "**Where braces do not match**, errors of reading come without those of what the blocks would mean, such as a \
-                   location outside of the one around it.",
-        is: |reference, subject| {
-            let nested = ["\" is outside location \"", "\" cannot be inside the "];
-            let nested = nested.iter().any(|text| reference.contains(text));
-            let reading = [
-                "directive is not allowed here",
-                "unexpected end of file",
-                "unexpected \"}\"",
-            ];
-            nested && reading.iter().any(|text| subject.contains(text))
+        sentence: "**The folder of `proxy_temp_path`** is not made, as no answer is ever written to a file. nginx refuses where it \
+                   cannot make it.",
+        is: |reference, subject| reference.starts_with("mkdir() \"") && subject == "taken",
+    },
+    Row {
+        sentence: "**A row of `split_clients` with one word** is refused. nginx reads the second from what its memory held before.",
+        is: |_, subject| {
+            subject.starts_with("invalid number of parameters in \"split_clients\" block")
         },
     },
 ];
@@ -122,8 +112,7 @@ pub(crate) fn differ(
     Ok(differ)
 }
 
-/// The first warning that one gives and the other does not. How often counts not: nginx repeats some for each server, name or
-/// certificate that they are about.
+/// The first warning that one gives and the other does not, or not there or not as often.
 fn warnings_differ(words: &str, own_words: &str) -> Option<Verdicts> {
     let warnings = |words: &str| -> Vec<String> {
         let texts = words
@@ -133,9 +122,13 @@ fn warnings_differ(words: &str, own_words: &str) -> Option<Verdicts> {
         texts.map(String::from).collect()
     };
     let (mut left, mut right) = (warnings(words), warnings(own_words));
-    let all = left.clone();
-    left.retain(|text| !right.contains(text));
-    right.retain(|text| !all.contains(text));
+    let same = left
+        .iter()
+        .zip(&right)
+        .take_while(|(one, other)| one == other)
+        .count();
+    left.drain(..same);
+    right.drain(..same);
     let first = |texts: &[String]| match texts.first() {
         Some(text) => format!("warns: {text}"),
         None => String::from("no such warning"),
@@ -201,8 +194,11 @@ pub(crate) fn shrink(
 
 /// The verdict in one line: nginx stops at the first error, Tidegate names all.
 fn verdict(taken: bool, words: &str) -> String {
+    // nginx gives a file that it cannot read another level.
+    let levels = ["[emerg] ", "[crit] "];
     let error = words.lines().find_map(|line| {
-        let (_, text) = line.split_once("[emerg] ")?;
+        let mut levels = levels.iter();
+        let (_, text) = levels.find_map(|level| line.split_once(level))?;
         // In front of errors of the system stand process and thread.
         let numbered = text
             .split_once(": ")
