@@ -61,6 +61,7 @@ static USER: Setting<UserLine> = Setting::new("user", &["user [group]"], user)
     .contexts(Contexts::MAIN)
     .arity(Arity::between(1, 2))
     .default("nobody nogroup")
+    .repeatable()
     .reload(Reload::NewProcess)
     .manual(
         "Whom the worker process runs as; without a group, the group has the user's name. Has an \
@@ -254,6 +255,13 @@ struct UserLine {
 }
 
 fn user(setter: &Setter<'_>) -> Result<UserLine, Fault> {
+    // nginx looks for another line behind the question whether the line has an effect.
+    let first = setter.scope().own_lines(&USER.spec).first().copied();
+    let is_again = first.is_some_and(|first| first.position != setter.first().position);
+    if is_again && !setter.is_default() && identity::is_superuser() {
+        let text = "\"user\" directive is duplicate";
+        return Err(Fault::at(&setter.first().name, text));
+    }
     Ok(UserLine {
         user: setter.word()?.clone(),
         group: setter.args().get(1).cloned(),
@@ -268,10 +276,14 @@ fn identity(
     let UserLine { user, group } = root.get(&USER)?;
     let is_written = root.writes(&[&USER]);
     if !identity::is_superuser() {
-        if is_written {
+        for line in root.own_lines(&USER.spec) {
             let text = "the \"user\" directive makes sense only if the master process runs with \
                         super-user privileges, ignored";
-            diagnostics.push(Diagnostic::new(Level::Warn, text, Some(user.position)));
+            let warning = Diagnostic::warn(text, Some(line.position));
+            diagnostics.push(Diagnostic {
+                while_reading: true,
+                ..warning
+            });
         }
         return Ok(None);
     }

@@ -582,7 +582,7 @@ fn a_response_about_the_certificate() {
 }
 
 fn what_has_no_effect_is_taken() {
-    let lines = "ssl_dhparam /etc/none.pem; ssl_conf_command Options KTLS; ssl_conf_command Ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_CCM_SHA256; ssl_stapling_verify on; ssl_stapling_responder http://ocsp.example/; ssl_protocols TLSv1 TLSv1.3; ssl_ciphers HIGH:AES128-SHA;";
+    let lines = "ssl_conf_command Options KTLS; ssl_conf_command Ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_CCM_SHA256; ssl_stapling_verify on; ssl_stapling_responder http://ocsp.example/; ssl_protocols TLSv1 TLSv1.3; ssl_ciphers HIGH:AES128-SHA;";
     let (server, port) = start_one(lines);
     let connection = Client::new().connect(port).unwrap();
     assert_eq!(

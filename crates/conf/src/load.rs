@@ -44,11 +44,20 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
     /// Every file that was read, each once, in the order of reading.
     pub sources: Vec<SourceFile>,
+    /// The place of each diagnostic among all lines in the order of reading.
+    order: Vec<u32>,
     /// What could not be taken into the tree.
     lost: Lost,
 }
 
 impl Loaded {
+    /// Takes the diagnostics out, each with the place of its line in the order of reading.
+    pub(crate) fn take_diagnostics(&mut self) -> Vec<(Diagnostic, u32)> {
+        let order = std::mem::take(&mut self.order).into_iter();
+        let diagnostics = std::mem::take(&mut self.diagnostics).into_iter();
+        diagnostics.zip(order).collect()
+    }
+
     /// Whether the configuration cannot be used.
     #[must_use]
     pub fn has_errors(&self) -> bool {
@@ -150,13 +159,11 @@ pub fn load(
         hint_at_semicolon(diagnostic, &sources, registry);
     }
     found.sort_by_key(|(sequence, _)| *sequence);
-    let diagnostics = found
-        .into_iter()
-        .map(|(_, diagnostic)| diagnostic)
-        .collect();
+    let (order, diagnostics) = found.into_iter().unzip();
     Loaded {
         tree,
         diagnostics,
+        order,
         sources,
         lost,
     }
@@ -518,9 +525,10 @@ impl Loader<'_> {
                 let sequence = self.sequence;
                 let mut rows = Vec::new();
                 let opened = directive.position();
-                let whole = self.rows_into(lexer, Surroundings::Block, opened, &mut rows);
-                let line = self.line(directive, Some(Block::Free(rows)), sequence);
-                return self.add(scope, line, (fits && whole).then_some(known));
+                self.rows_into(lexer, Surroundings::Block, opened, &mut rows);
+                let mut line = self.line(directive, Some(Block::Free(rows)), sequence);
+                line.end = Some((lexer.position(), self.sequence));
+                return self.add(scope, line, fits.then_some(known));
             }
             BlockKind::Scope => {
                 let inner = Contexts::inside(&directive.name.bytes, context);
@@ -536,6 +544,7 @@ impl Loader<'_> {
                 false => return self.skip_block(lexer),
             }
             self.depth -= 1;
+            self.tree.close(inner, (lexer.position(), self.sequence));
         }
     }
 
@@ -677,6 +686,7 @@ impl Loader<'_> {
             args: directive.args,
             block,
             position,
+            end: None,
             sequence,
         }
     }
@@ -695,16 +705,15 @@ impl Loader<'_> {
         scope.lines.push(line);
     }
 
-    /// Reads the rows of a free block that was opened at `opened`. False where one of them shows that
-    /// the block was not closed: it opens another, and reading goes on with it.
+    /// Reads the rows of a free block that was opened at `opened`. Where one of them shows that the block was not closed, as
+    /// it opens another, reading goes on with that one.
     fn rows_into(
         &mut self,
         lexer: &mut Lexer<'_>,
         around: Surroundings,
         opened: Position,
         rows: &mut Vec<Line>,
-    ) -> bool {
-        let mut whole = true;
+    ) {
         while let Some(row) = self.next(lexer, around) {
             if row.opens_block {
                 let fault = lexer.unexpected(b'{');
@@ -713,24 +722,19 @@ impl Loader<'_> {
                 let opens = |known: &Candidate| known.arity.block_kind() != BlockKind::None;
                 if around == Surroundings::Block && candidates.iter().any(opens) {
                     self.report_structural(fault, Structure::Brace);
-                    lexer.rewind(row.position().offset as usize);
-                    return false;
+                    return lexer.rewind(row.position().offset as usize);
                 }
                 self.report_structural(lexer.unexpected(b'{'), Structure::Brace);
                 self.skip_block(lexer);
-            } else if row.name.bytes.as_ref() == b"include" {
-                if row.args.len() == 1 {
-                    self.include(&row, &mut |loader, lexer| {
-                        whole &= loader.rows_into(lexer, Surroundings::File, opened, rows);
-                    });
-                } else {
-                    self.report(row.wrong_arguments());
-                }
+            } else if row.name.bytes.as_ref() == b"include" && row.args.len() == 1 {
+                self.include(&row, &mut |loader, lexer| {
+                    loader.rows_into(lexer, Surroundings::File, opened, rows);
+                });
             } else {
+                // As with nginx each kind of block has words of its own for an `include` of another length.
                 rows.push(self.line(row, None, self.sequence));
             }
         }
-        whole
     }
 
     /// Reads what an `include` names.

@@ -68,6 +68,25 @@ impl Tree {
         let mut holding = lines.filter(|line| span(line).contains(place));
         holding.next().map(|line| &line.name)
     }
+
+    /// The place in the order of reading of the line, row or end of a block that stands at a place.
+    pub(crate) fn order_of(&self, place: Position) -> Option<u32> {
+        let mut lines = self.scopes().flat_map(|scope| scope.lines());
+        lines.find_map(|line| {
+            if let Some((end, order)) = line.end
+                && end == place
+            {
+                return Some(order);
+            }
+            let rows = match &line.block {
+                Some(Block::Free(rows)) => rows.as_slice(),
+                _ => &[],
+            };
+            let row = rows.iter().find(|row| span(row).contains(place));
+            let holding = row.or(Some(line).filter(|line| span(line).contains(place)));
+            holding.map(|line| line.sequence)
+        })
+    }
 }
 
 /// The words of a line that may use variables: `set` and its like define their first.

@@ -16,7 +16,7 @@ const PLACES_MAX: usize = 5;
 /// are taken out of it) and while it was compiled.
 #[must_use]
 pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic> {
-    let read = std::mem::take(&mut loaded.diagnostics);
+    let read = loaded.take_diagnostics();
     let (early, mut compiled): (Vec<_>, Vec<_>) =
         compiled.into_iter().partition(|found| found.while_reading);
     // Compiling goes by what belongs together; people go by lines.
@@ -27,13 +27,27 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             place.map(|place| (place.file, place.offset)),
         )
     });
-    // What was found while reading, and what was found later.
-    let mut all: Vec<(Diagnostic, bool)> = read.into_iter().map(|found| (found, false)).collect();
+    // With what was found while reading, what nginx would have found then.
+    let mut while_reading: Vec<(Diagnostic, bool, u32)> = read
+        .into_iter()
+        .map(|(found, order)| (found, false, order))
+        .collect();
     for found in early {
-        let follows = |(other, _): &(Diagnostic, bool)| is_behind(other, &found);
-        let at = all.iter().position(follows).unwrap_or(all.len());
-        all.insert(at, (found, true));
+        let order = found.position.and_then(|at| loaded.tree.order_of(at));
+        let follows = |(other, _, other_order): &(Diagnostic, bool, u32)| {
+            let is_behind = is_behind(other, &found);
+            order.map_or(is_behind, |order| {
+                *other_order > order || (*other_order == order && is_behind)
+            })
+        };
+        let at = while_reading.iter().position(follows);
+        let at = at.unwrap_or(while_reading.len());
+        while_reading.insert(at, (found, true, order.unwrap_or(u32::MAX)));
     }
+    let with_origin = while_reading
+        .into_iter()
+        .map(|(found, is_compiled, _)| (found, is_compiled));
+    let mut all: Vec<(Diagnostic, bool)> = with_origin.collect();
     all.extend(compiled.into_iter().map(|found| (found, true)));
     let is_cause = |found: &&Diagnostic| found.level == Level::Emerg && found.missing.is_none();
     let causes: Vec<Position> = all
@@ -54,11 +68,15 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     let mut texts: HashSet<String> = HashSet::new();
     let mut places: HashSet<(u32, u32)> = HashSet::new();
     let mut kept: Vec<Diagnostic> = Vec::new();
+    let mut is_read = true;
     for (found, is_compiled) in all {
-        let is_of_compilation = is_compiled && found.level == Level::Emerg;
-        if is_of_compilation && loaded.has_wrong_braces() {
+        let is_error = found.level == Level::Emerg;
+        // Where braces do not match, only what nginx has found before it sees that is more than a guess.
+        let is_guess = is_compiled && !(found.while_reading && is_read);
+        if is_error && is_guess && loaded.has_wrong_braces() {
             continue;
         }
+        is_read &= !is_error || is_compiled;
         let follows = found.missing.as_ref().is_some_and(|missing| {
             let user = found
                 .position
@@ -79,7 +97,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
             continue;
         }
         // A value that cannot be read is found when it is parsed and again when it is used.
-        let is_again = is_compiled && texts.contains(&found.to_string());
+        let is_again = is_compiled && is_error && texts.contains(&found.to_string());
         texts.insert(found.to_string());
         let place = found.position.filter(|position| position.file != 0);
         let place = place.map(|position| (position.file, position.offset));

@@ -64,6 +64,8 @@ pub struct Line {
     pub block: Option<Block>,
     /// Where it stands.
     pub position: Position,
+    /// Where the `}` of its block stands, and the place in the order of reading of what was read last before that.
+    pub(crate) end: Option<(Position, u32)>,
     /// The place among all lines in the order of reading, includes in place; 0 for a default.
     pub(crate) sequence: u32,
 }
@@ -85,6 +87,12 @@ impl Line {
     #[must_use]
     pub fn sequence(&self) -> u32 {
         self.sequence
+    }
+
+    /// Where the `}` of its block stands, at which nginx judges some blocks as a whole; the line itself where there is none.
+    #[must_use]
+    pub fn end(&self) -> Position {
+        self.end.map_or(self.position, |(end, _)| end)
     }
 
     /// Whether this is the directive `name`.
@@ -219,6 +227,15 @@ impl Tree {
         self.nested
             .push(Scope::new(id, Some((parent, line)), context));
         id
+    }
+
+    /// Tells the line that opens a scope where its `}` stands, and after which line it was read.
+    pub(crate) fn close(&mut self, scope: ScopeId, end: (Position, u32)) {
+        let opener = self.scope(scope).scope.opener;
+        let line = opener.and_then(|(parent, line)| self.scope_mut(parent).lines.get_mut(line));
+        if let Some(line) = line {
+            line.end = Some(end);
+        }
     }
 
     /// Makes every scope ready for look-ups.

@@ -61,10 +61,10 @@ accepted! {
     SERVER_NAMES_HASH_BUCKET_SIZE = "server_names_hash_bucket_size", "size", HTTP, number,
         "tables size themselves",
         "Sets the size of a bucket of nginx's hash of server names.";
-    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, number,
+    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, hash_size,
         "tables size themselves",
         "Bounds nginx's hash of variables.";
-    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, number,
+    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, hash_size,
         "tables size themselves",
         "Sets the size of a bucket of nginx's hash of variables.";
     CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, pool_size,
@@ -135,6 +135,10 @@ fn flag(setter: &Setter<'_>) -> Result<(), Fault> {
 
 fn number(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::number(setter).map(drop)
+}
+
+fn hash_size(setter: &Setter<'_>) -> Result<(), Fault> {
+    parse::hash_size(setter).map(drop)
 }
 
 fn size(setter: &Setter<'_>) -> Result<(), Fault> {

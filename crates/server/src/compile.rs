@@ -173,6 +173,16 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Adds a warning as often as it comes: nginx repeats those about a name or a certificate for each server that has it,
+    /// and knows no place then. Those with a place it gives while it reads.
+    pub fn warn_each_time(&self, text: String, position: Option<conf::Position>) {
+        let warning = Diagnostic {
+            while_reading: position.is_some(),
+            ..Diagnostic::warn(text, position)
+        };
+        self.diagnostics.borrow_mut().push(warning);
+    }
+
     pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics.into_inner()
     }

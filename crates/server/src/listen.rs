@@ -230,6 +230,22 @@ impl Gathered {
     }
 }
 
+/// The addresses as nginx goes through them: by port in the file's order, those with a socket of their own first, `*` last.
+pub fn in_order(gathered: &[Gathered]) -> Vec<&Gathered> {
+    let port = |one: &Gathered| match &one.listen.options.address {
+        Address::Inet(at) => Some((at.is_ipv4(), at.port())),
+        _ => None,
+    };
+    let is_any = |one: &Gathered| match &one.listen.options.address {
+        Address::Inet(at) => at.ip().is_unspecified(),
+        _ => false,
+    };
+    let first = |one: &Gathered| gathered.iter().position(|other| port(other) == port(one));
+    let mut all: Vec<&Gathered> = gathered.iter().collect();
+    all.sort_by_cached_key(|one| (first(one), is_any(one), !one.listen.bind));
+    all
+}
+
 /// Which addresses share a socket: turns gathered addresses into bindings.
 pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
     let wildcard_ports: Vec<(u16, bool)> = gathered

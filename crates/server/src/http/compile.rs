@@ -240,6 +240,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     };
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
+    crate::tls::settings::check_password_files(compiler, root);
     for scope in root.children("http") {
         rewrite::define_assigned(compiler, scope);
         map::compile(compiler, scope);
@@ -257,12 +258,14 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
             whole &= builder.server(server, &mut gathered).is_some();
         }
     }
-    for address in &gathered {
+    for address in listen::in_order(&gathered) {
         if address.are_names_looked_up() {
             for conflict in &address.conflicts {
-                compiler.diagnose(conf::Diagnostic::warn(conflict.clone(), None));
+                compiler.warn_each_time(conflict.clone(), None);
             }
         }
+    }
+    for address in &gathered {
         whole &= check_certificates(compiler, address).is_some();
     }
     let bindings = listen::bindings(gathered);
@@ -313,6 +316,9 @@ impl Builder<'_, '_> {
         let locations = self.locations(scope, None, &mut named);
         let core = self.compiler.feature_or_report::<ServerCore>(scope);
         let tls = self.compiler.feature_or_report::<TlsSettings>(scope);
+        for text in tls.iter().flat_map(|tls| &tls.warnings) {
+            self.compiler.warn_each_time(text.clone(), None);
+        }
         let listens = listen::of_server(self.compiler, scope)
             .map_err(|fault| self.compiler.report(fault))
             .ok();
@@ -476,10 +482,8 @@ impl Builder<'_, '_> {
             ));
         }
         if lower.contains(&b'/') {
-            self.compiler.diagnose(conf::Diagnostic::warn(
-                format!("server name \"{}\" has suspicious symbols", word.text()),
-                Some(word.position),
-            ));
+            let text = format!("server name \"{}\" has suspicious symbols", word.text());
+            self.compiler.warn_each_time(text, Some(word.position));
         }
         let text = match lower.strip_prefix(b".") {
             Some(rest) => Bytes::copy_from_slice(rest),

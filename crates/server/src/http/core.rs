@@ -679,6 +679,12 @@ fn root(setter: &Setter<'_>) -> Result<Template, Fault> {
     let Some(word) = first.args.first() else {
         return Err(Fault::new("no path"));
     };
+    let around = setter.scope().line().filter(|line| line.is("location"));
+    let is_named = around.is_some_and(|line| line.argument(0).bytes.starts_with(b"@"));
+    if is_named && first.is("alias") {
+        let text = "the \"alias\" directive cannot be used inside the named location";
+        return Err(Fault::at(&first.name, text));
+    }
     let template = Template::parse(word)?;
     let circular = template.parts.iter().find_map(|part| match part {
         conf::Part::Variable(name) => {

@@ -135,6 +135,7 @@ fn row(args: &[conf::Word]) -> Result<Row, Fault> {
         };
         codes = rest;
     }
+    let target = Template::parse(target)?;
     let mut statuses = Vec::with_capacity(codes.len());
     for word in codes {
         match conf::parse::number_of(&word.bytes) {
@@ -154,7 +155,7 @@ fn row(args: &[conf::Word]) -> Result<Row, Fault> {
     Ok(Row {
         statuses,
         overwrite,
-        target: Template::parse(target)?,
+        target,
     })
 }
 

@@ -54,19 +54,28 @@ pub struct ServerNames {
     /// By prefix with its trailing dot (`mail.`).
     prefixes: Map<Vec<u8>, Arc<Server>>,
     regexes: Vec<(Arc<Regex>, Arc<Server>)>,
+    /// Bare names of which the form with a dot before them was ignored: they lead nowhere, and as with nginx no later line
+    /// can have them.
+    reserved: Map<Vec<u8>, ()>,
 }
 
 impl ServerNames {
-    /// Adds a name; false when another server of the address has it already (nginx warns and
-    /// ignores the later one).
+    /// Adds a name; false when the address has it already, be it of the same server (nginx warns and ignores the later one).
     pub fn add(&mut self, name: Name, server: &Arc<Server>) -> bool {
         match name {
+            Name::Exact(name) if self.reserved.contains_key(&name) => false,
             Name::Exact(name) => insert(&mut self.exact, name, server),
             Name::Suffix(suffix) => insert(&mut self.suffixes, suffix, server),
             Name::SuffixOrBare(suffix) => {
                 let bare = suffix.get(1..).unwrap_or_default().to_vec();
-                let first = insert(&mut self.suffixes, suffix, server);
-                insert(&mut self.exact, bare, server) && first
+                if self.exact.contains_key(&bare) || self.reserved.contains_key(&bare) {
+                    return false;
+                }
+                if !insert(&mut self.suffixes, suffix, server) {
+                    self.reserved.insert(bare, ());
+                    return false;
+                }
+                insert(&mut self.exact, bare, server)
             }
             Name::Prefix(prefix) => insert(&mut self.prefixes, prefix, server),
             Name::Regex(regex) => {

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use conf::parse;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word,
+    Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
+    Word,
 };
 
 use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
@@ -94,15 +95,15 @@ pub enum Place {
 }
 
 fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
-    setter
-        .lines()
-        .iter()
-        .map(|line| directive(&line.args, line.sequence()))
-        .collect()
+    let read = |line: &&Line| {
+        let is_defined = |name: &Word| is_defined(setter.scope(), name, line.sequence());
+        directive(line, is_defined)
+    };
+    setter.lines().iter().map(read).collect()
 }
 
-fn directive(words: &[Word], order: u32) -> Result<Directive, Fault> {
-    let [file, rest @ ..] = words else {
+fn directive(line: &Line, is_defined: impl Fn(&Word) -> bool) -> Result<Directive, Fault> {
+    let [file, rest @ ..] = line.args.as_slice() else {
         return Err(Fault::new(
             "invalid number of arguments in \"access_log\" directive",
         ));
@@ -121,8 +122,37 @@ fn directive(words: &[Word], order: u32) -> Result<Directive, Fault> {
     };
     let (format, parameters) = match rest {
         [] => (None, rest),
-        [format, parameters @ ..] => (Some(format.clone()), parameters),
+        [format, parameters @ ..] => (Some(format), parameters),
     };
+    // nginx looks for the format before it reads what stands behind it.
+    log(line, file, place, format, parameters).map_err(|fault| {
+        let unknown = format.filter(|name| !is_defined(name));
+        unknown.map_or(fault, unknown_format)
+    })
+}
+
+/// Whether a format of this name is defined ahead of a line, the one that needs no definition among them.
+fn is_defined(scope: ScopeRef<'_>, name: &Word, order: u32) -> bool {
+    let has_name = |word: &Word| word.bytes.eq_ignore_ascii_case(&name.bytes);
+    let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
+    let mut lines = scopes.flat_map(|scope| scope.own_lines(&LOG_FORMAT.spec));
+    name.bytes.eq_ignore_ascii_case(b"combined")
+        || lines.any(|line| line.sequence() < order && has_name(line.argument(0)))
+}
+
+fn unknown_format(name: &Word) -> Fault {
+    let text = name.text();
+    let fault = Fault::at(name, format!("unknown log format \"{text}\""));
+    fault.while_reading().of_missing(&text, &["log_format"])
+}
+
+fn log(
+    line: &Line,
+    file: &Word,
+    place: Place,
+    format: Option<&Word>,
+    parameters: &[Word],
+) -> Result<Directive, Fault> {
     let parameters = Parameters::parse(parameters)?;
     if parameters.flush.is_some() && parameters.size.is_none() {
         let text = format!("no buffer is defined for access_log \"{}\"", file.text());
@@ -144,10 +174,10 @@ fn directive(words: &[Word], order: u32) -> Result<Directive, Fault> {
     Ok(Directive::Log {
         place,
         word: file.clone(),
-        format,
+        format: format.cloned(),
         buffering: size.map(|size| Buffering { size, flush, gzip }),
         condition,
-        order,
+        order: line.sequence(),
     })
 }
 
@@ -410,15 +440,14 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Directive, String> {
-        let words: Vec<Word> = line
-            .split(' ')
-            .map(|word| Word {
-                bytes: word.as_bytes().into(),
-                quoted: false,
-                position: Default::default(),
-            })
-            .collect();
-        directive(&words, 1).map_err(|fault| fault.message)
+        let word = |text: &str| Word {
+            bytes: text.as_bytes().into(),
+            quoted: false,
+            position: Default::default(),
+        };
+        let mut read = Line::default();
+        read.args = line.split(' ').map(word).collect();
+        directive(&read, |_| true).map_err(|fault| fault.message)
     }
 
     #[test]

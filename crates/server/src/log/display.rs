@@ -56,7 +56,7 @@ impl Display for Errno<'_> {
 }
 
 /// The system's words for an error number, asked once a number: a busy site logs the same few.
-fn error_text(number: i32) -> &'static str {
+pub fn error_text(number: i32) -> &'static str {
     /// Linux's numbers end well below.
     const NUMBERS: usize = 256;
     static TEXTS: [OnceLock<Box<str>>; NUMBERS] = [const { OnceLock::new() }; NUMBERS];

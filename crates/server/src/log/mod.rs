@@ -36,7 +36,7 @@ pub use client::{
     proxy_protocol_missing,
 };
 pub use debug::{accepted, head, response};
-pub use display::{Errno, Printable};
+pub use display::{Errno, Printable, error_text};
 pub use error::{
     Destination, ERROR_LOG, ErrorLog, Sink, Subject, field_error, process_error, request_error,
     set_main,

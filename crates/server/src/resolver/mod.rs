@@ -95,6 +95,8 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
             let text = format!("parameter \"{}\" is not supported yet", word.text());
             return Err(Fault::at(word, text));
         } else {
+            // In its turn, as nginx does; whether a name leads to an address is asked when the configuration is compiled.
+            address::parse(&word.bytes).map_err(|text| of_address(word, text))?;
             parameters.addresses.push(word.clone());
         }
     }
@@ -105,6 +107,11 @@ fn parameters(setter: &Setter<'_>) -> Result<Parameters, Fault> {
         return Err(Fault::new("no name servers defined"));
     }
     Ok(parameters)
+}
+
+/// What is wrong with an address of a `resolver`.
+fn of_address(word: &Word, text: &str) -> Fault {
+    Fault::at(word, format!("{text} in resolver \"{}\"", word.text()))
 }
 
 /// One `resolver`: whom to ask for what.
@@ -130,10 +137,7 @@ impl Feature for Resolver {
         });
         let mut servers = Vec::new();
         for word in &parameters.addresses {
-            let fault = |text: &str| {
-                let text = format!("{text} in resolver \"{}\"", word.text());
-                Fault::at(word, text)
-            };
+            let fault = |text: &str| of_address(word, text).while_reading();
             let written = address::parse(&word.bytes).map_err(fault)?;
             let found = written.resolve(compiler.files, DEFAULT_PORT);
             servers.extend(found.ok_or_else(|| fault("host not found"))?);

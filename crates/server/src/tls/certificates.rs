@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, SignatureAlgorithm};
@@ -26,23 +27,37 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LoadError::Certificate(error) | LoadError::Key(error) => error.fmt(out),
+            LoadError::Certificate(error) => error.reason("TRUSTED CERTIFICATE").fmt(out),
+            LoadError::Key(error) => match error {
+                // OpenSSL's decoders of keys say no more.
+                PemError::Missing | PemError::Malformed => out.write_str(
+                    "error:1E08010C:DECODER routines::unsupported:No supported data to decode. Input type: PEM",
+                ),
+                error => error.fmt(out),
+            },
             LoadError::UnusableKey(error) => error.fmt(out),
             LoadError::Mismatch => out.write_str("key values mismatch"),
         }
     }
 }
 
-/// A certificate with its chain and key out of PEM files.
+/// A certificate with its chain out of a PEM file.
 ///
 /// # Errors
-/// Where a file does not hold it, or the two do not fit.
+/// Where the file does not hold it.
+pub fn chain(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+    pem::chain(file).map_err(LoadError::Certificate)
+}
+
+/// A certificate with its chain, and its key out of a PEM file.
+///
+/// # Errors
+/// Where the file does not hold it, or the two do not fit.
 pub fn certified_key<P: AsRef<[u8]>>(
-    chain: &[u8],
+    chain: Vec<CertificateDer<'static>>,
     key: &[u8],
     passwords: &[P],
 ) -> Result<Arc<CertifiedKey>, LoadError> {
-    let chain = pem::chain(chain).map_err(LoadError::Certificate)?;
     let key = pem::private_key(key, passwords).map_err(LoadError::Key)?;
     let key = provider()
         .key_provider

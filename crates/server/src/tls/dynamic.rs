@@ -14,9 +14,9 @@ use conf::{Fault, Setter, parse};
 use rustls::sign::CertifiedKey;
 
 use crate::http::request::Request;
-use crate::log::Errno;
 use crate::text::Text;
 use crate::tls::certificates::{self, LoadError};
+use crate::tls::files;
 
 /// `ssl_certificate_cache`, `proxy_ssl_certificate_cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,17 +203,12 @@ fn read_pair(
         true => "data:...".to_owned(),
         false => prefix.join(Request::path_of(name)).display().to_string(),
     };
-    certificates::certified_key(&chain, &private, passwords).map_err(|error| {
+    let chain = certificates::chain(&chain);
+    let certified = chain.and_then(|chain| certificates::certified_key(chain, &private, passwords));
+    certified.map_err(|error| {
         Failed(match error {
-            LoadError::Certificate(_) => format!(
-                "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed (SSL: {error})",
-                shown(certificate)
-            ),
-            LoadError::Key(_) | LoadError::UnusableKey(_) => format!(
-                "cannot load certificate key \"{}\": PEM_read_bio_PrivateKey() failed (SSL: {error})",
-                shown(key)
-            ),
             LoadError::Mismatch => format!("SSL_use_PrivateKey() failed (SSL: {error})"),
+            error => files::unusable(&shown(certificate), &shown(key), &error),
         })
     })
 }
@@ -223,12 +218,7 @@ fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Failed>
         return Ok(data.to_vec());
     }
     let path = prefix.join(Request::path_of(name));
-    std::fs::read(&path).map_err(|error| {
-        let (path, cause) = (path.display(), Errno(&error));
-        Failed(format!(
-            "cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {cause})"
-        ))
-    })
+    std::fs::read(&path).map_err(|error| Failed(files::not_loaded(what, &path, &error)))
 }
 
 #[cfg(test)]

@@ -467,7 +467,7 @@ mod tests {
     use rustls::{ClientConfig, ClientConnection, ServerConfig};
 
     use super::*;
-    use crate::tls::certificates::{Resolver, Slot, certified_key};
+    use crate::tls::certificates::{Resolver, Slot, certified_key, chain as chain_of};
     use crate::tls::provider;
     use crate::tls::upstream::verify::Unverified;
 
@@ -484,7 +484,7 @@ mod tests {
     fn pair(suite: SupportedCipherSuite) -> (ClientConnection, KernelSession) {
         let chain = include_bytes!("../../../../tests/tls/ecdsa.crt");
         let key = include_bytes!("../../../../tests/tls/ecdsa.key");
-        let certified = certified_key::<&[u8]>(chain, key, &[]).unwrap();
+        let certified = certified_key::<&[u8]>(chain_of(chain).unwrap(), key, &[]).unwrap();
         let mut server = ServerConfig::builder_with_provider(Arc::clone(provider()))
             .with_protocol_versions(rustls::ALL_VERSIONS)
             .unwrap()

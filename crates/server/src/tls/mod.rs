@@ -14,6 +14,7 @@ pub mod chain;
 pub mod commands;
 mod compression;
 pub mod dynamic;
+pub mod files;
 pub mod handshake;
 mod hidden_name;
 mod ja4;

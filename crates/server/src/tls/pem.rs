@@ -40,6 +40,20 @@ impl fmt::Display for PemError {
     }
 }
 
+impl PemError {
+    /// The reason as OpenSSL 3 words it where a section of this label was expected, and nginx shows it.
+    pub fn reason(self, expected: &'static str) -> impl fmt::Display {
+        fmt::from_fn(move |out| match self {
+            PemError::Missing => write!(
+                out,
+                "error:0480006C:PEM routines::{self}:Expecting: {expected}"
+            ),
+            PemError::Malformed => write!(out, "error:04800064:PEM routines::{self}"),
+            PemError::WrongPassword | PemError::UnknownEncryption => fmt::Display::fmt(&self, out),
+        })
+    }
+}
+
 /// One section of a file.
 struct Section<'a> {
     label: &'a [u8],
@@ -166,6 +180,15 @@ pub fn revocation_lists(
         .into_iter()
         .map(|section| section.content.into())
         .collect())
+}
+
+/// Whether a file has parameters for a key exchange by Diffie and Hellman.
+///
+/// # Errors
+/// Where it has none, or they are no Base64.
+pub fn dh_parameters(file: &[u8]) -> Result<(), PemError> {
+    let wanted = |label: &[u8]| matches!(label, b"DH PARAMETERS" | b"X9.42 DH PARAMETERS");
+    sections(file, wanted).map(drop)
 }
 
 /// The first private key of a file. An encrypted one is opened by the first password that fits.

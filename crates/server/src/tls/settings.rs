@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::hash::Map;
-use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
 };
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
@@ -22,19 +20,20 @@ use crate::compile::{Compiler, Feature};
 use crate::http::modules::acme;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::text::Text;
-use crate::tls::certificates::{self, LoadError, Resolver, Slot};
+use crate::tls::certificates::{Resolver, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
 use crate::tls::key_log::KeyLog;
 use crate::tls::ocsp::{self, StatusCheck};
-use crate::tls::pem::{PemError, TrustedFor};
+use crate::tls::pem::TrustedFor;
 use crate::tls::resumption::{
     self, BUILTIN_SESSIONS, Context, ServerSessions, SessionCache, TicketKey, Tickets,
 };
 use crate::tls::server::ServerTls;
 use crate::tls::stapling::fetch::{BadUrl, Responder};
 use crate::tls::stapling::{Stapling, Times, message};
+use crate::tls::suites::Chosen;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
-use crate::tls::{commands, compression, hidden_name, kernel, pem, provider, suites};
+use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
 use crate::zone::Refused;
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
@@ -89,7 +88,7 @@ static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse:
          can be read.",
     );
 
-static PASSWORD_FILE: Setting<PathBuf> = Setting::new("ssl_password_file", &["file"], parse::path)
+static PASSWORD_FILE: Setting<Word> = Setting::new("ssl_password_file", &["file"], word)
     .contexts(HTTP_AND_SERVER)
     .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
 
@@ -107,7 +106,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
      skipped with a warning, and an error only where nothing else is named.",
 );
 
-static CIPHERS: Setting<Vec<SupportedCipherSuite>> = Setting::new("ssl_ciphers", &["ciphers"], ciphers)
+static CIPHERS: Setting<Chosen<SupportedCipherSuite>> = Setting::new("ssl_ciphers", &["ciphers"], ciphers)
     .contexts(HTTP_AND_SERVER)
     .default("HIGH:!aNULL:!MD5")
     .manual(
@@ -124,7 +123,7 @@ static PREFER_SERVER_CIPHERS: Setting<bool> =
              that of `ssl_ciphers`, but clients that want ChaCha20 first get it: telephones without instructions for AES.",
         );
 
-static ECDH_CURVE: Setting<Vec<&'static dyn rustls::crypto::SupportedKxGroup>> =
+static ECDH_CURVE: Setting<Chosen<&'static dyn SupportedKxGroup>> =
     Setting::new("ssl_ecdh_curve", &["curve"], curves)
         .contexts(HTTP_AND_SERVER)
         .default("auto")
@@ -273,10 +272,10 @@ static STAPLING_VERIFY: Setting<bool> =
              a certificate of `ssl_trusted_certificate`.",
         );
 
-static DHPARAM: Setting<()> = Setting::new("ssl_dhparam", &["file"], parse::nothing)
+static DHPARAM: Setting<Word> = Setting::new("ssl_dhparam", &["file"], word)
     .contexts(HTTP_AND_SERVER)
     .no_effect("there are no ciphers with DHE")
-    .manual("Names a file with parameters for ciphers with DHE.");
+    .manual("Names a file with parameters for ciphers with DHE. It must be there and hold some.");
 
 /// What `ssl_session_cache` says.
 #[derive(Clone, Debug, Default)]
@@ -293,10 +292,12 @@ pub struct TlsSettings {
     pub server: Option<Arc<ServerTls>>,
     /// `ssl_verify_client`, which also counts where another server's certificate is shown.
     pub verify_client: Option<Mode>,
+    /// What every server with these settings is warned of.
+    pub warnings: Box<[String]>,
 }
 
 /// Certificates that have been read, by the files of chain and key and the passwords: servers share them.
-pub type Loaded = Map<(Box<[u8]>, Box<[u8]>, Option<PathBuf>), Arc<CertifiedKey>>;
+pub type Loaded = Map<(Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>), Arc<CertifiedKey>>;
 
 impl Feature for TlsSettings {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
@@ -354,50 +355,30 @@ impl Feature for TlsSettings {
             return Ok(TlsSettings {
                 server: None,
                 verify_client,
+                warnings: Box::default(),
             });
         }
-        let passwords = scope.written(&PASSWORD_FILE)?;
-        if scope.get(&STAPLING)? && scope.get(&CERTIFICATE_COMPRESSION)? {
-            return Err(Fault::new(
-                "\"ssl_stapling\" is incompatible with \"ssl_certificate_compression\"",
-            ));
-        }
-        let stapled = stapled(compiler, scope)?;
-        let fetches = stapled.is_none() && scope.get(&STAPLING)?;
-        let mut fetched = Vec::new();
-        let clients = clients(compiler, scope)?.map(Arc::new);
+        // What may be refused stands in nginx's order: it stops at the first.
+        let cipher_suites = remaining(scope, &CIPHERS)?;
         let mut context = Sha256::new();
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
-        let mut slots = Vec::with_capacity(certificates.len());
+        let passwords = scope.written(&PASSWORD_FILE)?;
+        let mut loaded = Vec::with_capacity(certificates.len());
         for (certificate, key) in certificates.iter().zip(&keys) {
             context.update(&certificate.bytes);
             if dynamic.is_some() {
                 continue;
             }
             if comes_by_itself(certificate, key) {
-                slots.push(issued(compiler, scope));
+                loaded.push((certificate, None));
                 continue;
             }
-            let mut certified = load(compiler, certificate, key, passwords.as_ref())?;
+            let certified = files::load(compiler, certificate, key, passwords.as_ref())?;
             context.update(certified.cert.first().map_or(&[][..], |first| first));
-            if stapled.is_some() {
-                let mut with_response = CertifiedKey::clone(&certified);
-                with_response.ocsp.clone_from(&stapled);
-                certified = Arc::new(with_response);
-            }
-            let slot = Arc::new(Slot::new(Some(Arc::clone(&certified))));
-            if fetches {
-                fetched.extend(fetched_staple(
-                    compiler,
-                    scope,
-                    certificate,
-                    certified,
-                    &slot,
-                )?);
-            }
-            slots.push(slot);
+            loaded.push((certificate, Some(certified)));
         }
         let has_certificate = !certificates.is_empty();
+        let clients = clients(compiler, scope)?.map(Arc::new);
         if let Some(clients) = &clients {
             clients.identify(&mut context);
         }
@@ -408,15 +389,29 @@ impl Feature for TlsSettings {
                 "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
             ));
         }
+        if let Some(word) = named(scope, &DHPARAM)? {
+            files::check_dh_parameters(compiler, &word)?;
+        }
+        let kx_groups = remaining(scope, &ECDH_CURVE)?;
+        let ticket_keys = ticket_keys(compiler, scope)?;
+        if scope.get(&STAPLING)? && scope.get(&CERTIFICATE_COMPRESSION)? {
+            return Err(Fault::new(
+                "\"ssl_stapling\" is incompatible with \"ssl_certificate_compression\"",
+            ));
+        }
+        let mut warnings = Vec::new();
+        let (slots, fetched) = slots(compiler, scope, loaded, &mut warnings)?;
         let commands = scope.written(&commands::CONF_COMMAND)?.unwrap_or_default();
+        let commands = commands.accepted()?;
         let kernel_tls = commands.kernel_tls && kernel_can(compiler);
-        let suites = commands.ciphersuites;
-        let mut config = config(scope, Resolver(slots), clients.as_ref(), suites)?;
+        let mut suites = commands.ciphersuites.unwrap_or_else(suites::all_of_tls13);
+        suites.extend(cipher_suites);
+        let mut config = config(scope, Resolver(slots), clients.as_ref(), suites, kx_groups)?;
         config.enable_secret_extraction = kernel_tls;
         if let Some(path) = scope.written(&KEY_LOG)? {
             config.key_log = Arc::new(KeyLog(compiler.log_file(&path)));
         }
-        remember_sessions(compiler, scope, context, &mut config)?;
+        remember_sessions(compiler, scope, context, ticket_keys, &mut config)?;
         Ok(TlsSettings {
             server: Some(Arc::new(ServerTls {
                 config: Arc::new(config),
@@ -430,8 +425,74 @@ impl Feature for TlsSettings {
                 kernel_tls,
             })),
             verify_client,
+            warnings: warnings.into(),
         })
     }
+}
+
+/// Reads every file with passwords of the configuration, as nginx does where it meets it: also those that nothing uses.
+pub fn check_password_files(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    for setting in [&PASSWORD_FILE, &crate::http::modules::proxy::PASSWORD_FILE] {
+        let lines = root
+            .tree()
+            .scopes()
+            .flat_map(|scope| scope.own_lines(&setting.spec));
+        for line in lines {
+            if let Err(fault) = files::read_passwords(compiler, line.argument(0)) {
+                compiler.report(fault);
+            }
+        }
+    }
+}
+
+/// The certificates of a server each in its place, and the responders that are asked about them.
+type Slots = (Vec<Arc<Slot>>, Vec<Arc<Stapling>>);
+
+/// Puts certificates in their places with what is stapled to them.
+fn slots(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    loaded: Vec<(&Word, Option<Arc<CertifiedKey>>)>,
+    warnings: &mut Vec<String>,
+) -> Result<Slots, Fault> {
+    let file = named(scope, &STAPLING_FILE)?;
+    let stapled = match file.filter(|_| scope.get(&STAPLING) == Ok(true)) {
+        Some(word) => Some(files::stapled(compiler, &word)?),
+        None => None,
+    };
+    let fetches = stapled.is_none() && scope.get(&STAPLING)?;
+    let (mut slots, mut fetched) = (Vec::with_capacity(loaded.len()), Vec::new());
+    for (certificate, certified) in loaded {
+        let Some(mut certified) = certified else {
+            slots.push(issued(compiler, scope));
+            continue;
+        };
+        if stapled.is_some() {
+            let mut with_response = CertifiedKey::clone(&certified);
+            with_response.ocsp.clone_from(&stapled);
+            certified = Arc::new(with_response);
+        }
+        let slot = Arc::new(Slot::new(Some(Arc::clone(&certified))));
+        if fetches {
+            let stapling = fetched_staple(compiler, scope, certificate, certified, &slot)?;
+            match stapling {
+                Ok(stapling) => fetched.push(Arc::new(stapling)),
+                Err(why) => {
+                    let name = files::shown(compiler, certificate);
+                    let text = format!("\"ssl_stapling\" ignored, {why} certificate \"{name}\"");
+                    warnings.push(text);
+                }
+            }
+        }
+        slots.push(slot);
+    }
+    Ok((slots, fetched))
+}
+
+/// The file that a directive names; an empty name is none.
+fn named(scope: ScopeRef<'_>, setting: &Setting<Word>) -> Result<Option<Word>, Fault> {
+    let word = scope.written(setting)?;
+    Ok(word.filter(|word| !word.bytes.is_empty()))
 }
 
 /// The certificates of a server, if any of them is named with variables.
@@ -454,7 +515,7 @@ fn with_variables(
         return Ok(None);
     }
     let passwords = match scope.written(&PASSWORD_FILE)? {
-        Some(path) => read_passwords(compiler, &path)?,
+        Some(file) => files::read_passwords(compiler, &file)?,
         None => Vec::new(),
     };
     Ok(Some(Dynamic {
@@ -491,16 +552,15 @@ fn config(
     scope: ScopeRef<'_>,
     resolver: Resolver,
     clients: Option<&Arc<ClientVerification>>,
-    ciphersuites: Option<Vec<SupportedCipherSuite>>,
+    cipher_suites: Vec<SupportedCipherSuite>,
+    kx_groups: Vec<&'static dyn SupportedKxGroup>,
 ) -> Result<ServerConfig, Fault> {
-    let mut cipher_suites = ciphersuites.unwrap_or_else(suites::all_of_tls13);
-    cipher_suites.extend(scope.get(&CIPHERS)?);
     let provider = CryptoProvider {
         cipher_suites: cipher_suites
             .into_iter()
             .map(hidden_name::restoring)
             .collect(),
-        kx_groups: scope.get(&ECDH_CURVE)?,
+        kx_groups,
         ..CryptoProvider::clone(provider())
     };
     let versions = scope.get(&PROTOCOLS)?;
@@ -528,6 +588,7 @@ fn remember_sessions(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
     context: Sha256,
+    keys: Vec<TicketKey>,
     config: &mut ServerConfig,
 ) -> Result<(), Fault> {
     let timeout = scope.get(&SESSION_TIMEOUT)?;
@@ -556,19 +617,6 @@ fn remember_sessions(
         context,
         timeout,
     });
-    let mut keys = Vec::new();
-    for word in scope.written(&SESSION_TICKET_KEY)?.unwrap_or_default() {
-        let path = compiler.conf_prefix.join(word.path());
-        let content = compiler.files.read(&path).map_err(|error| {
-            let cause = crate::log::Errno(&error);
-            Fault::new(format!("open() \"{}\" failed {cause}", path.display()))
-        })?;
-        keys.push(
-            TicketKey::from_file(&content).ok_or_else(|| {
-                Fault::new(format!("\"{}\" must be 48 or 80 bytes", path.display()))
-            })?,
-        );
-    }
     if early_data {
         config.max_early_data_size = EARLY_DATA_MAX;
         // Responses leave before the client has ended its part of the handshake, as in nginx; they
@@ -584,45 +632,55 @@ fn remember_sessions(
     Ok(())
 }
 
+/// The keys of `ssl_session_ticket_key`.
+fn ticket_keys(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<TicketKey>, Fault> {
+    let mut keys = Vec::new();
+    for word in scope.written(&SESSION_TICKET_KEY)?.unwrap_or_default() {
+        let path = compiler.conf_prefix.join(word.path());
+        let content = files::opened(compiler.files.read(&path)).map_err(|error| {
+            let cause = crate::log::Errno(&error);
+            let text = format!("open() \"{}\" failed {cause}", path.display());
+            Fault::at(&word, text)
+        })?;
+        let wrong = || {
+            let text = format!("\"{}\" must be 48 or 80 bytes", path.display());
+            Fault::at(&word, text)
+        };
+        keys.push(TicketKey::from_file(&content).ok_or_else(wrong)?);
+    }
+    Ok(keys)
+}
+
 /// How the certificates of clients are looked at, if any is asked for.
 fn clients(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
 ) -> Result<Option<ClientVerification>, Fault> {
-    // An empty name is none.
-    let named = |setting: &Setting<Word>| {
-        let word = scope.written(setting)?;
-        Ok(word.filter(|word| !word.bytes.is_empty()))
-    };
+    let mode = scope.get(&VERIFY_CLIENT)?;
+    let of_clients = named(scope, &CLIENT_CERTIFICATE)?;
+    let trusted = named(scope, &TRUSTED_CERTIFICATE)?;
+    let wants_authority = mode.is_some_and(|mode| mode != Mode::OptionalNoCa);
+    if wants_authority && of_clients.is_none() && trusted.is_none() {
+        return Err(Fault::new(
+            "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
+        ));
+    }
     let load = |word: Option<Word>| match word {
-        Some(word) => authorities(compiler, &word, |file| {
+        Some(word) => files::authorities(compiler, &word, |file| {
             pem::authorities(file, TrustedFor::Clients)
         }),
         None => Ok(Vec::new()),
     };
-    let mode = scope.get(&VERIFY_CLIENT)?;
     // As nginx: what clients are told of is read where they are asked, the others in any case.
-    let told = match mode {
-        Some(_) => load(named(&CLIENT_CERTIFICATE)?)?,
-        None => Vec::new(),
-    };
-    let others = load(named(&TRUSTED_CERTIFICATE)?)?;
-    let revoked = match named(&CRL)? {
-        Some(word) => revocation_lists(compiler, &word)?,
+    let told = load(of_clients.filter(|_| mode.is_some()))?;
+    let others = load(trusted)?;
+    let revoked = match named(scope, &CRL)? {
+        Some(word) => files::revocation_lists(compiler, &word)?,
         None => Vec::new(),
     };
     let Some(mode) = mode else {
         return Ok(None);
     };
-    let is_named = |setting| Ok(named(setting)?.is_some());
-    if mode != Mode::OptionalNoCa
-        && !is_named(&CLIENT_CERTIFICATE)?
-        && !is_named(&TRUSTED_CERTIFICATE)?
-    {
-        return Err(Fault::new(
-            "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
-        ));
-    }
     let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
     let clients = ClientVerification::new(mode, depth, told, others, &revoked);
     let clients = clients.map_err(|error| {
@@ -633,76 +691,18 @@ fn clients(
     Ok(Some(clients))
 }
 
-fn authorities(
-    compiler: &Compiler<'_>,
-    word: &Word,
-    certificates: fn(&[u8]) -> Result<Vec<CertificateDer<'static>>, PemError>,
-) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let path = compiler.conf_prefix.join(word.path());
-    let failed = |why: &dyn std::fmt::Display| {
-        let path = path.display();
-        Fault::new(format!(
-            "SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {why})"
-        ))
-    };
-    let content = compiler.files.read_unchanged(&path);
-    let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
-    certificates(&content).map_err(|error| failed(&error))
-}
-
-fn revocation_lists(
-    compiler: &Compiler<'_>,
-    word: &Word,
-) -> Result<Vec<CertificateRevocationListDer<'static>>, Fault> {
-    let path = compiler.conf_prefix.join(word.path());
-    let failed = |why: &dyn std::fmt::Display| {
-        let path = path.display();
-        Fault::new(format!(
-            "X509_LOOKUP_load_file(\"{path}\") failed (SSL: {why})"
-        ))
-    };
-    let content = compiler.files.read_unchanged(&path);
-    let content = content.map_err(|error| failed(&crate::log::Errno(&error)))?;
-    pem::revocation_lists(&content).map_err(|error| failed(&error))
-}
-
-/// The response of `ssl_stapling_file`, which is sent with every certificate of the server.
-fn stapled(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Vec<u8>>, Fault> {
-    let file = match scope.get(&STAPLING)? {
-        true => scope.written(&STAPLING_FILE)?,
-        false => None,
-    };
-    let Some(word) = file else {
-        return Ok(None);
-    };
-    let path = compiler.conf_prefix.join(word.path());
-    let read = compiler.files.read(&path);
-    read.map(Some).map_err(|error| {
-        let cause = crate::log::Errno(&error);
-        Fault::new(format!(
-            "BIO_new_file(\"{}\") failed (SSL: {cause})",
-            path.display()
-        ))
-    })
-}
-
-/// How responses about a certificate are fetched; `None`, and nginx's warning, where nobody can be asked.
+/// How responses about a certificate are fetched; why nobody can be asked where that is so, in nginx's words.
 fn fetched_staple(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
     certificate: &Word,
     certified: Arc<CertifiedKey>,
     slot: &Arc<Slot>,
-) -> Result<Option<Arc<Stapling>>, Fault> {
-    let name = shown_file(compiler, certificate);
-    let ignored = |why: &str| {
-        let text = format!("\"ssl_stapling\" ignored, {why} certificate \"{name}\"");
-        compiler.diagnose(conf::Diagnostic::warn(text, None));
-        Ok(None)
-    };
-    let trusted = scope.written(&TRUSTED_CERTIFICATE)?;
-    let trusted = match trusted.filter(|word| !word.bytes.is_empty()) {
-        Some(word) => authorities(compiler, &word, pem::certificates)?,
+) -> Result<Result<Stapling, String>, Fault> {
+    let name = files::shown(compiler, certificate);
+    let ignored = |why: &str| Ok(Err(why.to_owned()));
+    let trusted = match named(scope, &TRUSTED_CERTIFICATE)? {
+        Some(word) => files::authorities(compiler, &word, pem::certificates)?,
         None => Vec::new(),
     };
     let verifies = scope.get(&STAPLING_VERIFY)?;
@@ -732,16 +732,16 @@ fn fetched_staple(
             return ignored(&format!("{why} in OCSP responder \"{url}\" in the"));
         }
     };
-    Ok(Some(Arc::new(Stapling {
+    Ok(Ok(Stapling {
         subject,
         request,
         responder,
         resolving,
-        name: name.clone(),
+        name,
         slot: Arc::clone(slot),
         certified,
         times: Times::default(),
-    })))
+    }))
 }
 
 /// Most bytes of a record with its header, within what records may have.
@@ -751,87 +751,6 @@ fn fragment_size(buffer_size: u64) -> usize {
         .unwrap_or(usize::MAX)
         .clamp(512, 16 * 1024)
         + HEADER
-}
-
-/// A certificate with its key, read once whoever names the same files.
-pub(crate) fn load(
-    compiler: &Compiler<'_>,
-    certificate: &Word,
-    key: &Word,
-    passwords: Option<&PathBuf>,
-) -> Result<Arc<CertifiedKey>, Fault> {
-    let identity = (
-        certificate.bytes.clone(),
-        key.bytes.clone(),
-        passwords.cloned(),
-    );
-    if let Some(known) = compiler.certificates.borrow().get(&identity) {
-        return Ok(Arc::clone(known));
-    }
-    let passwords = match passwords {
-        Some(path) => read_passwords(compiler, path)?,
-        None => Vec::new(),
-    };
-    let chain_pem = read(compiler, certificate, "certificate")?;
-    let key_pem = read(compiler, key, "certificate key")?;
-    let certified = certificates::certified_key(&chain_pem, &key_pem, &passwords)
-        .map_err(|error| unusable(compiler, certificate, key, &error))?;
-    let mut known = compiler.certificates.borrow_mut();
-    known.insert(identity, Arc::clone(&certified));
-    Ok(certified)
-}
-
-pub(crate) fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
-    if let Some(data) = word.bytes.strip_prefix(b"data:") {
-        return Ok(data.to_vec());
-    }
-    let path = compiler.conf_prefix.join(word.path());
-    compiler.files.read_unchanged(&path).map_err(|error| {
-        let path = path.display();
-        let cause = crate::log::Errno(&error);
-        Fault::new(format!(
-            "cannot load {what} \"{path}\": BIO_new_file() failed (SSL: calling fopen({path}, r): {cause})"
-        ))
-    })
-}
-
-/// nginx's texts, with our reason in the place of OpenSSL's.
-fn unusable(compiler: &Compiler<'_>, certificate: &Word, key: &Word, error: &LoadError) -> Fault {
-    let (certificate, key) = (shown_file(compiler, certificate), shown_file(compiler, key));
-    Fault::new(match error {
-        LoadError::Certificate(_) => format!(
-            "cannot load certificate \"{certificate}\": PEM_read_bio_X509_AUX() failed (SSL: {error})"
-        ),
-        LoadError::Key(_) | LoadError::UnusableKey(_) => format!(
-            "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed (SSL: {error})"
-        ),
-        LoadError::Mismatch => {
-            format!("SSL_CTX_use_PrivateKey(\"{key}\") failed (SSL: {error})")
-        }
-    })
-}
-
-/// The file of a certificate or key as lines of the log show it.
-fn shown_file(compiler: &Compiler<'_>, word: &Word) -> String {
-    match word.bytes.starts_with(b"data:") {
-        true => "data:...".to_owned(),
-        false => compiler.conf_prefix.join(word.path()).display().to_string(),
-    }
-}
-
-/// Passwords, one a line.
-pub(crate) fn read_passwords(compiler: &Compiler<'_>, path: &PathBuf) -> Result<Vec<Bytes>, Fault> {
-    let path = compiler.conf_prefix.join(path);
-    let text = compiler.files.read(&path).map_err(|error| {
-        let cause = crate::log::Errno(&error);
-        Fault::new(format!("open() \"{}\" failed {cause}", path.display()))
-    })?;
-    let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    Ok(lines
-        .filter(|line| !line.is_empty())
-        .map(Bytes::copy_from_slice)
-        .collect())
 }
 
 /// The first argument of every line.
@@ -910,45 +829,64 @@ pub(crate) fn protocols(
             versions.push(version);
         }
     }
-    skip(setter, setter.word()?, &versions, &missing)?;
-    Ok(versions)
+    let chosen = Chosen {
+        found: versions,
+        missing,
+    };
+    let word = setter.word()?;
+    if chosen.found.is_empty() {
+        let text = nothing_of(&setter.name(), &chosen.missing.join(", "));
+        return Err(Fault::at(word, text));
+    }
+    warn_of_missing(setter, word, &chosen);
+    Ok(chosen.found)
 }
 
-pub(crate) fn ciphers(setter: &Setter<'_>) -> Result<Vec<SupportedCipherSuite>, Fault> {
+pub(crate) fn ciphers(setter: &Setter<'_>) -> Result<Chosen<SupportedCipherSuite>, Fault> {
     let word = setter.word()?;
     let chosen = suites::ciphers(&word.text());
-    skip(setter, word, &chosen.found, &chosen.missing)?;
-    Ok(chosen.found)
+    warn_of_missing(setter, word, &chosen);
+    Ok(chosen)
 }
 
-fn curves(
-    setter: &Setter<'_>,
-) -> Result<Vec<&'static dyn rustls::crypto::SupportedKxGroup>, Fault> {
+fn curves(setter: &Setter<'_>) -> Result<Chosen<&'static dyn SupportedKxGroup>, Fault> {
     let word = setter.word()?;
     let chosen = suites::groups(&word.text());
-    skip(setter, word, &chosen.found, &chosen.missing)?;
-    Ok(chosen.found)
+    warn_of_missing(setter, word, &chosen);
+    Ok(chosen)
 }
 
-/// Warns of what a list names and we do not have; an error where nothing remains.
-pub(crate) fn skip<T>(
-    setter: &Setter<'_>,
-    word: &Word,
-    found: &[T],
-    missing: &[String],
-) -> Result<(), Fault> {
-    let (name, missing) = (setter.name(), missing.join(", "));
-    if found.is_empty() {
-        return Err(Fault::at(
-            word,
-            format!("nothing of what \"{name}\" names is supported: {missing}"),
-        ));
+/// Warns of what a list names and we do not have, where something remains.
+pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &Chosen<T>) {
+    if !chosen.found.is_empty() && !chosen.missing.is_empty() {
+        let (name, missing) = (setter.name(), chosen.missing.join(", "));
+        let text = format!("\"{name}\": not supported here, skipped: {missing}");
+        setter.warn(word, text);
     }
-    if !missing.is_empty() {
-        setter.warn(
-            word,
-            format!("\"{name}\": not supported here, skipped: {missing}"),
-        );
+}
+
+/// What remains of a list in a scope that uses it. As in nginx a list of which nothing does is no error where it has no use.
+///
+/// # Errors
+/// Where nothing remains.
+pub(crate) fn remaining<T>(
+    scope: ScopeRef<'_>,
+    setting: &Setting<Chosen<T>>,
+) -> Result<Vec<T>, Fault> {
+    let chosen = scope.get(setting)?;
+    if !chosen.found.is_empty() {
+        return Ok(chosen.found);
     }
-    Ok(())
+    let (name, missing) = (setting.spec.name, chosen.missing.join(", "));
+    let fault = Fault::new(nothing_of(name, &missing));
+    let lines = scope.lines_in_force(&setting.spec);
+    Err(match lines.first() {
+        Some((_, line)) => fault.or_at(line.argument(0).position),
+        None => fault,
+    })
+}
+
+/// The error about a list of which nothing is known here.
+pub(crate) fn nothing_of(name: &str, missing: &str) -> String {
+    format!("nothing of what \"{name}\" names is supported: {missing}")
 }

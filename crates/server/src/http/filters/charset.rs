@@ -337,9 +337,10 @@ fn tables(setter: &Setter<'_>) -> Result<Vec<Table>, Fault> {
                 "\"charset_map\" with \"utf-8\" charset should be given in the second column",
             ));
         }
+        // nginx compares with the first alone; of others that are written twice the first counts.
         if tables
-            .iter()
-            .any(|table| table.direction(&from.bytes, &to.bytes).is_some())
+            .first()
+            .is_some_and(|table| table.direction(&from.bytes, &to.bytes).is_some())
         {
             return Err(Fault::at(
                 from,

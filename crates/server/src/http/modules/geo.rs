@@ -12,8 +12,7 @@ use std::sync::Arc;
 use base::hash::Map;
 use bytes::Bytes;
 use conf::{
-    Arity, Block, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, ScopeRef, Setting,
-    Word, parse,
+    Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setting, Word, parse,
 };
 use engine::net::Address;
 
@@ -48,7 +47,7 @@ const NO_ADDRESS: u32 = u32::MAX;
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for line in http.lines().iter().filter(|line| line.is("geo")) {
         if let Err(fault) = define(compiler, line) {
-            compiler.report(fault);
+            compiler.report(fault.while_reading());
         }
     }
 }
@@ -235,7 +234,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     fn rows(&mut self, rows: &[Line]) {
         for row in rows {
             if let Err(fault) = self.row(row) {
-                self.compiler.report(fault);
+                self.compiler.report(fault.while_reading());
             }
         }
     }
@@ -428,8 +427,8 @@ impl<'a, 'c> Builder<'a, 'c> {
     }
 
     fn warn(&self, word: &Word, text: String) {
-        self.compiler
-            .diagnose(Diagnostic::new(Level::Warn, text, Some(word.position)));
+        // nginx warns while it reads, of an address of either version that `default` stands for.
+        self.compiler.warn_each_time(text, Some(word.position));
     }
 
     fn finish(self, address: Option<Variable>) -> Geo {

@@ -57,9 +57,22 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&MAP, &MAP_HASH_MAX_SIZE, &MAP_HASH_B
 
 /// Finds every `map` block of the `http` scope and defines its variable.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    let mut sizes = [
+        (&MAP_HASH_MAX_SIZE, "max"),
+        (&MAP_HASH_BUCKET_SIZE, "bucket"),
+    ]
+    .into_iter();
     for line in http.lines().iter().filter(|line| line.is("map")) {
+        let none = sizes.find(|(setting, _)| http.get(setting) == Ok(0));
+        if let Some((_, kind)) = none {
+            // nginx builds its tables where the blocks end.
+            let fault = Fault::new(format!(
+                "could not build map_hash, you should increase map_hash_{kind}_size: 0"
+            ));
+            compiler.report(fault.or_at(line.end()).while_reading());
+        }
         if let Err(fault) = define(compiler, line) {
-            compiler.report(fault);
+            compiler.report(fault.while_reading());
         }
     }
 }
@@ -74,7 +87,7 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     if let Some(Block::Free(rows)) = &line.block {
         for row in rows {
             if let Err(fault) = builder.row(compiler, row) {
-                compiler.report(fault);
+                compiler.report(fault.while_reading());
             }
         }
     }

@@ -43,7 +43,7 @@ const WHOLE: u64 = 10_000;
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for line in http.lines().iter().filter(|line| line.is("split_clients")) {
         if let Err(fault) = define(compiler, line) {
-            compiler.report(fault);
+            compiler.report(fault.while_reading());
         }
     }
 }

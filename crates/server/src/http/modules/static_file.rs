@@ -53,7 +53,7 @@ pub static DEFAULT_TYPE: Setting<Bytes> = Setting::new("default_type", &["type"]
 
 /// `types_hash_max_size NUMBER`
 pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
-    Setting::new("types_hash_max_size", &["size"], parse::number)
+    Setting::new("types_hash_max_size", &["size"], parse::hash_size)
         .contexts(HSL)
         .default("1024")
         .no_effect("the table of types takes the memory that it needs")
@@ -61,7 +61,7 @@ pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
 
 /// `types_hash_bucket_size NUMBER`
 pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
-    Setting::new("types_hash_bucket_size", &["size"], parse::number)
+    Setting::new("types_hash_bucket_size", &["size"], parse::hash_size)
         .contexts(HSL)
         .default("64")
         .no_effect("the table of types takes the memory that it needs")
@@ -159,6 +159,10 @@ fn types(setter: &Setter<'_>) -> Result<ByExtension, Fault> {
             continue;
         };
         for row in rows {
+            if row.is("include") {
+                let text = "invalid number of arguments in \"include\" directive";
+                return Err(Fault::at(&row.name, text));
+            }
             let media_type = Bytes::copy_from_slice(&row.name.bytes);
             for extension in &row.args {
                 let lower = extension.bytes.to_ascii_lowercase();

@@ -25,12 +25,14 @@ use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
 use crate::tls::chain::Trust;
+use crate::tls::commands::{self, Commands};
 use crate::tls::dynamic::{self, Cache, CacheSettings};
 use crate::tls::key_log::KeyLog;
 use crate::tls::pem::TrustedFor;
+use crate::tls::suites::Chosen;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
-use crate::tls::{pem, provider, settings, suites};
+use crate::tls::{files, pem, provider, settings, suites};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -58,7 +60,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
 .default("TLSv1.2 TLSv1.3")
 .manual("The versions that upstreams are spoken to in. Those before TLSv1.2 do not exist here and are skipped with a warning.");
 
-static CIPHERS: Setting<Vec<SupportedCipherSuite>> = Setting::new(
+static CIPHERS: Setting<Chosen<SupportedCipherSuite>> = Setting::new(
     "proxy_ssl_ciphers",
     &["ciphers"],
     settings::ciphers,
@@ -100,13 +102,14 @@ static CRL: Setting<Word> = Setting::new("proxy_ssl_crl", &["file"], word)
     .contexts(HSL)
     .manual("A file with revocation lists, in PEM. With it, each certificate of a chain needs the list of its issuer.");
 
-static CERTIFICATE: Setting<Word> = Setting::new("proxy_ssl_certificate", &["file"], word)
+static CERTIFICATE: Setting<Word> = Setting::new("proxy_ssl_certificate", &["file"], varying)
     .contexts(HSL)
     .manual("A file with the certificate that is shown to upstreams that ask for one, in PEM. With variables, it is read when it is needed. An empty value shows none.");
 
-static CERTIFICATE_KEY: Setting<Word> = Setting::new("proxy_ssl_certificate_key", &["file"], word)
-    .contexts(HSL)
-    .manual("A file with the private key of `proxy_ssl_certificate`, in PEM.");
+static CERTIFICATE_KEY: Setting<Word> =
+    Setting::new("proxy_ssl_certificate_key", &["file"], varying)
+        .contexts(HSL)
+        .manual("A file with the private key of `proxy_ssl_certificate`, in PEM.");
 
 static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
     "proxy_ssl_certificate_cache",
@@ -118,13 +121,13 @@ static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
 .default("off")
 .manual("Keeps certificates whose paths have variables: at most `max`, each until it has not been used for `inactive` (10s) or has been read `valid` (60s) ago.");
 
-static PASSWORD_FILE: Setting<PathBuf> =
-    Setting::new("proxy_ssl_password_file", &["file"], parse::path)
-        .contexts(HSL)
-        .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
+/// `proxy_ssl_password_file`.
+pub static PASSWORD_FILE: Setting<Word> = Setting::new("proxy_ssl_password_file", &["file"], word)
+    .contexts(HSL)
+    .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
 
-static CONF_COMMAND: Setting<()> =
-    Setting::new("proxy_ssl_conf_command", &["name value"], conf_commands)
+static CONF_COMMAND: Setting<Commands> =
+    Setting::new("proxy_ssl_conf_command", &["name value"], commands::quietly)
         .contexts(HSL)
         .arity(Arity::exactly(2))
         .inherit(Inherit::List)
@@ -158,8 +161,10 @@ fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
 
-fn conf_commands(_: &Setter<'_>) -> Result<(), Fault> {
-    Ok(())
+/// A path that may have variables.
+fn varying(setter: &Setter<'_>) -> Result<Word, Fault> {
+    let word = setter.word()?;
+    Template::parse(word).map(|_| word.clone())
 }
 
 /// TLS towards upstreams as a scope wants it.
@@ -211,13 +216,17 @@ impl Feature for UpstreamTls {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<UpstreamTls, Fault> {
         let mut cipher_suites = suites::all_of_tls13();
-        cipher_suites.extend(scope.get(&CIPHERS)?);
+        // What may be refused stands in nginx's order: it stops at the first.
+        cipher_suites.extend(settings::remaining(scope, &CIPHERS)?);
+        let (own, varying) = own_certificate(compiler, scope)?;
         let verify = scope.get(&VERIFY)?;
         let server_name = scope.get(&SERVER_NAME)?;
         let verifier: Arc<dyn ServerCertVerifier> = match verify {
             true => Arc::new(trusted(compiler, scope)?),
             false => Arc::new(Unverified),
         };
+        let commands = scope.written(&CONF_COMMAND)?;
+        commands.unwrap_or_default().accepted()?;
         let key_log = scope.written(&KEY_LOG)?;
         let base = Base {
             provider: Arc::new(CryptoProvider {
@@ -233,7 +242,6 @@ impl Feature for UpstreamTls {
             server_name,
             key_log: key_log.map(|path| Arc::new(KeyLog(compiler.log_file(&path)))),
         };
-        let (own, varying) = own_certificate(compiler, scope)?;
         let config = base
             .config(own)
             .map_err(|error| Fault::new(format!("SSL_CTX_new() failed (SSL: {error})")))?;
@@ -259,27 +267,20 @@ fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Faul
             "no proxy_ssl_trusted_certificate for proxy_ssl_verify",
         ));
     };
-    let shown = |word: &Word| compiler.conf_prefix.join(word.path()).display().to_string();
-    let unusable = |word: &Word, error: &dyn std::fmt::Display| {
-        let path = shown(word);
-        Fault::at(
-            word,
-            format!("SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {error})"),
-        )
-    };
-    let text = settings::read(compiler, &file, "certificate")?;
-    let certificates = pem::authorities(&text, TrustedFor::Servers);
-    let certificates = certificates.map_err(|error| unusable(&file, &error))?;
+    let certificates = files::authorities(compiler, &file, |text| {
+        pem::authorities(text, TrustedFor::Servers)
+    })?;
     let lists = match scope.written(&CRL)?.filter(|file| !file.bytes.is_empty()) {
-        Some(file) => {
-            let text = settings::read(compiler, &file, "CRL")?;
-            pem::revocation_lists(&text).map_err(|error| unusable(&file, &error))?
-        }
+        Some(file) => files::revocation_lists(compiler, &file)?,
         None => Vec::new(),
     };
     let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
     let trust = Trust::new(&certificates, &lists, depth);
-    trust.map(Trusted).map_err(|error| unusable(&file, &error))
+    trust.map(Trusted).map_err(|error| {
+        let path = files::shown(compiler, &file);
+        let text = format!("SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {error})");
+        Fault::at(&file, text)
+    })
 }
 
 /// The certificate that is shown to upstreams: read now, or when a request tells its path.
@@ -302,11 +303,11 @@ fn own_certificate(
     let [certificate_text, key_text] = texts;
     let texts = [certificate_text?, key_text?].map(|template| compiler.text(&template));
     if texts.iter().all(|text| text.literal().is_some()) {
-        let key = settings::load(compiler, &certificate, &key, passwords.as_ref())?;
+        let key = files::load(compiler, &certificate, &key, passwords.as_ref())?;
         return Ok((Some(OwnCertificate(key)), None));
     }
     let passwords = match &passwords {
-        Some(path) => settings::read_passwords(compiler, path)?,
+        Some(file) => files::read_passwords(compiler, file)?,
         None => Vec::new(),
     };
     let [certificate, key] = texts;

@@ -404,9 +404,14 @@ fn compile_if(
 }
 
 fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, Fault> {
+    let (pattern, replaced) = (line.argument(0), line.argument(1));
+    if replaced.bytes.is_empty() {
+        return Err(Fault::at(replaced, "empty replacement"));
+    }
+    // As nginx: what is wrong with the pattern comes before what is wrong behind it.
+    let regex = Regex::new(compiler, &pattern.bytes, false)
+        .map_err(|fault| fault.or_at(pattern.position))?;
     let parts = replacement(line)?;
-    let regex = Regex::new(compiler, &parts.pattern.bytes, false)
-        .map_err(|fault| fault.or_at(parts.pattern.position))?;
     let redirects = matches!(parts.flag, Flag::Redirect(_));
     let has_args = parts
         .template
@@ -429,17 +434,16 @@ fn compile_rewrite(compiler: &Compiler<'_>, line: &Line) -> Result<Instruction, 
 }
 
 /// The words of a `rewrite`, understood.
-struct Replacement<'a> {
-    pattern: &'a Word,
+struct Replacement {
     template: Template,
     keep_args: bool,
     flag: Flag,
 }
 
-fn replacement(line: &Line) -> Result<Replacement<'_>, Fault> {
-    let (pattern, replacement, flag) = match &*line.args {
-        [pattern, replacement] => (pattern, replacement, None),
-        [pattern, replacement, flag, ..] => (pattern, replacement, Some(flag)),
+fn replacement(line: &Line) -> Result<Replacement, Fault> {
+    let (replacement, flag) = match &*line.args {
+        [_, replacement] => (replacement, None),
+        [_, replacement, flag, ..] => (replacement, Some(flag)),
         _ => {
             return Err(Fault::at(
                 &line.name,
@@ -474,7 +478,6 @@ fn replacement(line: &Line) -> Result<Replacement<'_>, Fault> {
         ..replacement.clone()
     })?;
     Ok(Replacement {
-        pattern,
         template,
         keep_args,
         flag,

@@ -373,7 +373,9 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let servers = servers.unwrap_or_default();
     if servers.is_empty() {
         // nginx finds it where the block ends, behind faults of its lines: a `server` with such a fault may be the reason.
-        return Err(Fault::at(&line.name, "no servers are inside upstream"));
+        let fault = Fault::new("no servers are inside upstream").or_at(line.end());
+        let fault = fault.with_related(line.position, "the block is opened here");
+        return Err(fault.while_reading());
     }
     let (mut peers, mut backups) = (Vec::new(), Vec::new());
     for server in servers {

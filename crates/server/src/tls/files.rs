@@ -1,0 +1,218 @@
+//! The files that `ssl_*` and `proxy_ssl_*` name, read while a configuration is compiled: certificates, keys, passwords,
+//! revocation lists, parameters.
+//!
+//! Errors are nginx's, and so are the reasons in parentheses behind them, which OpenSSL 3 words for nginx: people search for
+//! them and scripts know them. Where our own reading finds a reason that OpenSSL has no word for, it stands there alone.
+
+use std::fmt::{self, Display, Formatter};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Fault, Word};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::sign::CertifiedKey;
+
+use crate::compile::Compiler;
+use crate::log::{Errno, error_text};
+use crate::tls::certificates::{self, LoadError};
+use crate::tls::pem::{self, PemError};
+
+/// Why OpenSSL could not open a file, as nginx shows it.
+pub struct Unopened<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// How it was to be opened, in the words of fopen(3).
+    pub mode: &'static str,
+    /// What the system says.
+    pub error: &'a io::Error,
+}
+
+impl Display for Unopened<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Unopened { path, mode, error } = self;
+        let path = path.display();
+        let Some(number) = error.raw_os_error() else {
+            return write!(out, "calling fopen({path}, {mode}): {error}");
+        };
+        // ERR_LIB_SYS stands for all errors of the system, which follow with their numbers.
+        let text = error_text(number);
+        let code = 0x8000_0000 | number.unsigned_abs();
+        write!(
+            out,
+            "error:{code:08X}:system library::{text}:calling fopen({path}, {mode}) "
+        )?;
+        out.write_str(match error.kind() {
+            io::ErrorKind::NotFound => "error:10000080:BIO routines::no such file",
+            _ => "error:10080002:BIO routines::system lib",
+        })
+    }
+}
+
+/// What a file holds. OpenSSL can open a folder and finds nothing in it.
+pub fn opened(content: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    match content {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => Ok(Vec::new()),
+        content => content,
+    }
+}
+
+/// The content of a file by a path that may be relative to the configuration, or what stands behind `data:`. `what` it is
+/// stands in the error.
+pub fn read(compiler: &Compiler<'_>, word: &Word, what: &str) -> Result<Vec<u8>, Fault> {
+    if let Some(data) = word.bytes.strip_prefix(b"data:") {
+        return Ok(data.to_vec());
+    }
+    let path = compiler.conf_prefix.join(word.path());
+    opened(compiler.files.read_unchanged(&path))
+        .map_err(|error| Fault::at(word, not_loaded(what, &path, &error)))
+}
+
+/// The text of the error about a part of a certificate whose file cannot be opened.
+pub fn not_loaded(what: &str, path: &Path, error: &io::Error) -> String {
+    let reason = Unopened {
+        path,
+        mode: "r",
+        error,
+    };
+    let path = path.display();
+    format!("cannot load {what} \"{path}\": BIO_new_file() failed (SSL: {reason})")
+}
+
+/// Certificates of authorities.
+pub fn authorities(
+    compiler: &Compiler<'_>,
+    word: &Word,
+    certificates: impl Fn(&[u8]) -> Result<Vec<CertificateDer<'static>>, PemError>,
+) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let content = read(compiler, word, "certificate")?;
+    certificates(&content).map_err(|error| {
+        let error = LoadError::Certificate(error);
+        Fault::at(word, unusable(&shown(compiler, word), "", &error))
+    })
+}
+
+/// Lists of revoked certificates.
+pub fn revocation_lists(
+    compiler: &Compiler<'_>,
+    word: &Word,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Fault> {
+    let content = read(compiler, word, "CRL")?;
+    pem::revocation_lists(&content).map_err(|error| {
+        let (path, reason) = (shown(compiler, word), error.reason("X509 CRL"));
+        Fault::at(
+            word,
+            format!("cannot load CRL \"{path}\": PEM_read_bio_X509_CRL() failed (SSL: {reason})"),
+        )
+    })
+}
+
+/// Whether the file of `ssl_dhparam` can be read and holds parameters.
+pub fn check_dh_parameters(compiler: &Compiler<'_>, word: &Word) -> Result<(), Fault> {
+    let path = compiler.conf_prefix.join(word.path());
+    let content = opened(compiler.files.read(&path));
+    let content = content.map_err(|error| not_opened(word, &path, "r", &error))?;
+    pem::dh_parameters(&content).map_err(|error| {
+        let (path, reason) = (path.display(), error.reason("DH PARAMETERS"));
+        let text = format!("PEM_read_bio_DHparams(\"{path}\") failed (SSL: {reason})");
+        Fault::at(word, text)
+    })
+}
+
+/// The response of `ssl_stapling_file`, which is sent with every certificate of the server.
+pub fn stapled(compiler: &Compiler<'_>, word: &Word) -> Result<Vec<u8>, Fault> {
+    let path = compiler.conf_prefix.join(word.path());
+    let content = compiler.files.read(&path);
+    content.map_err(|error| not_opened(word, &path, "rb", &error))
+}
+
+fn not_opened(word: &Word, path: &Path, mode: &'static str, error: &io::Error) -> Fault {
+    let reason = Unopened { path, mode, error };
+    let path = path.display();
+    Fault::at(
+        word,
+        format!("BIO_new_file(\"{path}\") failed (SSL: {reason})"),
+    )
+}
+
+/// A certificate with its key, read once whoever names the same files.
+pub fn load(
+    compiler: &Compiler<'_>,
+    certificate: &Word,
+    key: &Word,
+    passwords: Option<&Word>,
+) -> Result<Arc<CertifiedKey>, Fault> {
+    let identity = (
+        certificate.bytes.clone(),
+        key.bytes.clone(),
+        passwords.map(|file| file.bytes.clone()),
+    );
+    if let Some(known) = compiler.certificates.borrow().get(&identity) {
+        return Ok(Arc::clone(known));
+    }
+    let passwords = match passwords {
+        Some(file) => read_passwords(compiler, file)?,
+        None => Vec::new(),
+    };
+    let chain_pem = read(compiler, certificate, "certificate")?;
+    let chain = certificates::chain(&chain_pem);
+    let refused = |error: &LoadError| {
+        let (certificate_file, key_file) = (shown(compiler, certificate), shown(compiler, key));
+        let word = match error {
+            LoadError::Certificate(_) => certificate,
+            _ => key,
+        };
+        Fault::at(word, unusable(&certificate_file, &key_file, error))
+    };
+    let chain = chain.map_err(|error| refused(&error))?;
+    let key_pem = read(compiler, key, "certificate key")?;
+    let certified = certificates::certified_key(chain, &key_pem, &passwords)
+        .map_err(|error| refused(&error))?;
+    let mut known = compiler.certificates.borrow_mut();
+    known.insert(identity, Arc::clone(&certified));
+    Ok(certified)
+}
+
+/// nginx's text about files that are of no use.
+pub fn unusable(certificate: &str, key: &str, error: &LoadError) -> String {
+    match error {
+        LoadError::Certificate(_) => format!(
+            "cannot load certificate \"{certificate}\": PEM_read_bio_X509_AUX() failed (SSL: {error})"
+        ),
+        LoadError::Key(_) | LoadError::UnusableKey(_) => format!(
+            "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed (SSL: {error})"
+        ),
+        LoadError::Mismatch => {
+            format!("SSL_CTX_use_PrivateKey(\"{key}\") failed (SSL: {error})")
+        }
+    }
+}
+
+/// The file of a certificate or key as lines of the log show it.
+pub fn shown(compiler: &Compiler<'_>, word: &Word) -> String {
+    match word.bytes.starts_with(b"data:") {
+        true => "data:...".to_owned(),
+        false => compiler.conf_prefix.join(word.path()).display().to_string(),
+    }
+}
+
+/// Passwords, one a line.
+pub fn read_passwords(compiler: &Compiler<'_>, file: &Word) -> Result<Vec<Bytes>, Fault> {
+    let path: PathBuf = compiler.conf_prefix.join(file.path());
+    let text = compiler.files.read(&path).map_err(|error| {
+        // A folder can be opened, and then not be read.
+        let call = match error.kind() {
+            io::ErrorKind::IsADirectory => "read()",
+            _ => "open()",
+        };
+        let (path, cause) = (path.display(), Errno(&error));
+        Fault::at(file, format!("{call} \"{path}\" failed {cause}")).while_reading()
+    })?;
+    let lines = text.split(|byte| *byte == b'\n');
+    let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    Ok(lines
+        .filter(|line| !line.is_empty())
+        .map(Bytes::copy_from_slice)
+        .collect())
+}
