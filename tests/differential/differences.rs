@@ -111,6 +111,25 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
+        sentence: "**Variables in the lines of subrequests** (`log_subrequest`) and in the line of their request are those of \
+                   each. nginx keeps many a value that the first of these lines asked for: `$request_completion` stays \
+                   empty, `$sent_http_*` those of the subrequest.",
+        until: None,
+        is: |case, difference| case.keeps_value_of_subrequest(difference),
+    },
+    Row {
+        sentence: "**`$sent_http_content_type` and `$sent_http_content_length` of ranges** are what was sent. Where `add_header`, \
+                   `expires` or what they name has asked for them, nginx keeps what they were before ranges were made.",
+        until: None,
+        is: |case, difference| {
+            let stale = matches!(
+                difference.key.as_str(),
+                "sent_http_content_type" | "sent_http_content_length"
+            );
+            stale && any_status(case.subject, 206) && case.is_as_sent(difference)
+        },
+    },
+    Row {
         sentence: "**A body behind a head that is refused** is not read. nginx reads it where the page that answers is made \
                    by a handler that does: of two framings at once it believes the length.",
         until: None,
@@ -592,15 +611,38 @@ impl Case<'_> {
 
     /// Whether a variable differs so in the line of a subrequest: of these no byte has been received.
     fn is_of_subrequest(&self, difference: &Difference) -> bool {
-        let value = |line: &[(String, String)], key: &str| {
-            let found = line.iter().find(|(name, _)| name == key);
-            found.map_or(String::new(), |(_, value)| value.clone())
-        };
         let mut lines = self.reference.access.iter().zip(&self.subject.access);
         lines.any(|(left, right)| {
-            value(right, "request_length") == "0"
-                && value(left, &difference.key) == difference.reference
-                && value(right, &difference.key) == difference.subject
+            value(right, "request_length") == "0" && is_difference(difference, left, right)
+        })
+    }
+
+    /// Whether nginx tells of a variable what it has told in the line of a subrequest before it.
+    fn keeps_value_of_subrequest(&self, difference: &Difference) -> bool {
+        let lines = || self.reference.access.iter().zip(&self.subject.access);
+        lines().enumerate().any(|(at, (left, right))| {
+            let mut before = self.reference.access.iter().take(at);
+            is_difference(difference, left, right)
+                && before.any(|line| {
+                    let of_same = |key| value(line, key) == value(left, key);
+                    value(line, "request_length") == "0"
+                        && of_same("connection_requests")
+                        && of_same(&difference.key)
+                })
+        })
+    }
+
+    /// Whether the field that the variable tells of was sent as Tidegate logs it.
+    fn is_as_sent(&self, difference: &Difference) -> bool {
+        let name = difference
+            .key
+            .trim_start_matches("sent_http_")
+            .replace('_', "-");
+        let mut answers = self.subject.heard.answers.iter().flatten();
+        answers.any(|answer| {
+            let sent = answer.field(&name).unwrap_or_default();
+            let kind = difference.subject.trim_end_matches("BOUNDARY");
+            sent == difference.subject || (!kind.is_empty() && sent.starts_with(kind))
         })
     }
 
@@ -663,6 +705,23 @@ impl Case<'_> {
                 found.any(|word| words.contains(&word))
             })
     }
+}
+
+/// A variable in a line of the access log.
+fn value<'a>(line: &'a [(String, String)], key: &str) -> &'a str {
+    let found = line.iter().find(|(name, _)| name == key);
+    found.map_or("", |(_, value)| value)
+}
+
+/// Whether a difference is one of these two lines.
+fn is_difference(
+    difference: &Difference,
+    reference: &[(String, String)],
+    subject: &[(String, String)],
+) -> bool {
+    difference.part == Part::Access
+        && value(reference, &difference.key) == difference.reference
+        && value(subject, &difference.key) == difference.subject
 }
 
 fn any_status(seen: &Seen, status: u16) -> bool {

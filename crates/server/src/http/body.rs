@@ -151,6 +151,8 @@ pub struct RequestBody {
     broken_off: bool,
     /// What of it was in memory then.
     left_behind: Pieces,
+    /// The name of the temporary file that the rest was in.
+    left_behind_file: Option<PathBuf>,
     /// How many bytes stood before a chunk by which it became too long.
     before_refused: Option<u64>,
     /// Chunks of it were refused.
@@ -353,7 +355,7 @@ impl RequestBody {
     pub fn file_name(&self) -> Option<&Path> {
         match &self.stored {
             Stored::File(temporary) => Some(&temporary.path),
-            _ => None,
+            _ => self.left_behind_file.as_deref(),
         }
     }
 }
@@ -368,28 +370,29 @@ pub async fn read(
     }
     let mut parts = Pieces::new();
     let mut held = 0;
-    let mut room_beside_head = room_beside_head(request);
+    let mut room_beside_head = room_beside_head(request) as u64;
     let mut beside_head = 0;
     let mut stored = None;
     loop {
         if !exchange.body_at_hand() {
             room_beside_head = 0;
         }
+        let before = request.body.received_framed();
         let bytes = match next(request, exchange).await {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => break,
+            Ok(bytes) => bytes,
             Err(ended) => {
-                if stored.is_none() {
-                    leave_behind(request, parts);
-                }
+                leave_behind(request, parts, stored);
                 return Err(ended);
             }
         };
-        let placed = room_beside_head.min(bytes.len());
+        // As in nginx, what frames chunks takes room with them.
+        let taken = request.body.received_framed().saturating_sub(before);
+        let placed = room_beside_head.min(taken);
         room_beside_head -= placed;
         beside_head += placed;
-        held += bytes.len() - placed;
-        parts.push(bytes);
+        held += taken - placed;
+        let ended = bytes.is_none();
+        bytes.into_iter().for_each(|bytes| parts.push(bytes));
         if held > memory_max(request, beside_head) {
             if stored.is_none() {
                 stored = Some((create(request).await.map_err(Ok)?, 0));
@@ -401,12 +404,19 @@ pub async fn read(
                 held = 0;
             }
         }
+        if ended {
+            break;
+        }
     }
     store(request, parts, stored).await.map_err(Ok)
 }
 
 /// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost where chunks are refused.
-fn leave_behind(request: &mut Request, mut parts: Pieces) {
+fn leave_behind(request: &mut Request, mut parts: Pieces, stored: Option<(TemporaryFile, u64)>) {
+    if let Some((temporary, _)) = stored {
+        request.body.left_behind_file = Some(temporary.path.clone());
+        return;
+    }
     if let Some(refused) = request.body.refused {
         let mut whole = parts.concat();
         whole.truncate(usize::try_from(refused.data).unwrap_or(usize::MAX));
@@ -540,18 +550,18 @@ pub fn room_beside_head(request: &Request) -> usize {
 /// How many bytes stay in memory beside those that came with the head, as in nginx: the whole rest,
 /// if it fits into the head's buffer as well or is only a quarter beyond
 /// `client_body_buffer_size`.
-fn memory_max(request: &Request, beside_head: usize) -> usize {
-    let buffer_size = request.plan.core.client_body_buffer_size;
+fn memory_max(request: &Request, beside_head: u64) -> u64 {
+    let buffer_size = request.plan.core.client_body_buffer_size as u64;
     let generous = buffer_size.saturating_add(buffer_size / 4);
     let left_beside_head = match beside_head {
         0 => 0, // the head's buffer is done with
-        taken => room_beside_head(request).saturating_sub(taken),
+        taken => (room_beside_head(request) as u64).saturating_sub(taken),
     };
     match request.body.announced {
         Some(length) => {
-            let rest = length.saturating_sub(beside_head as u64);
-            match rest < generous.max(left_beside_head) as u64 {
-                true => usize::MAX,
+            let rest = length.saturating_sub(beside_head);
+            match rest < generous.max(left_beside_head) {
+                true => u64::MAX,
                 false => buffer_size,
             }
         }

@@ -12,7 +12,7 @@ use crate::http::request::Request;
 pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     out.extend_from_slice(client.head.request_line(&client.bytes));
-    client.head.has_begun()
+    client.head.has_begun() || client.head.leading() > 0
 }
 
 pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
