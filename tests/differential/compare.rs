@@ -381,18 +381,26 @@ impl Found {
                 None => only_right.push(line.clone()),
             }
         }
-        let none = String::from(crate::differences::NO_LINE);
-        for index in 0..only_left.len().max(only_right.len()) {
-            let (one, other) = (only_left.get(index), only_right.get(index));
-            let key = message_kind(one.or(other).map_or("", String::as_str));
-            self.add(
-                Part::Error,
-                &key,
-                one.unwrap_or(&none).clone(),
-                other.unwrap_or(&none).clone(),
-            );
+        let none = || String::from(crate::differences::NO_LINE);
+        for line in only_left {
+            let same = |other: &String| happening(other) == happening(&line);
+            let other = only_right.iter().position(same);
+            let other = other.map_or_else(none, |at| only_right.remove(at));
+            self.add(Part::Error, &message_kind(&line), line, other);
+        }
+        for line in only_right {
+            self.add(Part::Error, &message_kind(&line), none(), line);
         }
     }
+}
+
+/// What a line tells of, so that two lines about one thing are compared with each other: its kind without what was being
+/// done.
+fn happening(text: &str) -> String {
+    let text = text.replace("epoll_wait() reported that ", "");
+    let kind = message_kind(&text);
+    let end = kind.find(" while ").unwrap_or(kind.len());
+    kind[..end].to_owned()
 }
 
 /// A message without its numbers, names and the end that tells of the request.

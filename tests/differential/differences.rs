@@ -395,6 +395,21 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
+        sentence: "**A line of the log phase** (`while logging request`) is the request's. Behind a copy that `mirror` has made \
+                   nginx's tells of the copy: `subrequest:`, `upstream:`.",
+        until: None,
+        is: |_, difference| {
+            let behind_copy = |text: &str| {
+                let (before, rest) = text.split_once(", subrequest: \"")?;
+                let host = rest.find(", host: ").unwrap_or(rest.len());
+                let logging = before.contains(" while logging request, ");
+                logging.then(|| format!("{before}{}", rest.get(host..).unwrap_or_default()))
+            };
+            let without = behind_copy(&difference.reference);
+            difference.part == Part::Error && without.is_some_and(|text| text == difference.subject)
+        },
+    },
+    Row {
         sentence: "**A body that is buffered to a file while `mirror` is at work beside its request**: the line says nothing of \
                    what is being done. nginx says what the copy did last.",
         until: None,

@@ -246,12 +246,24 @@ fn read_logs(prefix: &Path, transcript: &mut Transcript) {
             let (_, before) = by_number.range(..number).next_back()?;
             Some((before + 1).min(transcript.conversations.len().saturating_sub(1)))
         });
+        // What asks whether the server is idle is no conversation of the configuration.
+        if text.contains("host: \"sentinel\"") {
+            continue;
+        }
+        // Where a line ends that is cut for its length depends on the digits of its process.
+        let text = match line.len() < LINE_MAX - 64 {
+            true => text,
+            false => text.get(..LINE_MAX - 200).unwrap_or(text),
+        };
         last = Some(index.unwrap_or(0));
         if let Some(seen) = transcript.conversations.get_mut(index.unwrap_or(0)) {
             seen.errors.push(format!("[{level}] {text}"));
         }
     }
 }
+
+/// Longest line of an error log, in bytes (nginx's `NGX_MAX_ERROR_STR`).
+const LINE_MAX: usize = 2048;
 
 fn lines(path: &Path) -> Vec<String> {
     let bytes = fs::read(path).unwrap_or_default();

@@ -395,7 +395,9 @@ pub async fn read(
         bytes.into_iter().for_each(|bytes| parts.push(bytes));
         if held > memory_max(request, beside_head) {
             if stored.is_none() {
-                stored = Some((create(request).await.map_err(Ok)?, 0));
+                let temporary = create(request).await.map_err(Ok)?;
+                tell_of_file(request, &temporary.path);
+                stored = Some((temporary, 0));
             }
             if let Some((temporary, offset)) = &mut stored {
                 write(request, &temporary.file, offset, &mut parts)
@@ -525,7 +527,14 @@ async fn store(
     request.body.note_end();
     let in_file = in_file_only(request) != InFileOnly::Off && request.body.is_announced();
     let begun = match begun {
-        None if in_file => Some((create(request).await?, 0)),
+        None if in_file => {
+            let temporary = create(request).await?;
+            // As in nginx, nothing is written of an empty body, and nothing said.
+            if parts.iter().any(|bytes| !bytes.is_empty()) {
+                tell_of_file(request, &temporary.path);
+            }
+            Some((temporary, 0))
+        }
         begun => begun,
     };
     request.body.stored = match begun {
@@ -642,29 +651,31 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
     let in_file_only = in_file_only(request);
     let mode = if request.body.to_file { 0o660 } else { 0o600 };
     let (path, made) = engine::blocking(move || create_in(&directory, in_file_only, mode)).await;
-    let shown = path.display();
     match made {
-        Ok(file) => {
-            const TEXT: &str = "a client request body is buffered to a temporary file";
-            if request.body.to_file || request.body.early {
-                // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
-            } else if in_file_only == InFileOnly::Off {
-                log::error!(request, Warn, "{TEXT} {shown}");
-            } else {
-                log::error!(request, Notice, "{TEXT} {shown}");
-            }
-            Ok(TemporaryFile {
-                taken: Cell::new(false),
-                file: File::from(file),
-                path,
-                in_file_only,
-            })
-        }
+        Ok(file) => Ok(TemporaryFile {
+            taken: Cell::new(false),
+            file: File::from(file),
+            path,
+            in_file_only,
+        }),
         Err(error) => {
-            let error = log::Errno(&error);
+            let (shown, error) = (path.display(), log::Errno(&error));
             log::error!(request, Crit, "open() \"{shown}\" failed {error}");
             Err(500)
         }
+    }
+}
+
+/// Tells the log of the first bytes that a temporary file takes.
+fn tell_of_file(request: &Request, path: &Path) {
+    const TEXT: &str = "a client request body is buffered to a temporary file";
+    let shown = path.display();
+    if request.body.to_file || request.body.early {
+        // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
+    } else if in_file_only(request) == InFileOnly::Off {
+        log::error!(request, Warn, "{TEXT} {shown}");
+    } else {
+        log::error!(request, Notice, "{TEXT} {shown}");
     }
 }
 

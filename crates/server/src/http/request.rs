@@ -455,8 +455,8 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
         return Ok(Step::Finish(500));
     }
     let video = match request.plan.handler.clone() {
-        Handler::Flv => flv::serve(request).await,
-        Handler::Mp4(settings) => Box::pin(mp4::serve(request, &settings)).await,
+        Handler::Flv => flv::serve(request, exchange).await,
+        Handler::Mp4(settings) => Box::pin(mp4::serve(request, exchange, &settings)).await,
         _ => Step::Next,
     };
     if !matches!(video, Step::Next) {
@@ -473,7 +473,7 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
             0 if request.plan.random_index.enabled => random_index::serve(request).await,
             0 => Step::Next,
             1 => index::serve(request).await,
-            2 => autoindex::serve(request).await,
+            2 => autoindex::serve(request, exchange).await,
             3 if request.plan.dav.is_some() => Box::pin(dav::serve(request, exchange)).await?,
             3 => Step::Next,
             4 => precompressed::serve(request).await,

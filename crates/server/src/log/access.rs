@@ -388,6 +388,7 @@ pub fn write_access(request: &mut Request) {
     // In nginx a connection is made ready for its next request before this one is logged, so that
     // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
     request.keepalive &= request.plan.core.keepalive_timeout.is_zero();
+    let before = request.doing;
     if request.depth == 0 {
         request.doing = " while logging request";
     }
@@ -420,7 +421,8 @@ pub fn write_access(request: &mut Request) {
             }
         }
     });
-    request.doing = "";
+    // The request goes on from a subrequest.
+    request.doing = if request.depth == 0 { "" } else { before };
 }
 
 /// Appends a line to the file that a path with variables stands for in this request.

@@ -9,6 +9,8 @@ use engine::file::{File, Metadata};
 use proto::method::Method;
 use proto::uri;
 
+use crate::http::body;
+use crate::http::exchange::Exchange;
 use crate::http::modules::open_file_cache;
 use crate::http::modules::static_file::{etag_of, refused};
 use crate::http::output::{Body, Piece};
@@ -34,8 +36,8 @@ pub fn is_written(scope: ScopeRef<'_>) -> bool {
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
 /// Answers with the file of the URI, whole or from a byte on.
-pub async fn serve(request: &mut Request) -> Step {
-    let (file, metadata) = match open(request).await {
+pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
+    let (file, metadata) = match open(request, exchange).await {
         Ok(opened) => opened,
         Err(step) => return step,
     };
@@ -61,14 +63,19 @@ pub async fn serve(request: &mut Request) -> Step {
     Step::Respond(Body::Pieces(pieces))
 }
 
-/// Opens the file of a GET or HEAD as nginx's modules for videos do; else what to do instead.
-pub(super) async fn open(request: &mut Request) -> Result<(File, Metadata), Step> {
+/// Opens the file of a GET or HEAD as nginx's modules for videos do, behind a look at what has come of the body; else what to
+/// do instead.
+pub(super) async fn open(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(File, Metadata), Step> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Err(Step::Finish(405));
     }
     if request.uri.ends_with(b"/") {
         return Err(Step::Next);
     }
+    body::drop_at_hand(request, exchange).map_err(Step::Finish)?;
     let path = request.filename();
     let step = match open_file_cache::lookup(request, &path).await {
         Ok(looked) => match looked.file {

@@ -14,6 +14,7 @@ use proto::mp4::{self, Cut, HEADER_SIZE, Header, Stretch};
 use proto::uri;
 
 use crate::compile::{Compiler, Feature};
+use crate::http::exchange::Exchange;
 use crate::http::modules::flv;
 use crate::http::output::{Body, Piece};
 use crate::http::request::{Request, Step};
@@ -147,8 +148,8 @@ impl Feature for Mp4 {
 }
 
 /// Answers with the file of the URI, or a stretch of it.
-pub async fn serve(request: &mut Request, settings: &Mp4) -> Step {
-    let (file, metadata) = match flv::open(request).await {
+pub async fn serve(request: &mut Request, exchange: &mut Exchange, settings: &Mp4) -> Step {
+    let (file, metadata) = match flv::open(request, exchange).await {
         Ok(opened) => opened,
         Err(step) => return step,
     };

@@ -22,6 +22,8 @@ use proto::method::Method;
 use proto::uri;
 
 use crate::compile::{Compiler, Feature};
+use crate::http::body;
+use crate::http::exchange::Exchange;
 use crate::http::filters::charset;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
@@ -115,13 +117,16 @@ impl Feature for AutoIndex {
 }
 
 /// Answers with the listing of the URI's directory.
-pub async fn serve(request: &mut Request) -> Step {
+pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
     let settings = *request.plan.autoindex;
     if !settings.enabled
         || !request.uri.ends_with(b"/")
         || !matches!(request.method, Method::Get | Method::Head)
     {
         return Step::Next;
+    }
+    if let Err(status) = body::drop_at_hand(request, exchange) {
+        return Step::Finish(status);
     }
     let mut path = request.filename();
     if path.len() > 1 {
