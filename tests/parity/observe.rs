@@ -7,6 +7,8 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use support::date::http_date;
+
 use crate::case::Case;
 use crate::client::{Conversation, Ending, Response};
 use crate::server::Server;
@@ -237,26 +239,6 @@ fn relative_date(response: &Response, text: &str) -> String {
         (Some(then), Some(now)) if (then - now).abs() < FAR => format!("@DATE@ {:+} s", then - now),
         _ => text.to_string(),
     }
-}
-
-/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn http_date(text: &str) -> Option<i64> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let parts: Vec<&str> = text.split([' ', ':']).collect();
-    let [_, day, month, year, hour, minute, second, "GMT"] = parts[..] else {
-        return None;
-    };
-    let month = i64::try_from(MONTHS.find(month)? / 3).ok()? + 1;
-    let number = |text: &str| text.parse::<i64>().ok();
-    // days since 1970 in the proleptic Gregorian calendar, years counted from March
-    let years = number(year)? - i64::from(month <= 2);
-    let days = 365 * years + years.div_euclid(4) - years.div_euclid(100)
-        + years.div_euclid(400)
-        + (153 * ((month + 9) % 12) + 2) / 5
-        + number(day)?
-        - 1
-        - 719_468;
-    Some(((days * 24 + number(hour)?) * 60 + number(minute)?) * 60 + number(second)?)
 }
 
 /// `2026/01/02 03:04:05 [error] 12#13: *14 text` without time, process and connection; an access line

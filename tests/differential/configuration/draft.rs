@@ -190,17 +190,9 @@ impl<'a> Draft<'a> {
 
     /// Lines of the rewrite module in a server.
     fn server_program(&mut self, lines: &mut Vec<Line>) {
-        let (pattern, samples, replacements) =
-            lists::REWRITES[self.random.below(lists::REWRITES.len() - 1)];
-        self.targets
-            .extend(samples.iter().map(|sample| String::from(*sample)));
-        let replacement = self.random.pick(replacements);
-        let flag = self
-            .random
-            .pick(&["", "last", "break", "redirect", "permanent"]);
-        let mut arguments = vec![pattern, replacement];
-        arguments.extend((!flag.is_empty()).then_some(flag));
-        lines.push(Line::new("rewrite", &arguments));
+        // Not the last, which would lead all requests to one place.
+        let rewrite = self.rewrite_line(&lists::REWRITES[..lists::REWRITES.len() - 1]);
+        lines.push(rewrite);
         if self.random.chance(40) {
             lines.push(Line::new(
                 "set",

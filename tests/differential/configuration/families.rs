@@ -173,17 +173,8 @@ impl Draft<'_> {
         for _ in 0..=self.random.below(2) {
             match self.random.below(6) {
                 0 | 1 => {
-                    let (pattern, samples, replacements) =
-                        lists::REWRITES[self.random.below(lists::REWRITES.len())];
-                    self.targets
-                        .extend(samples.iter().map(|sample| String::from(*sample)));
-                    let replacement = self.random.pick(replacements);
-                    let flag = self
-                        .random
-                        .pick(&["", "last", "break", "redirect", "permanent"]);
-                    let mut arguments = vec![pattern, replacement];
-                    arguments.extend((!flag.is_empty()).then_some(flag));
-                    lines.push(Line::new("rewrite", &arguments));
+                    let rewrite = self.rewrite_line(lists::REWRITES);
+                    lines.push(rewrite);
                 }
                 2 => {
                     let value = values::text(&mut self.random);
@@ -207,6 +198,19 @@ impl Draft<'_> {
             }
         }
         lines
+    }
+
+    /// A `rewrite` with one of these patterns, which requests shall meet.
+    pub(super) fn rewrite_line(&mut self, rewrites: &[lists::Rewrite]) -> Line {
+        let (pattern, samples, replacements) = rewrites[self.random.below(rewrites.len())];
+        let samples = samples.iter().map(|sample| String::from(*sample));
+        self.targets.extend(samples);
+        let replacement = self.random.pick(replacements);
+        let flags = &["", "last", "break", "redirect", "permanent"];
+        let flag = self.random.pick(flags);
+        let mut arguments = vec![pattern, replacement];
+        arguments.extend((!flag.is_empty()).then_some(flag));
+        Line::new("rewrite", &arguments)
     }
 
     /// An `if` with what people put into one.

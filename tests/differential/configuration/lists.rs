@@ -190,7 +190,14 @@ pub(super) const PREFIXES: &[&str] = &[
 ];
 
 /// What a `rewrite` looks for, with paths that it matches and replacements that fit its groups.
-pub(super) const REWRITES: &[(&str, &[&str], &[&str])] = &[
+pub(super) type Rewrite = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+/// Every such pattern.
+pub(super) const REWRITES: &[Rewrite] = &[
     (
         "^/old/(.*)$",
         &["/old/page.html", "/old/"],
