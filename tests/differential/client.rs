@@ -94,6 +94,24 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) quiet: Duration,
 }
 
+impl Surroundings<'_> {
+    /// Waits until the server, and the upstream with what the server asks of it, have nothing more to do: what the client
+    /// sent beyond its requests, or what follows an answer, may lead from one request to the next.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        let mut begun = None;
+        while start.elapsed() < PATIENCE {
+            self.server.pass()?;
+            let now = Some(self.upstream.settle());
+            if begun == now {
+                break;
+            }
+            begun = now;
+        }
+        Ok(())
+    }
+}
+
 /// Carries out a conversation.
 pub(crate) fn converse(
     conversation: &Conversation,
@@ -330,24 +348,17 @@ impl Line<'_, '_> {
         }
     }
 
-    /// Sees what becomes of the connection after the last answer: once the server, and the upstream with what the server
-    /// still asks of it (for what the client sent beyond its requests, or after the answer), have nothing more to do.
+    /// Sees what becomes of the connection after the last answer.
     fn watch(&mut self) -> Result<(), String> {
-        let start = Instant::now();
-        let mut seen = None;
-        while self.ended.is_none() && seen != Some(self.unread.len()) {
-            seen = Some(self.unread.len());
-            self.surroundings.server.pass()?;
-            self.surroundings.upstream.settle();
-            self.surroundings.server.pass()?;
-            let socket = self.stream.socket();
-            let done = socket.set_nonblocking(true);
-            done.map_err(|error| error.to_string())?;
-            while self.read() {}
-            if start.elapsed() > PATIENCE {
-                break;
-            }
+        if self.ended.is_some() {
+            return Ok(());
         }
+        self.surroundings.settle()?;
+        self.surroundings.server.pass()?;
+        let socket = self.stream.socket();
+        let done = socket.set_nonblocking(true);
+        done.map_err(|error| error.to_string())?;
+        while self.read() {}
         Ok(())
     }
 

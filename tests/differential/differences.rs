@@ -68,8 +68,11 @@ pub(crate) const TABLE: &[Row] = &[
         until: None,
         is: |case, difference| {
             let empty = difference.reference == "-" || difference.reference.is_empty();
-            let reading = "while reading client request line";
-            let refused = |line: &String| line.contains(reading);
+            let refused = |line: &String| {
+                let mut reading = ["", "pipelined "].iter();
+                reading
+                    .any(|kind| line.contains(&format!("while reading client {kind}request line")))
+            };
             let refused = case.reference.errors.iter().any(refused)
                 && case.subject.errors.iter().any(refused);
             difference.key == "request_uri" && empty && refused
@@ -176,7 +179,10 @@ pub(crate) const TABLE: &[Row] = &[
             );
             let fewer =
                 difference.key == "answers" && answered.is_some_and(|some| all.starts_with(some));
-            circles && (stays_open || fewer || ended && !announces_end)
+            let asks_less = difference.key == "number of requests"
+                && unanswered
+                && case.reference.upstream.len() < case.subject.upstream.len();
+            circles && (stays_open || fewer || asks_less || ended && !announces_end)
         },
     },
     Row {
@@ -569,6 +575,14 @@ pub(crate) const OLDER: &[Row] = &[
         sentence: "Variables of a field that comes twice have both values, and some fields may come once only.",
         until: Some(NEWEST),
         is: |case, _| case.repeats_a_field(),
+    },
+    Row {
+        sentence: "Variables of an answer's field that comes twice have both values.",
+        until: Some(NEWEST),
+        is: |_, difference| {
+            let both = format!("{}, ", difference.reference);
+            difference.key.starts_with("sent_http_") && difference.subject.starts_with(&both)
+        },
     },
     Row {
         sentence: "Of an upstream's fields that come twice the first counts alone.",

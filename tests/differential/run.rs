@@ -140,8 +140,10 @@ fn try_run(
         .lay_out(prefix, extra)
         .map_err(|error| format!("laying out {}: {error}", prefix.display()))?;
     lane.upstream.take();
+    lane.upstream.take_late();
     let text = program.dressed(text, lane.sentinel);
     let mut server = program.start(prefix, &text, lane.sentinel)?;
+    let first_turn = lane.upstream.turn();
     for conversation in conversations {
         let mut surroundings = Surroundings {
             server: &mut server,
@@ -149,12 +151,22 @@ fn try_run(
             quiet,
         };
         let heard = client::converse(conversation, &mut surroundings)?;
+        surroundings.settle()?;
         let upstream = lane.upstream.take();
         transcript.conversations.push(Seen {
             heard,
             upstream,
             ..Seen::default()
         });
+    }
+    // What was cut short, and what the server does then, takes the upstream's patience.
+    for (turn, record) in lane.upstream.take_late() {
+        let index = turn.checked_sub(first_turn);
+        let seen = index.and_then(|index| transcript.conversations.get_mut(index));
+        if let Some(seen) = seen {
+            seen.upstream.push(record);
+            seen.upstream.sort();
+        }
     }
     server.pass()?;
     server.stop()?;

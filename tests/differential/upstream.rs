@@ -43,9 +43,21 @@ impl Recorded {
 
 #[derive(Default)]
 struct Shared {
-    records: Mutex<Vec<Recorded>>,
+    /// What has come and has not been taken, with the turn that it began in.
+    records: Mutex<Vec<(usize, Recorded)>>,
+    /// How often has been taken what had come: a turn is one conversation.
+    turn: AtomicUsize,
     /// Requests that have begun and are not answered.
     busy: AtomicUsize,
+    /// Requests that have begun.
+    begun: AtomicUsize,
+}
+
+impl Shared {
+    fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        self.busy.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 /// Listens on some ports of 127.0.0.1.
@@ -90,8 +102,8 @@ impl Upstream {
         busy > self.stuck.fetch_min(busy, Ordering::AcqRel)
     }
 
-    /// Waits until what had reached it is answered.
-    pub(crate) fn settle(&self) {
+    /// Waits until what had reached it is answered. Returns how many requests have begun since the start.
+    pub(crate) fn settle(&self) -> usize {
         for port in &self.ports {
             // Connections are taken in their order: once this one is, all earlier ones are.
             let ping = || -> std::io::Result<()> {
@@ -100,39 +112,60 @@ impl Upstream {
                 stream.write_all(PING)?;
                 stream.read(&mut [0; 1]).map(|_| ())
             };
-            let _ = ping();
+            if ping().is_ok() {
+                self.shared.begun.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         let start = Instant::now();
         while self.is_busy() && start.elapsed() < SETTLE_TIME_MAX {
             std::thread::sleep(Duration::from_micros(200));
         }
+        self.shared.begun.load(Ordering::Acquire)
     }
 
-    /// Waits until what had reached it is answered, and takes what has come since the last call, sorted.
+    /// The turn that is on.
+    pub(crate) fn turn(&self) -> usize {
+        self.shared.turn.load(Ordering::Acquire)
+    }
+
+    /// Takes what has begun since the last call, sorted. What begins from now on is of another turn.
     pub(crate) fn take(&self) -> Vec<Recorded> {
-        self.settle();
         let busy = self.shared.busy.load(Ordering::Acquire);
         self.stuck.store(busy, Ordering::Release);
-        let mut records = self
-            .shared
-            .records
-            .lock()
-            .map(|mut records| std::mem::take(&mut *records))
-            .unwrap_or_default();
-        records.sort();
+        let turn = self.shared.turn.fetch_add(1, Ordering::AcqRel);
+        let mut taken = Vec::new();
+        if let Ok(mut records) = self.shared.records.lock() {
+            let own = |(of, _): &mut (usize, Recorded)| *of == turn;
+            taken.extend(records.extract_if(.., own).map(|(_, record)| record));
+        }
+        taken.sort();
+        taken
+    }
+
+    /// Waits for all that is under way, and takes what was whole only after its turn, with the turn that it began in.
+    pub(crate) fn take_late(&self) -> Vec<(usize, Recorded)> {
+        let start = Instant::now();
+        let is_busy = || self.shared.busy.load(Ordering::Acquire) > 0;
+        while is_busy() && start.elapsed() < PATIENCE + SETTLE_TIME_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let records = self.shared.records.lock();
         records
+            .map(|mut records| std::mem::take(&mut *records))
+            .unwrap_or_default()
     }
 }
 
 fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming().flatten() {
         let shared = Arc::clone(shared);
-        shared.busy.fetch_add(1, Ordering::AcqRel);
+        shared.begin();
         std::thread::spawn(move || {
             let mut connection = Connection {
                 stream,
                 unread: Vec::new(),
                 busy: true,
+                turn: 0,
             };
             while let Ok(true) = connection.serve(&shared) {}
             connection.idle(&shared);
@@ -146,6 +179,8 @@ struct Connection {
     unread: Vec<u8>,
     /// Whether this connection counts as busy.
     busy: bool,
+    /// The turn that its request began in.
+    turn: usize,
 }
 
 impl Connection {
@@ -166,8 +201,9 @@ impl Connection {
         }
         if !self.busy {
             self.busy = true;
-            shared.busy.fetch_add(1, Ordering::AcqRel);
+            shared.begin();
         }
+        self.turn = shared.turn.load(Ordering::Acquire);
         self.stream.set_read_timeout(Some(PATIENCE))?;
         if self.unread.starts_with(PING) {
             self.idle(shared);
@@ -237,7 +273,7 @@ impl Connection {
     fn keep(&mut self, shared: &Shared, length: usize, cut: bool) {
         let bytes: Vec<u8> = self.unread.drain(..length).collect();
         if let Ok(mut records) = shared.records.lock() {
-            records.push(Recorded { bytes, cut });
+            records.push((self.turn, Recorded { bytes, cut }));
         }
     }
 

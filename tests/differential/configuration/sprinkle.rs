@@ -121,6 +121,11 @@ impl Draft<'_> {
             return false;
         }
         let (path, context) = fitting[self.random.below(fitting.len())];
+        // What a whole server inherits leads round in a circle, and nginx ends each connection there.
+        let inherited = *context == Contexts::HTTP || *context == Contexts::SERVER;
+        if name == "post_action" && inherited && self.random.chance(80) {
+            return false;
+        }
         let Some(line) = self.strewn(name, *context) else {
             return false;
         };

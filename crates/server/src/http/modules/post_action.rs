@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use proto::h1::Version;
 
 use crate::compile::{Compiler, Feature};
 use crate::http::exchange::memory::Recorder;
@@ -70,6 +71,7 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     let header_only = request.response.header_only;
     request.head_only = true;
     request.body.end_unread();
+    join_charset(request);
     // Nobody listens, and nobody's leaving ends it.
     let mut nobody = Exchange::memory(Recorder::default());
     if request.changes_left == 0 {
@@ -82,4 +84,16 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
         let _ = Box::pin(request::resume(request, &mut nobody, action.step())).await;
     }
     request.response.header_only = header_only;
+    // No head has been written of what was dropped, with which its charset would have joined its type.
+    request.response.charset = Bytes::new();
+}
+
+/// Makes the charset a part of the type, as the head that was sent had it: logs tell of that where what comes keeps the type.
+fn join_charset(request: &mut Request) {
+    let has_head = request.client.head.version() != Version::Http09;
+    let response = &mut request.response;
+    let charset = std::mem::take(&mut response.charset);
+    if has_head && !charset.is_empty() && response.content_type_parameters.is_empty() {
+        response.content_type_parameters = [b"; charset=", &charset[..]].concat().into();
+    }
 }
