@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::answers::Act;
-use crate::client::Ending;
 use crate::compare::{Difference, Part};
 use crate::requests::{Conversation, ODD_HOSTS};
 use crate::run::{Seen, Transcript};
+use crate::upstream::Recorded;
 use crate::verdicts;
 
 /// What stands for a line that one of the two has not logged.
@@ -186,26 +186,32 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**A connection that `keepalive_timeout 0` or `keepalive_requests` ends** is announced to end also by what is \
-                   answered before a location was found, or by an `internal` one. nginx announces `keep-alive` and closes.",
+        sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action` follows a \
+                   request whose body was refused.",
         until: None,
         is: |case, difference| {
-            let closed = case.reference.heard.ending == case.subject.heard.ending
-                && case.reference.heard.ending == Ending::Closed;
-            match difference.part {
-                Part::Field => {
-                    closed
-                        && difference.key == "connection"
-                        && difference.reference == "Connection: keep-alive"
-                        && difference.subject == "Connection: close"
-                }
-                // The client asks again where it is told that it may.
-                Part::Status => {
-                    let unanswered = format!("{} | (no answer)", difference.subject);
-                    closed && difference.key == "answers" && difference.reference == unanswered
-                }
-                _ => false,
-            }
+            let announces_end = |seen: &Seen| {
+                let last = seen.heard.answers.iter().flatten().last();
+                last.is_some_and(|answer| answer.field("connection") == Some("close"))
+            };
+            difference.part == Part::Ending
+                && difference.reference == "Kept"
+                && announces_end(case.reference)
+                && announces_end(case.subject)
+        },
+    },
+    Row {
+        sentence: "**A body in a file and `post_action`**: what it asks an upstream has the body. nginx has closed the file, \
+                   logs `pread() … failed`, and closes the connection.",
+        until: None,
+        is: |case, difference| {
+            let mut lines = case.reference.errors.iter();
+            let closed = lines.any(|line| {
+                line.contains("[crit] pread() ")
+                    && line.contains("/temp/body/")
+                    && line.contains("(9: Bad file")
+            });
+            closed && difference.part != Part::Alarm
         },
     },
     Row {
@@ -475,7 +481,8 @@ pub(crate) const TABLE: &[Row] = &[
                 Part::Status | Part::Ending | Part::Body | Part::Framing => true,
                 _ => false,
             };
-            with_head && announced && follows
+            let told = difference.key == "sent_http_content_length" && difference.subject == "0";
+            with_head && (announced && follows || told)
         },
     },
     Row {
@@ -485,7 +492,7 @@ pub(crate) const TABLE: &[Row] = &[
         until: None,
         is: |case, difference| {
             let announced = |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
-            let rest = |asked: &crate::upstream::Recorded| {
+            let rest = |asked: &Recorded| {
                 let text = String::from_utf8_lossy(&asked.bytes).into_owned();
                 let lines = text.split("\r\n").filter(|line| !announced(line));
                 lines.collect::<Vec<_>>().join("\r\n")
@@ -499,7 +506,17 @@ pub(crate) const TABLE: &[Row] = &[
             let waits = case.reference.heard.answers.iter().any(Vec::is_empty);
             let shows =
                 difference.part == Part::Upstream || waits && difference.part != Part::Alarm;
-            shows && unannounced
+            // One that waits in vain for its body is recorded late, with what the client asks next.
+            let others = |seen: &Seen| -> Vec<Recorded> {
+                let is_other = |asked: &&Recorded| {
+                    let bodiless = asked.bytes.ends_with(b"\r\n\r\n");
+                    !bodiless || rest(asked).len() == asked.bytes.len()
+                };
+                seen.upstream.iter().filter(is_other).cloned().collect()
+            };
+            let late =
+                difference.part == Part::Upstream && others(case.reference) == others(case.subject);
+            shows && unannounced || late
         },
     },
     Row {
@@ -517,7 +534,17 @@ pub(crate) const TABLE: &[Row] = &[
         sentence: "In fields of responses and of requests to upstreams they become spaces, in the URI of a `proxy_pass` with \
                    variables they are escaped. nginx sends them as they are, which lets a client write fields of its own.",
         until: None,
-        is: |_, difference| {
+        is: |case, difference| {
+            // A client that writes fields so writes small letters.
+            let escaped = |record: &Recorded| {
+                let line = record.bytes.split(|byte| *byte == b'\r').next();
+                line.is_some_and(|line| crate::upstream::find(line, b"%0D%0A").is_some())
+            };
+            let shown = |text: &str| text.replace("\\x0d", "%0D").replace("\\x0a", "%0A");
+            if case.says("%0d%0a") {
+                return case.subject.upstream.iter().any(escaped)
+                    || shown(&difference.reference) == difference.subject;
+            }
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
             let rest = difference.key == "line" && difference.reference == "line: (no colon)";

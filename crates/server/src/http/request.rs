@@ -406,7 +406,6 @@ fn find_location(request: &mut Request) -> Step {
         }
     };
     request.plan = plan;
-    request.ask_keepalive();
     log::error!(
         request,
         Debug,
@@ -416,6 +415,7 @@ fn find_location(request: &mut Request) -> Step {
     if request.plan.internal && !request.internal {
         return Step::Finish(404);
     }
+    request.ask_keepalive();
     match (refuse_long_body(request, ""), with_slash) {
         (Some(refused), _) => refused,
         (None, Some(path)) => request.redirect_to_slash(path),
