@@ -75,7 +75,16 @@ pub(crate) const TABLE: &[Row] = &[
             };
             let refused = case.reference.errors.iter().any(refused)
                 && case.subject.errors.iter().any(refused);
-            difference.key == "request_uri" && empty && refused
+            // Other values may have the variable in them.
+            let number = |text: &str| text.parse::<usize>().ok();
+            let longer = number(&difference.subject)
+                .zip(number(&difference.reference))
+                .and_then(|(subject, reference)| subject.checked_sub(reference));
+            let within = case.targets().any(|target| match difference.part {
+                Part::Field => difference.subject.replace(&target, "") == difference.reference,
+                _ => difference.key == "bytes_sent" && longer == Some(target.len()),
+            });
+            refused && (difference.key == "request_uri" && empty || within)
         },
     },
     Row {
@@ -278,6 +287,17 @@ pub(crate) const TABLE: &[Row] = &[
                     && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
             });
             to_root && any_status(case.reference, 403) && difference.part != Part::Alarm
+        },
+    },
+    Row {
+        sentence: "**A client that ends its sending with bytes behind its request** gets its answer. nginx, which learns of \
+                   both at once from epoll, takes it for gone wherever the request has to wait.",
+        until: None,
+        is: |case, difference| {
+            let gone = |line: &String| line.contains("client prematurely closed connection");
+            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let given_up = unanswered && case.reference.errors.iter().any(gone);
+            case.conversation.shuts && given_up && difference.part != Part::Alarm
         },
     },
     Row {
@@ -713,6 +733,19 @@ impl Case<'_> {
         let asked = &self.subject.upstream;
         let times = |one| asked.iter().filter(|other| *other == one).count();
         asked.iter().any(|one| times(one) + 1 >= URI_CHANGES_MAX)
+    }
+
+    /// The path of each request's target, whatever stands before it.
+    fn targets(&self) -> impl Iterator<Item = String> {
+        self.requests().filter_map(|bytes| {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let target = text.split(' ').nth(1)?;
+            let behind_host = target
+                .split_once("://")
+                .and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
+            let path = behind_host.unwrap_or(target);
+            (!path.is_empty()).then(|| String::from(path))
+        })
     }
 
     /// Whether a request has two fields of one name.
