@@ -161,13 +161,14 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`post_action` that leads round in a circle** leaves the connection to the next request or ends it, as \
-                   the response that was sent announces. nginx closes the one, and the other stays open.",
+        sentence: "**`post_action` that leads round in a circle**, or to a named location that is not there, leaves the \
+                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open.",
         until: None,
         is: |case, difference| {
             let circled = |seen: &Seen| {
                 let mut lines = seen.errors.iter();
-                lines.any(|line| line.contains("redirection cycle"))
+                let leads_nowhere = ["redirection cycle", "could not find named location"];
+                lines.any(|line| leads_nowhere.iter().any(|text| line.contains(text)))
             };
             let circles = circled(case.subject) || case.asks_in_circles();
             let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
@@ -424,6 +425,24 @@ pub(crate) const TABLE: &[Row] = &[
                 "[info] shutdown() failed (107: Transport endpoint is not connected)";
             let said = difference.reference.starts_with(FAILED);
             difference.part == Part::Error && said && difference.subject == NO_LINE
+        },
+    },
+    Row {
+        sentence: "**A request line that is refused** is shown as far as it has come by then, which is a matter of moments where \
+                   it comes in parts.",
+        until: None,
+        is: |_, difference| {
+            let shown = |text: &str| {
+                let (_, line) = text.split_once(", request: \"")?;
+                let refused = text.starts_with("[info] client sent invalid ");
+                refused.then(|| String::from(line.split('"').next().unwrap_or(line)))
+            };
+            match (shown(&difference.reference), shown(&difference.subject)) {
+                (Some(one), Some(other)) if difference.part == Part::Error => {
+                    one.starts_with(&other) || other.starts_with(&one)
+                }
+                _ => false,
+            }
         },
     },
     Row {

@@ -79,6 +79,7 @@ impl Request {
             secure_link_expires: None,
             userid: None,
             background: None,
+            main_error_log: None,
             told_peer: None,
             slices: None,
             script: Default::default(),
@@ -142,6 +143,15 @@ impl Request {
         let client = self.client_mut();
         client.host.clear();
         client.head.clear();
+    }
+
+    /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
+    /// began had then.
+    pub fn error_log(&self) -> &Arc<log::ErrorLog> {
+        match &self.main_error_log {
+            Some(log) => log,
+            None => &self.plan.error_log,
+        }
     }
 
     /// The client's address: the connection's, unless a trusted proxy tells another.

@@ -181,6 +181,8 @@ pub struct Request {
     pub background: Option<Box<Background>>,
     /// Its places among the connections that `limit_conn` counts.
     pub leases: Vec<Lease>,
+    /// In a subrequest: the error log of the main one.
+    pub main_error_log: Option<Arc<log::ErrorLog>>,
     /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
     pub told_peer: Option<Box<Address>>,
     /// The time that `$secure_link` has found in a link.

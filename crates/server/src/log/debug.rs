@@ -64,5 +64,5 @@ pub fn response(request: &Request) {
 }
 
 fn is_on(request: &Request) -> bool {
-    request.plan.error_log.admits(Level::Debug, Subsystem::Http) || request.connection.is_debugged()
+    request.error_log().admits(Level::Debug, Subsystem::Http) || request.connection.is_debugged()
 }

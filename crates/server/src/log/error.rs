@@ -62,7 +62,7 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
 macro_rules! error {
     ($request:expr, $level:ident, $($message:tt)+) => {{
         let request: &$crate::http::request::Request = &*$request;
-        let log = &request.plan.error_log;
+        let log = request.error_log();
         if log.admits($crate::log::Level::$level, $crate::log::Subsystem::Http)
             || request.connection.is_debugged()
         {
@@ -87,7 +87,7 @@ pub(crate) use event;
 
 /// Logs a line about a request at a level that only the run tells.
 pub fn request_error(request: &Request, level: Level, message: Arguments<'_>) {
-    let log = &request.plan.error_log;
+    let log = request.error_log();
     if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
         log.write(level, Subsystem::Http, Subject::Request(request), message);
     }
@@ -95,7 +95,7 @@ pub fn request_error(request: &Request, level: Level, message: Arguments<'_>) {
 
 /// Logs a line about a field at this place of a request's head: what comes behind it has not been read yet.
 pub fn field_error(request: &Request, field: Span, level: Level, message: Arguments<'_>) {
-    let log = &request.plan.error_log;
+    let log = request.error_log();
     if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
         let subject = Subject::Head(request, field);
         log.write(level, Subsystem::Http, subject, message);
@@ -328,7 +328,7 @@ impl Noted {
         client(&mut out, request.peer());
         request_fields(&mut out, request, u32::MAX);
         Noted {
-            log: Arc::clone(&request.plan.error_log),
+            log: Arc::clone(request.error_log()),
             connection: request.connection.serial,
             debugged: request.connection.is_debugged(),
             fields: String::from_utf8_lossy(&fields).into_owned(),

@@ -115,7 +115,11 @@ impl Run<'_> {
     }
 
     fn rewrite(&mut self, rewrite: &Rewrite) -> Flow {
-        let uri = std::mem::take(&mut self.request.uri);
+        // What is logged of a subrequest names its URI.
+        let uri = match self.request.depth {
+            0 => std::mem::take(&mut self.request.uri),
+            _ => self.request.uri.clone(),
+        };
         let matched = matches(self.request, &rewrite.regex, &uri, self.log);
         self.request.uri = uri;
         let Ok(matched) = matched else {
