@@ -18,6 +18,7 @@ use crate::compile::Compiler;
 use crate::log::{Errno, error_text};
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::pem::{self, PemError};
+use crate::tls::stapling::message::{NoResponse, length_of_response};
 
 /// Why OpenSSL could not open a file, as nginx shows it.
 pub struct Unopened<'a> {
@@ -120,11 +121,35 @@ pub fn check_dh_parameters(compiler: &Compiler<'_>, word: &Word) -> Result<(), F
     })
 }
 
-/// The response of `ssl_stapling_file`, which is sent with every certificate of the server.
+/// The response of `ssl_stapling_file`, which is sent with every certificate of the server. What else stood there would break
+/// the handshakes of clients that look at it.
 pub fn stapled(compiler: &Compiler<'_>, word: &Word) -> Result<Vec<u8>, Fault> {
     let path = compiler.conf_prefix.join(word.path());
-    let content = compiler.files.read(&path);
-    content.map_err(|error| not_opened(word, &path, "rb", &error))
+    let read = compiler.files.read(&path);
+    let is_folder = matches!(&read, Err(error) if error.kind() == io::ErrorKind::IsADirectory);
+    let mut content = opened(read).map_err(|error| not_opened(word, &path, "rb", &error))?;
+    let length = length_of_response(&content).map_err(|why| {
+        let reason = match why {
+            NoResponse::TooShort if is_folder => {
+                " (SSL: error:80000015:system library::Is a directory:calling fread() \
+                 error:10080002:BIO routines::system lib \
+                 error:0680008E:asn1 encoding routines::not enough data)"
+            }
+            NoResponse::TooShort if content.is_empty() => "",
+            NoResponse::TooShort => {
+                " (SSL: error:0680008E:asn1 encoding routines::not enough data)"
+            }
+            NoResponse::Other => {
+                " (SSL: error:068000A8:asn1 encoding routines::wrong tag \
+                 error:0688010A:asn1 encoding routines::nested asn1 error:Type=OCSP_RESPONSE)"
+            }
+        };
+        let path = path.display();
+        let text = format!("d2i_OCSP_RESPONSE_bio(\"{path}\") failed{reason}");
+        Fault::at(word, text)
+    })?;
+    content.truncate(length);
+    Ok(content)
 }
 
 fn not_opened(word: &Word, path: &Path, mode: &'static str, error: &io::Error) -> Fault {

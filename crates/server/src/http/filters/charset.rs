@@ -98,6 +98,7 @@ pub enum Name {
 impl Name {
     fn parse(word: &Word) -> Result<Name, Fault> {
         Ok(match word.bytes.split_first() {
+            Some((b'$', [])) => return Err(Fault::at(word, "invalid variable name \"$\"")),
             Some((b'$', name)) => Name::Variable(String::from_utf8_lossy(name).into()),
             _ => Name::Literal(Bytes::copy_from_slice(&word.bytes)),
         })

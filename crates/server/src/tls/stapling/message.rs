@@ -81,6 +81,46 @@ struct OcspResponse {
     bytes: Option<ResponseBytes>,
 }
 
+/// Why bytes do not begin with a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoResponse {
+    /// They end before it does.
+    TooShort,
+    /// They are something else.
+    Other,
+}
+
+/// How long the response is that bytes begin with.
+///
+/// # Errors
+/// Where they do not begin with one, whatever it says.
+pub fn length_of_response(bytes: &[u8]) -> Result<usize, NoResponse> {
+    let mut reader = SliceReader::new(bytes).map_err(|_| NoResponse::Other)?;
+    let whole = |error: &der::Error| !matches!(error.kind(), der::ErrorKind::Incomplete { .. });
+    match OcspResponse::decode(&mut reader) {
+        Ok(_) => Ok(usize::try_from(u32::from(reader.position())).unwrap_or(bytes.len())),
+        Err(error) if whole(&error) && announces_no_more(bytes) => Err(NoResponse::Other),
+        Err(_) => Err(NoResponse::TooShort),
+    }
+}
+
+/// Whether the first value of some bytes, of whatever kind, ends within them by the length that it announces.
+fn announces_no_more(bytes: &[u8]) -> bool {
+    match bytes {
+        [_, length @ 0..0x80, rest @ ..] => rest.len() >= usize::from(*length),
+        [_, size, rest @ ..] => {
+            let (length, rest) = rest.split_at(usize::from(size & 0x7f).min(rest.len()));
+            let length = length.iter().fold(0_usize, |length, byte| {
+                length
+                    .saturating_mul(0x100)
+                    .saturating_add(usize::from(*byte))
+            });
+            rest.len() >= length
+        }
+        _ => false,
+    }
+}
+
 /// What is signed is a [`ResponseData`].
 struct BasicResponse {
     signed: Signed,
