@@ -41,7 +41,10 @@ pub(crate) const TABLE: &[Row] = &[
         until: None,
         is: |case, difference| {
             let expected = any_status(case.reference, 100) && !any_status(case.subject, 100);
-            expected && (difference.part == Part::Status || difference.key.ends_with("bytes_sent"))
+            // What the client still holds back comes along with its next request.
+            let along = difference.key == "pipe";
+            let counts = difference.key.ends_with("bytes_sent");
+            expected && (difference.part == Part::Status || counts || along)
         },
     },
     Row {
@@ -130,15 +133,23 @@ pub(crate) const TABLE: &[Row] = &[
         is: |case, difference| case.keeps_value_of_subrequest(difference),
     },
     Row {
-        sentence: "**`$sent_http_content_type` and `$sent_http_content_length` of ranges** are what was sent. Where `add_header`, \
-                   `expires` or what they name has asked for them, nginx keeps what they were before ranges were made.",
+        sentence: "**`$sent_http_*`** tell what was sent. Where `add_header`, `expires` or what they name has asked for one, \
+                   nginx keeps what that was before charset, ranges and chunks were decided.",
         until: None,
         is: |case, difference| {
-            let stale = matches!(
-                difference.key.as_str(),
-                "sent_http_content_type" | "sent_http_content_length"
-            );
-            stale && any_status(case.subject, 206) && case.is_as_sent(difference)
+            let (reference, subject) = (case.reference, case.subject);
+            difference.key.starts_with("sent_http_content_")
+                && is_as_sent(subject, &difference.key, &difference.subject)
+                && !is_as_sent(reference, &difference.key, &difference.reference)
+        },
+    },
+    Row {
+        sentence: "**`$request` of a line that is refused before its end** shows what had come by then, with nginx as well.",
+        until: None,
+        is: |_, difference| {
+            let (reference, subject) = (&difference.reference, &difference.subject);
+            let begins = reference.starts_with(subject) || subject.starts_with(reference);
+            difference.key == "request" && begins && !reference.is_empty() && !subject.is_empty()
         },
     },
     Row {
@@ -251,9 +262,15 @@ pub(crate) const TABLE: &[Row] = &[
             let fails = tells(412) || tells(304);
             let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
             // Without a head there is no more to see of it.
-            let headless = difference.key == "sent_http_content_length"
-                && (difference.reference == "-" && difference.subject == "0")
-                && case.subject.heard.answers.iter().flatten().next().is_none();
+            let lines = || case.reference.access.iter().zip(&case.subject.access);
+            let headless = matches!(
+                (difference.key.as_str(), difference.reference.as_str()),
+                ("sent_http_content_length", "-") | ("status", "009")
+            ) && lines().any(|(left, right)| {
+                let sent = value(right, "body_bytes_sent");
+                let is_it = is_difference(difference, left, right);
+                is_it && value(right, "server_protocol") == "-" && sent == "0"
+            });
             headless || (empty || fails && silent) && difference.part != Part::Alarm
         },
     },
@@ -727,20 +744,6 @@ impl Case<'_> {
         })
     }
 
-    /// Whether the field that the variable tells of was sent as Tidegate logs it.
-    fn is_as_sent(&self, difference: &Difference) -> bool {
-        let name = difference
-            .key
-            .trim_start_matches("sent_http_")
-            .replace('_', "-");
-        let mut answers = self.subject.heard.answers.iter().flatten();
-        answers.any(|answer| {
-            let sent = answer.field(&name).unwrap_or_default();
-            let kind = difference.subject.trim_end_matches("BOUNDARY");
-            sent == difference.subject || (!kind.is_empty() && sent.starts_with(kind))
-        })
-    }
-
     /// Each request whole.
     fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
         let exchanges = self.conversation.exchanges.iter();
@@ -830,6 +833,19 @@ fn is_difference(
     difference.part == Part::Access
         && value(reference, &difference.key) == difference.reference
         && value(subject, &difference.key) == difference.subject
+}
+
+/// Whether the field that a variable tells of was sent with this value; where there is none, without it.
+fn is_as_sent(seen: &Seen, key: &str, logged: &str) -> bool {
+    let name = key.trim_start_matches("sent_http_").replace('_', "-");
+    let mut answers = seen.heard.answers.iter().flatten();
+    answers.any(|answer| match answer.field(&name) {
+        None => logged == "-",
+        Some(sent) => match logged.strip_suffix("BOUNDARY") {
+            Some(kind) => sent.starts_with(kind),
+            None => sent == logged,
+        },
+    })
 }
 
 fn any_status(seen: &Seen, status: u16) -> bool {

@@ -140,6 +140,7 @@ pub struct Refused {
 pub struct RequestBody {
     announced: Option<u64>,
     chunked: bool,
+    came_with_head: usize,
     /// The head announced chunks, whatever has become of them.
     framed: bool,
     received: u64,
@@ -166,9 +167,12 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
-    /// Notes what the head announces.
-    pub fn begin(&mut self, length: BodyLength) {
-        *self = RequestBody::default();
+    /// Notes what the head announces, and how many bytes came behind it in the same stretch.
+    pub fn begin(&mut self, length: BodyLength, came_with_head: usize) {
+        *self = RequestBody {
+            came_with_head,
+            ..RequestBody::default()
+        };
         match length {
             BodyLength::None => self.ended = true,
             BodyLength::Length(length) => self.announced = Some(length),
@@ -186,6 +190,11 @@ impl RequestBody {
             Some(length) => BodyLength::Length(length),
             None => BodyLength::None,
         }
+    }
+
+    /// Bytes that came behind the head in the same stretch.
+    pub fn came_with_head(&self) -> usize {
+        self.came_with_head
     }
 
     /// The announced length in bytes; 0 where there is none.
@@ -547,13 +556,25 @@ async fn store(
     Ok(())
 }
 
-/// How many bytes of a body that come with its head are in memory with it: what the head leaves
-/// of the head's buffer.
+/// How many bytes of a body that come with its head are in memory with it: what the head leaves of the buffer that it ends in.
+/// As in nginx, a head goes on in a large buffer where one is full, with the line that it is at.
 pub fn room_beside_head(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
-    limits
-        .buffer_size
-        .saturating_sub(request.client.bytes.len())
+    let head = request.client.bytes.as_slice();
+    let (mut start, mut size) = (0, limits.buffer_size);
+    let mut is_large = false;
+    while let Some(full) = head
+        .get(..start + size)
+        .filter(|full| full.len() < head.len())
+    {
+        let line = memchr::memrchr(b'\n', full).map_or(0, |at| at + 1);
+        if is_large && line <= start {
+            break; // no buffer holds this line
+        }
+        (start, size) = (line.max(start), limits.large_buffer_size);
+        is_large = true;
+    }
+    (start + size).saturating_sub(head.len())
 }
 
 /// How many bytes stay in memory beside those that came with the head, as in nginx: the whole rest,

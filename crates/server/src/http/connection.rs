@@ -486,8 +486,11 @@ async fn converse(connection: &Rc<Connection>) -> After {
                 panics::catch(Box::pin(refused)).await
             }
         };
-        // A body that did not fit beside its head was read without what follows it, were this nginx: `$pipe`.
-        let read_apart = request.body.announced() > body::room_beside_head(&request) as u64;
+        // A body that did not come with its head, or did not fit beside it, was read without what follows it, were this
+        // nginx: `$pipe`.
+        let with_head = request.body.came_with_head();
+        let read_apart =
+            request.body.announced() > with_head.min(body::room_beside_head(&request)) as u64;
         let after = match after {
             Ok(after) => {
                 connection.keep_error_log(&request);
@@ -823,7 +826,7 @@ fn begin(
             let in_chunks = request.header(Known::TransferEncoding).is_some();
             let has_length = request.header(Known::ContentLength).is_some();
             match error {
-                FramingError::Trace(length) => request.body.begin(length),
+                FramingError::Trace(length) => request.body.begin(length, 0),
                 // Here the framing was found good.
                 FramingError::Connect | FramingError::ConnectWithBody
                     if in_chunks || has_length =>
@@ -840,7 +843,7 @@ fn begin(
             return Err(refusal);
         }
     };
-    request.body.begin(length);
+    request.body.begin(length, input.len());
     Ok(Exchange::h1(H1::new(
         connection,
         request,

@@ -39,6 +39,8 @@ pub struct Response {
     /// Location; one that begins with `/` is made absolute if `absolute_redirect` is on, any
     /// other is sent before the rest of the fields.
     pub location: Option<Bytes>,
+    /// The Location among the fields that was set last, whatever was added beside it: `$sent_http_location` is it alone.
+    pub location_field: Option<Bytes>,
     /// Whether `Vary: Accept-Encoding` is to be sent.
     pub vary_accept_encoding: bool,
     /// Whether ranges of the body may be asked for.
@@ -141,8 +143,10 @@ impl Response {
     pub fn add_location(&mut self, value: Bytes, absolute: bool) {
         if absolute && value.first() == Some(&b'/') {
             self.location = Some(value);
+            self.location_field = None;
         } else {
             self.location = None;
+            self.location_field = Some(value.clone());
             self.add("Location", value);
         }
     }
@@ -155,6 +159,7 @@ impl Response {
     /// Takes Location away.
     pub fn remove_location(&mut self) {
         self.location = None;
+        self.location_field = None;
         self.remove(b"Location");
     }
 

@@ -22,7 +22,10 @@ pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
 pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let member = match name {
-        b"location" => response.location.as_ref(),
+        b"location" => response
+            .location
+            .as_ref()
+            .or(response.location_field.as_ref()),
         b"server" => response.server.as_ref(),
         b"date" => response.date.as_ref(),
         _ => None,

@@ -571,7 +571,13 @@ fn copy_field(
                     let absolute = request.plan.core.absolute_redirect;
                     request.response.add_location(rewritten, absolute);
                 }
-                None => request.response.fields.push(field(owned)),
+                None => {
+                    let own = proxy.redirects.is_empty() && value.first() != Some(&b'/');
+                    if own {
+                        request.response.location_field = Some(owned.clone());
+                    }
+                    request.response.fields.push(field(owned));
+                }
             }
         }
         Known::ContentEncoding => {
