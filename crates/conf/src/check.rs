@@ -154,7 +154,15 @@ impl<'a> Check<'a, '_> {
                 |one: Position| (one.file, one.line) == (line.position.file, line.position.line);
             position.is_some_and(same)
         };
-        let line = self.lines.iter().find(about).or(self.lines.first());
+        // A row belongs to the last block that begins before it.
+        let is_before = |line: &&&Line| {
+            let before =
+                |at: Position| at.file == line.position.file && at.offset >= line.position.offset;
+            position.is_some_and(before)
+        };
+        let line = self.lines.iter().find(about);
+        let line = line.or(self.lines.iter().rfind(is_before));
+        let line = line.or(self.lines.first());
         self.found
             .push((line.map_or(0, |line| line.sequence), diagnostic));
     }

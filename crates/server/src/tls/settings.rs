@@ -430,8 +430,16 @@ impl Feature for TlsSettings {
     }
 }
 
-/// Reads every file with passwords of the configuration, as nginx does where it meets it: also those that nothing uses.
-pub fn check_password_files(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+/// Looks at what nothing may use and nginx looks at where it meets it: reads every file with passwords, and refers to the
+/// variables of `proxy_ssl_certificate` and its kin, which must be there.
+pub fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    for scope in root.tree().scopes() {
+        for declared in crate::http::modules::proxy::VARYING {
+            let lines = scope.own_lines(declared.spec()).into_iter();
+            let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
+            texts.for_each(|template| drop(compiler.text(&template)));
+        }
+    }
     for setting in [&PASSWORD_FILE, &crate::http::modules::proxy::PASSWORD_FILE] {
         let lines = root
             .tree()

@@ -42,7 +42,7 @@ use crate::transport::Transport;
 pub use body::UpstreamBody;
 pub use buffers::DIRECTIVES as BUFFER_DIRECTIVES;
 pub use settings::{DIRECTIVES, Proxy, Settings};
-pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE};
+pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, VARYING};
 
 use response::Answer;
 use settings::{Causes, HttpVersion};

@@ -157,6 +157,9 @@ pub const DIRECTIVES: [&dyn Declared; 15] = [
     &KEY_LOG,
 ];
 
+/// Those whose value may have variables.
+pub const VARYING: [&dyn Declared; 3] = [&CERTIFICATE, &CERTIFICATE_KEY, &NAME];
+
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
