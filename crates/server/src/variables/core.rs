@@ -217,10 +217,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "request" => client::request_line,
         "request_body" => client::request_body,
         "request_body_file" => client::request_body_file,
-        "request_completion" => |request, out| {
-            let complete = request.complete && request.is_main();
-            text(if complete { "OK" } else { "" }, out)
-        },
+        "request_completion" => response::completion,
         "request_filename" => |request, out| {
             let found = request.has_filename();
             if found {

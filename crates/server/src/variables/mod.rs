@@ -298,7 +298,7 @@ impl Request {
         matches!(values.get(usize::from(variable.0)), Some(Cached::Passing))
     }
 
-    fn remember(&mut self, variable: Variable, value: Cached) {
+    pub(in crate::variables) fn remember(&mut self, variable: Variable, value: Cached) {
         let index = usize::from(variable.0);
         let mut values = self.shared.values.borrow_mut();
         if values.len() <= index {

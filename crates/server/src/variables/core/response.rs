@@ -1,11 +1,13 @@
 //! The response as it is made, or was sent when the request is logged.
 
+use bytes::Bytes;
 use proto::date;
 use proto::h1::Version;
 
 use super::{decimal, joined, text, three_digits};
 use crate::http::request::Request;
 use crate::http::response::Field;
+use crate::variables::Cached;
 
 /// The status of the client's answer: that of an error page goes before the page's own; `009`
 /// for HTTP/0.9 and `000` as long as there is none.
@@ -37,6 +39,21 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
         }
         None => joined(pairs(&response.fields), name, b',', out),
     }
+}
+
+/// `$request_completion`. As in nginx a request that asks too early does not see its end any more.
+pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let complete = request.complete && request.is_main();
+    if complete {
+        out.extend_from_slice(b"OK");
+    } else if request.is_main() {
+        let local = request.local.clone();
+        let variable = local.generation.variables.find("request_completion");
+        if let Some(variable) = variable {
+            request.remember(variable, Cached::Value(Bytes::new()));
+        }
+    }
+    true
 }
 
 /// `$sent_trailer_name`
