@@ -593,7 +593,15 @@ fn even_access(values: &mut [(String, String)], wire_lengths: &[String]) {
 }
 
 fn even_text(text: &str) -> String {
-    let text = text.replace("nginx/1.22.1", NAME);
+    let mut text = text.replace("nginx/1.22.1", NAME);
+    // How far above its rate a client is goes by the millisecond.
+    const EXCESS: &str = "requests, excess: ";
+    if let Some(at) = text.find(EXCESS).map(|at| at + EXCESS.len()) {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let end = text[at..].find(|c| !is_number(c));
+        let end = end.map_or(text.len(), |length| at + length);
+        text.replace_range(at..end, "NUMBER");
+    }
     // The number of a temporary file: temp/body/0000000012.
     match text.find("/000") {
         Some(at) => {
@@ -601,7 +609,11 @@ fn even_text(text: &str) -> String {
                 .find(|c: char| !c.is_ascii_digit())
                 .map_or(text.len(), |length| at + 1 + length);
             if end - at > 10 {
-                format!("{}/NUMBER{}", &text[..at], &text[end..])
+                // Its folders are of its last digits: temp/body12/1/00/0000000001.
+                let is_level = |c: char| c.is_ascii_digit() || c == '/';
+                let before = text[..at].trim_end_matches(is_level);
+                let folder = text[before.len()..at].split('/').next().unwrap_or("");
+                format!("{before}{folder}/NUMBER{}", &text[end..])
             } else {
                 text
             }

@@ -423,13 +423,16 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`realpath() … failed`** of `$realpath_root` is logged once for each use. Where an earlier use in the same \
-                   request has succeeded, nginx repeats it whenever another variable has emptied its cache.",
+        sentence: "**`realpath() … failed`** of `$realpath_root`, and the alert of an `alias` whose URI was rewritten, are \
+                   logged once for each use. nginx repeats them whenever another variable has emptied its cache.",
         until: None,
         is: |case, difference| {
             let more = difference.subject == NO_LINE;
             let same = case.subject.errors.contains(&difference.reference);
-            let fails = difference.reference.starts_with("[crit] realpath() ");
+            let fails = difference.reference.starts_with("[crit] realpath() ")
+                || difference
+                    .reference
+                    .starts_with("[alert] \"alias\" cannot be used in ");
             difference.part == Part::Error && fails && more && same
         },
     },

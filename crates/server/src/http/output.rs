@@ -135,6 +135,8 @@ pub async fn respond(
         return Ok(None);
     }
     if let Err(status) = body::drop_at_hand(request, exchange) {
+        // In nginx the body is looked at before anything is said of the answer.
+        request.response.take_back_file();
         return Ok(Some(Step::Finish(status)));
     }
     request.keepalive = exchange.keeps_alive(request);

@@ -204,6 +204,13 @@ impl Response {
         self.remove(b"Last-Modified");
     }
 
+    /// Takes back what a handler has said of the file that it would have sent.
+    pub fn take_back_file(&mut self) {
+        self.clear_etag();
+        self.clear_last_modified();
+        self.remove_coding();
+    }
+
     /// nginx's `ngx_http_weak_etag`: the body changes, the meaning does not.
     pub fn weaken_etag(&mut self) {
         if let Some(field) = self
