@@ -19,8 +19,8 @@ const OWN_WARNINGS: &[&str] = &[
 pub(crate) struct Row {
     /// The sentence of docs/differences.md, with its reason.
     pub(crate) sentence: &'static str,
-    /// Whether nginx's verdict and ours differ in this way.
-    is: fn(&str, &str) -> bool,
+    /// Whether nginx's verdict and ours of this text differ in this way.
+    is: fn(&Verdicts, &str) -> bool,
 }
 
 /// Every documented difference between verdicts.
@@ -28,17 +28,17 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         sentence: "**Ciphers and groups that are not here**: a list of which OpenSSL knows something and we nothing is refused, in words \
                    of its own; so is one of which neither knows anything.",
-        is: |reference, subject| {
+        // Of a list that OpenSSL takes the generator writes none.
+        is: |Verdicts { reference, subject }, _| {
             let lists = ["SSL_CTX_set_cipher_list(\"", "SSL_CTX_set1_curves_list(\""];
             let is_of_list = lists.iter().any(|call| reference.starts_with(call));
-            let own_words = subject.starts_with("nothing of what \"");
-            own_words && (is_of_list || reference == "taken")
+            is_of_list && subject.starts_with("nothing of what \"")
         },
     },
     Row {
         sentence: "**The line of an error** is that of the directive also where nginx finds the error at the end of the block, and \
                    names that line or none.",
-        is: |reference, subject| {
+        is: |Verdicts { reference, subject }, _| {
             let (text, place) = parts(reference);
             let (own_text, own_place) = parts(subject);
             let is_ahead = match (place, own_place) {
@@ -53,22 +53,52 @@ pub(crate) const TABLE: &[Row] = &[
     },
     Row {
         sentence: "**`modern_browser` with one word** other than `unlisted` is refused with a message. nginx says nothing of why.",
-        is: |reference, subject| {
+        is: |Verdicts { reference, subject }, _| {
             reference == "refused without an error" && subject.starts_with("invalid value \"")
         },
     },
     Row {
         sentence: "**The folder of `proxy_temp_path`** is not made, as no answer is ever written to a file. nginx refuses where it \
                    cannot make it.",
-        is: |reference, subject| reference.starts_with("mkdir() \"") && subject == "taken",
+        is: |Verdicts { reference, subject }, text| {
+            let folder = reference
+                .strip_prefix("mkdir() \"")
+                .and_then(|rest| rest.split('"').next());
+            let is_of = |directive| {
+                let mut paths = values(text, directive);
+                folder.is_some_and(|folder| paths.any(|path| folder.ends_with(path)))
+            };
+            is_of("proxy_temp_path") && !is_of("client_body_temp_path") && subject == "taken"
+        },
+    },
+    Row {
+        sentence: "**`worker_processes 0`** is refused, as are more than 1,024.",
+        is: |Verdicts { reference, subject }, text| {
+            let is_out_of_range = |value: &str| {
+                let number = value.parse::<u64>();
+                number.is_ok_and(|number| !(1..=1_024).contains(&number))
+            };
+            reference == "taken"
+                && subject.starts_with("\"worker_processes\" directive invalid value in /")
+                && values(text, "worker_processes").any(is_out_of_range)
+        },
     },
     Row {
         sentence: "**A row of `split_clients` with one word** is refused. nginx reads the second from what its memory held before.",
-        is: |_, subject| {
+        is: |Verdicts { subject, .. }, _| {
             subject.starts_with("invalid number of parameters in \"split_clients\" block")
         },
     },
 ];
+
+/// The first argument of every line of a directive.
+fn values<'a>(text: &'a str, directive: &str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| {
+        let arguments = line.trim_start().strip_prefix(directive)?;
+        let arguments = arguments.strip_prefix(' ')?;
+        arguments.split([' ', ';']).next()
+    })
+}
 
 /// Text, and file and line, of an error.
 fn parts(verdict: &str) -> (&str, Option<(&str, u32)>) {
@@ -106,8 +136,9 @@ pub(crate) fn differ(
     let (taken_too, own_words) = subject.verdict(prefix, text)?;
     let (reference, subject) = (verdict(taken, &words), verdict(taken_too, &own_words));
     if reference != subject {
-        let is_known = TABLE.iter().any(|row| (row.is)(&reference, &subject));
-        return Ok((!is_known).then_some(Verdicts { reference, subject }));
+        let differ = Verdicts { reference, subject };
+        let is_known = TABLE.iter().any(|row| (row.is)(&differ, text));
+        return Ok((!is_known).then_some(differ));
     }
     // After an error nginx stops, and warns of nothing that comes later.
     let differ = taken.then(|| warnings_differ(&words, &own_words)).flatten();

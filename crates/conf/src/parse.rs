@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::contexts::Contexts;
 use crate::diagnostic::Fault;
 use crate::setting::Setter;
 use crate::template::Template;
@@ -139,27 +138,6 @@ pub fn number(setter: &Setter<'_>) -> Result<u64, Fault> {
 /// As [`number`].
 pub fn number_word(word: &Word, setter: &Setter<'_>) -> Result<u64, Fault> {
     number_of(&word.bytes).ok_or_else(|| invalid(word, setter, "number"))
-}
-
-/// The size of one of nginx's hash tables that every server has: [`number`], but not 0. Locations share the table of
-/// their server, so that there 0 is no error.
-///
-/// # Errors
-/// As [`number`], and `could not build x_hash, you should increase x_hash_max_size: 0`
-pub fn hash_size(setter: &Setter<'_>) -> Result<u64, Fault> {
-    let size = number(setter)?;
-    let name = setter.name();
-    let table = name.split_once("_hash").map_or(&*name, |(table, _)| table);
-    let shares = !Contexts::HTTP
-        .or(Contexts::SERVER)
-        .contains(setter.scope().context());
-    match size {
-        0 if !shares => Err(Fault::at(
-            setter.word()?,
-            format!("could not build {table}_hash, you should increase {name}: 0"),
-        )),
-        size => Ok(size),
-    }
 }
 
 /// A number of buffers and the size of each, in bytes, neither of them 0: the two arguments of the first line.

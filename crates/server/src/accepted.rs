@@ -55,16 +55,10 @@ accepted! {
     DEBUG_POINTS = "debug_points", "abort | stop", MAIN, debug_points,
         "there are no debug points",
         "Makes nginx stop or abort where it finds an error of its own.";
-    SERVER_NAMES_HASH_MAX_SIZE = "server_names_hash_max_size", "size", HTTP, number,
-        "tables size themselves",
-        "Bounds nginx's hash of server names.";
-    SERVER_NAMES_HASH_BUCKET_SIZE = "server_names_hash_bucket_size", "size", HTTP, number,
-        "tables size themselves",
-        "Sets the size of a bucket of nginx's hash of server names.";
-    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, hash_size,
+    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, variables_hash_size,
         "tables size themselves",
         "Bounds nginx's hash of variables.";
-    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, hash_size,
+    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, variables_hash_size,
         "tables size themselves",
         "Sets the size of a bucket of nginx's hash of variables.";
     CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, pool_size,
@@ -102,6 +96,22 @@ accepted! {
         "Lets clients speak HTTP/2.";
 }
 
+static SERVER_NAMES_HASH_MAX_SIZE: Setting<u64> =
+    Setting::new("server_names_hash_max_size", &["size"], parse::number)
+        .contexts(HTTP)
+        .no_effect("tables size themselves")
+        .manual("Bounds nginx's hash of server names.");
+
+static SERVER_NAMES_HASH_BUCKET_SIZE: Setting<u64> =
+    Setting::new("server_names_hash_bucket_size", &["size"], parse::number)
+        .contexts(HTTP)
+        .no_effect("tables size themselves")
+        .manual("Sets the size of a bucket of nginx's hash of server names.");
+
+/// Sizes of nginx's table of server names.
+pub const SERVER_NAMES_HASH_SIZES: [&Setting<u64>; 2] =
+    [&SERVER_NAMES_HASH_MAX_SIZE, &SERVER_NAMES_HASH_BUCKET_SIZE];
+
 static DIRECTIO: Setting<()> = Setting::new("directio", &["size | off"], directio)
     .contexts(HSL)
     .no_effect("files are always read through the page cache")
@@ -137,8 +147,18 @@ fn number(setter: &Setter<'_>) -> Result<(), Fault> {
     parse::number(setter).map(drop)
 }
 
-fn hash_size(setter: &Setter<'_>) -> Result<(), Fault> {
-    parse::hash_size(setter).map(drop)
+/// The size of nginx's table of variables, which every `http` has: not 0.
+fn variables_hash_size(setter: &Setter<'_>) -> Result<(), Fault> {
+    match parse::number(setter)? {
+        0 => Err(Fault::at(
+            setter.word()?,
+            format!(
+                "could not build variables_hash, you should increase {}: 0",
+                setter.name()
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn size(setter: &Setter<'_>) -> Result<(), Fault> {

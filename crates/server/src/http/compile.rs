@@ -12,6 +12,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Se
 use engine::net::Address;
 use proto::method::Method;
 
+use crate::accepted;
 use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
@@ -29,6 +30,7 @@ use crate::http::modules::{
 use crate::http::modules::{limit_conn, limit_req};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::server_name::{Name, ServerNames};
+use crate::http::tables;
 use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
 use crate::log;
 use crate::regex::Regex;
@@ -267,6 +269,18 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     }
     for address in &gathered {
         whole &= check_certificates(compiler, address).is_some();
+    }
+    for http in root.children("http") {
+        let has_table = |address: &Gathered| {
+            address.are_names_looked_up() && address.names.has_other_than_patterns()
+        };
+        if gathered.iter().any(has_table)
+            && let Err(fault) =
+                tables::check(http, "server_names_hash", accepted::SERVER_NAMES_HASH_SIZES)
+        {
+            compiler.report(fault);
+            whole = false;
+        }
     }
     let bindings = listen::bindings(gathered);
     let http = Http {
@@ -638,6 +652,14 @@ impl Builder<'_, '_> {
 
     /// The content handler that a scope writes itself.
     fn handler(&self, scope: ScopeRef<'_>) -> Option<Option<Handler>> {
+        // Made also where another directive is the handler: what is wrong with it is wrong there too.
+        let proxy = match proxy::Proxy::of_scope(self.compiler, scope) {
+            Ok(proxy) => proxy,
+            Err(fault) => {
+                self.compiler.report(fault);
+                return None;
+            }
+        };
         if static_file::writes_empty_gif(scope) {
             return Some(Some(Handler::EmptyGif));
         }
@@ -658,13 +680,7 @@ impl Builder<'_, '_> {
                 return None;
             }
         }
-        match proxy::Proxy::of_scope(self.compiler, scope) {
-            Ok(found) => Some(found.map(Handler::Proxy)),
-            Err(fault) => {
-                self.compiler.report(fault);
-                None
-            }
-        }
+        Some(proxy.map(Handler::Proxy))
     }
 
     /// The plan of a scope with the handler that it writes itself: every feature as this scope
@@ -733,6 +749,10 @@ impl Builder<'_, '_> {
         let script = self.script(scope, &handler, &kind.name)?;
         // Checked wherever they stand, though only `proxy_pass` uses them.
         compiler.feature_or_report::<proxy::Settings>(scope)?;
+        if let Err(fault) = tables::check_of_plan(scope) {
+            compiler.report(fault);
+            return None;
+        }
         let id = self.next_id;
         self.next_id += 1;
         self.scopes.add(compiler, scope);

@@ -30,3 +30,4 @@ pub mod response;
 pub mod server_name;
 pub mod shared;
 pub mod status_page;
+pub mod tables;

@@ -60,6 +60,11 @@ pub struct ServerNames {
 }
 
 impl ServerNames {
+    /// Whether there are names that are no patterns.
+    pub fn has_other_than_patterns(&self) -> bool {
+        !(self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty())
+    }
+
     /// Adds a name; false when the address has it already, be it of the same server (nginx warns and ignores the later one).
     pub fn add(&mut self, name: Name, server: &Arc<Server>) -> bool {
         match name {

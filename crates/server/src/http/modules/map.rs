@@ -19,6 +19,7 @@ use conf::{
 use crate::compile::Compiler;
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
+use crate::http::tables;
 use crate::regex::Regex;
 use crate::text::Text;
 use crate::variables::Source;
@@ -55,29 +56,43 @@ pub static MAP_HASH_BUCKET_SIZE: Setting<u64> =
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&MAP, &MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
 
+/// Sizes of nginx's tables of maps.
+const HASH_SIZES: [&Setting<u64>; 2] = [&MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
+
 /// Finds every `map` block of the `http` scope and defines its variable.
 pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
-    let mut sizes = [
-        (&MAP_HASH_MAX_SIZE, "max"),
-        (&MAP_HASH_BUCKET_SIZE, "bucket"),
-    ]
-    .into_iter();
+    let sizes = check_sizes(compiler, http);
     for line in http.lines().iter().filter(|line| line.is("map")) {
-        let none = sizes.find(|(setting, _)| http.get(setting) == Ok(0));
-        if let Some((_, kind)) = none {
-            // nginx builds its tables where the blocks end.
-            let fault = Fault::new(format!(
-                "could not build map_hash, you should increase map_hash_{kind}_size: 0"
-            ));
-            compiler.report(fault.or_at(line.end()).while_reading());
-        }
-        if let Err(fault) = define(compiler, line) {
+        if let Err(fault) = define(compiler, line, sizes.clone()) {
             compiler.report(fault.while_reading());
         }
     }
 }
 
-fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+/// What nginx finds of the sizes: the first block that ends takes the ones that stand there, so that a later line is one too
+/// many. The fault is that of every table, which cannot be built without a size.
+fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
+    let first = |name: &str| http.lines().iter().position(|line| line.is(name));
+    let Some(map) = first("map") else {
+        return Ok(());
+    };
+    let mut are_in_force = true;
+    for setting in HASH_SIZES {
+        let name = setting.spec.name;
+        let late = first(name).filter(|size| *size > map);
+        if let Some(line) = late.and_then(|size| http.lines().get(size)) {
+            let text = format!("\"{name}\" directive is duplicate");
+            compiler.report(Fault::at(&line.name, text).while_reading());
+            are_in_force = false;
+        }
+    }
+    match are_in_force {
+        true => tables::check(http, "map_hash", HASH_SIZES),
+        false => Ok(()),
+    }
+}
+
+fn define(compiler: &Compiler<'_>, line: &Line, sizes: Result<(), Fault>) -> Result<(), Fault> {
     let [source, name, ..] = &*line.args else {
         return Ok(());
     }; // the arity has been checked
@@ -90,6 +105,13 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
                 compiler.report(fault.while_reading());
             }
         }
+    }
+    if !builder.keys.is_empty() {
+        // nginx builds its tables where the blocks end.
+        sizes.map_err(|fault| Fault {
+            position: Some(line.end()),
+            ..fault
+        })?;
     }
     let map = builder.finish(source);
     compiler
@@ -318,6 +340,11 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.below.is_empty() && self.beginning.is_empty()
+    }
+
     /// Adds a key in lower case; false where an equal one is there.
     pub fn insert(&mut self, kind: Kind, key: &[u8], value: u32) -> bool {
         let name = kind.name(key);

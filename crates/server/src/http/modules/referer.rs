@@ -16,6 +16,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::compile::SERVER_NAME;
 use crate::http::modules::map::{Keys, Kind};
 use crate::http::request::Request;
+use crate::http::tables;
 use crate::regex::Regex;
 use pattern::Undecided;
 
@@ -114,6 +115,10 @@ impl Feature for Referers {
                 "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" \
                  directive without any valid referer",
             ));
+        }
+        if scope.writes(&[&VALID_REFERERS]) && !referers.names.is_empty() {
+            let sizes = [&REFERER_HASH_MAX_SIZE, &REFERER_HASH_BUCKET_SIZE];
+            tables::check(scope, "referer_hash", sizes)?;
         }
         // As in nginx: a scope without patterns of its own has those of the scope around it.
         if referers.patterns.is_empty()

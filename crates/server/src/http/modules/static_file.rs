@@ -53,7 +53,7 @@ pub static DEFAULT_TYPE: Setting<Bytes> = Setting::new("default_type", &["type"]
 
 /// `types_hash_max_size NUMBER`
 pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
-    Setting::new("types_hash_max_size", &["size"], parse::hash_size)
+    Setting::new("types_hash_max_size", &["size"], parse::number)
         .contexts(HSL)
         .default("1024")
         .no_effect("the table of types takes the memory that it needs")
@@ -61,11 +61,14 @@ pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
 
 /// `types_hash_bucket_size NUMBER`
 pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
-    Setting::new("types_hash_bucket_size", &["size"], parse::hash_size)
+    Setting::new("types_hash_bucket_size", &["size"], parse::number)
         .contexts(HSL)
         .default("64")
         .no_effect("the table of types takes the memory that it needs")
         .manual("Set the size of a bucket of the hash of types.");
+
+/// Sizes of the table of types in nginx.
+pub const HASH_SIZES: [&Setting<u64>; 2] = [&TYPES_HASH_MAX_SIZE, &TYPES_HASH_BUCKET_SIZE];
 
 /// `empty_gif`
 pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::nothing)

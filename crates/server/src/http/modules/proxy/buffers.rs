@@ -36,9 +36,9 @@ accepted! {
         NO_FILE, "How much of an answer nginx puts into a temporary file.";
     TEMP_FILE_WRITE_SIZE: u64 = "proxy_temp_file_write_size", "size", parse::size, Arity::exactly(1),
         NO_FILE, "How much nginx writes to a temporary file at once.";
-    HEADERS_HASH_MAX_SIZE: u64 = "proxy_headers_hash_max_size", "size", parse::hash_size, Arity::exactly(1),
+    HEADERS_HASH_MAX_SIZE: u64 = "proxy_headers_hash_max_size", "size", parse::number, Arity::exactly(1),
         TABLES, "Bounds nginx's hash of the fields that are hidden or set.";
-    HEADERS_HASH_BUCKET_SIZE: u64 = "proxy_headers_hash_bucket_size", "size", parse::hash_size, Arity::exactly(1),
+    HEADERS_HASH_BUCKET_SIZE: u64 = "proxy_headers_hash_bucket_size", "size", parse::number, Arity::exactly(1),
         TABLES, "Sets the size of a bucket of nginx's hash of the fields that are hidden or set.";
 }
 

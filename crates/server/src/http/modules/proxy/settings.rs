@@ -148,6 +148,18 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &BUFFER_SIZE,
 ];
 
+/// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
+pub const HIDDEN_FIELDS: &[&dyn Declared] = &[&HIDE_HEADER, &PASS_HEADER];
+
+/// The directive that nginx makes its table of set fields of.
+pub const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
+
+/// Sizes of both tables in nginx.
+pub const HASH_SIZES: [&Setting<u64>; 2] = [
+    &buffers::HEADERS_HASH_MAX_SIZE,
+    &buffers::HEADERS_HASH_BUCKET_SIZE,
+];
+
 /// The version of the upstream's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpVersion {
