@@ -457,17 +457,26 @@ pub(crate) fn shown(body: &[u8]) -> String {
         .replace("\\r", "")
 }
 
+/// The length of `HTTP/1.1 100 Continue` with its empty line.
+const CONTINUE_LENGTH: usize = 25;
+
 /// The same with all made equal that must differ.
 fn even(seen: &Seen) -> Seen {
     let mut even = seen.clone();
     let mut wire_lengths = Vec::new();
+    // An interim head counts as part of the body that follows.
+    let mut interim = 0;
     for answer in even.heard.answers.iter_mut().flatten() {
         let compressed = answer
             .field("content-encoding")
             .is_some_and(|coding| coding != "identity");
         if answer.framing == "chunked" || compressed {
-            wire_lengths.push(answer.wire_length.to_string());
+            wire_lengths.push((interim + answer.wire_length).to_string());
         }
+        interim = match answer.status() {
+            100 => interim + CONTINUE_LENGTH,
+            _ => 0,
+        };
         even_answer(answer);
     }
     even.heard.rest = with_one_version(&without_dates(&even.heard.rest));

@@ -3,12 +3,11 @@
 //! A row judges one difference at a time and should know no more than what its sentence tells. Rows about an older nginx are
 //! of no interest to users and stand in the table alone.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::answers::Act;
+use crate::case::{Case, any_status, is_as_sent, is_difference, value};
 use crate::compare::{Difference, Part};
-use crate::requests::{Conversation, ODD_HOSTS};
+use crate::requests::{Conversation, Exchange, ODD_HOSTS};
 use crate::run::{Seen, Transcript};
 use crate::upstream::Recorded;
 use crate::verdicts;
@@ -16,12 +15,8 @@ use crate::verdicts;
 /// What stands for a line that one of the two has not logged.
 pub(crate) const NO_LINE: &str = "(no such line)";
 
-/// What a row judges by: a conversation, and what has been seen of it.
-pub(crate) struct Case<'a> {
-    conversation: &'a Conversation,
-    reference: &'a Seen,
-    subject: &'a Seen,
-}
+/// How many bytes Tidegate receives at once.
+const RECEIVED_AT_ONCE: usize = 16 * 1024;
 
 /// One documented difference.
 pub(crate) struct Row {
@@ -77,7 +72,8 @@ pub(crate) const TABLE: &[Row] = &[
                     .any(|kind| line.contains(&format!("while reading client {kind}request line")))
             };
             let refused = case.reference.errors.iter().any(refused)
-                && case.subject.errors.iter().any(refused);
+                && case.subject.errors.iter().any(refused)
+                || case.is_of_refused_line(difference);
             // Other values may have the variable in them.
             let number = |text: &str| text.parse::<usize>().ok();
             let longer = number(&difference.subject)
@@ -112,7 +108,9 @@ pub(crate) const TABLE: &[Row] = &[
             let subject = difference.subject.parse::<i64>();
             let less =
                 matches!((reference, subject), (Ok(reference), Ok(subject)) if reference < subject);
-            difference.key == "request_length" && case.conversation.pipelined && less
+            // An answer that does not wait for the body brings the next request close behind it.
+            let followed = case.conversation.pipelined || case.is_followed(difference);
+            difference.key == "request_length" && less && followed
         },
     },
     Row {
@@ -137,19 +135,106 @@ pub(crate) const TABLE: &[Row] = &[
                    nginx keeps what that was before charset, ranges and chunks were decided.",
         until: None,
         is: |case, difference| {
-            let (reference, subject) = (case.reference, case.subject);
-            difference.key.starts_with("sent_http_content_")
-                && is_as_sent(subject, &difference.key, &difference.subject)
-                && !is_as_sent(reference, &difference.key, &difference.reference)
+            let key = &difference.key;
+            let told = |request: Option<usize>| {
+                is_as_sent(case.subject, request, key, &difference.subject)
+                    && !is_as_sent(case.reference, request, key, &difference.reference)
+            };
+            let mut requests = case.requests_of(difference);
+            key.starts_with("sent_http_content_")
+                && (told(None) || requests.any(|request| told(Some(request))))
         },
     },
     Row {
         sentence: "**`$request` of a line that is refused before its end** shows what had come by then, with nginx as well.",
         until: None,
-        is: |_, difference| {
+        is: |case, difference| {
             let (reference, subject) = (&difference.reference, &difference.subject);
             let begins = reference.starts_with(subject) || subject.starts_with(reference);
-            difference.key == "request" && begins && !reference.is_empty() && !subject.is_empty()
+            let shown = begins && !reference.is_empty() && !subject.is_empty();
+            difference.key == "request" && shown && case.is_of_refused_line(difference)
+        },
+    },
+    Row {
+        sentence: "**`$request_body` of a body that `proxy_request_buffering off` passes on** is there where the body has come \
+                   whole by the time its request is. With `listen … deferred` nginx reads of the first request what its \
+                   head's buffer takes, and the rest later, so that the variable is empty.",
+        until: None,
+        is: |case, difference| {
+            let mut lines = case.lines_of(difference);
+            difference.key == "request_body"
+                && difference.reference == "-"
+                && lines.any(|(left, right)| {
+                    value(left, "connection_requests") == "1"
+                        && value(left, "upstream_addr") != "-"
+                        && value(left, "request_body_file") == "-"
+                        && value(right, "request_body_file") == "-"
+                })
+        },
+    },
+    Row {
+        sentence: "**`$request_body` of a long body that `proxy_request_buffering off` passes on** is empty where the body did not \
+                   come with what was received with its head, 16 KiB at once. nginx goes on reading as long as \
+                   `client_body_buffer_size` has room, and the variable has what has come whole.",
+        until: None,
+        is: |case, difference| {
+            let length =
+                |exchange: &Exchange| exchange.segments.iter().map(Vec::len).sum::<usize>();
+            let exchanges = &case.conversation.exchanges;
+            let received: usize = match case.conversation.pipelined {
+                true => exchanges.iter().map(length).sum(),
+                false => exchanges.iter().map(length).max().unwrap_or(0),
+            };
+            let mut lines = case.lines_of(difference);
+            difference.key == "request_body"
+                && difference.subject == "-"
+                && received > RECEIVED_AT_ONCE
+                && lines.any(|(left, right)| {
+                    let in_file = |line| value(line, "request_body_file") != "-";
+                    value(left, "upstream_addr") != "-" && !in_file(left) && !in_file(right)
+                })
+        },
+    },
+    Row {
+        sentence: "**A body in parts whose upstream cannot be reached** (`proxy_request_buffering off`): how much of it has come \
+                   by the time of the 502 is a matter of moments.",
+        until: None,
+        is: |case, difference| {
+            let in_parts = |request: usize| {
+                let exchange = case.conversation.exchanges.get(request);
+                exchange.is_some_and(|exchange| exchange.segments.len() > 1)
+            };
+            let mut lines = case.lines_of(difference);
+            let is_of_body = matches!(
+                difference.key.as_str(),
+                "content_length" | "request_body" | "request_length"
+            );
+            let unreached = lines.any(|(left, right)| {
+                let is_502 = |line| value(line, "status").ends_with("502");
+                let is_unsent = |line| value(line, "upstream_bytes_sent") == "0";
+                [left, right]
+                    .into_iter()
+                    .all(|line| is_502(line) && is_unsent(line))
+            });
+            is_of_body && unreached && case.requests_of(difference).any(in_parts)
+        },
+    },
+    Row {
+        sentence: "**A body in chunks behind requests that came with it** stays in memory up to what `client_body_buffer_size` and \
+                   the head's buffer take. The requests before it take some of that buffer with nginx, which writes the \
+                   body to a temporary file sooner.",
+        until: None,
+        is: |case, difference| {
+            let mut lines = case.reference.access.iter().zip(&case.subject.access);
+            matches!(
+                difference.key.as_str(),
+                "request_body" | "request_body_file"
+            ) && case.conversation.pipelined
+                && lines.any(|(left, right)| {
+                    value(left, "connection_requests") != "1"
+                        && value(left, "request_body_file") != "-"
+                        && value(right, "request_body_file") == "-"
+                })
         },
     },
     Row {
@@ -362,10 +447,28 @@ pub(crate) const TABLE: &[Row] = &[
         sentence: "**`server_name_in_redirect`** in a server without a name: redirects name the address that the client \
                    came to. nginx leads to `http:///`, or to a port of no host.",
         until: None,
-        is: |_, difference| {
+        is: |case, difference| {
             let without_host = |url: &str| url.contains("://:") || url.contains(":///");
             let is_location = matches!(difference.key.as_str(), "location" | "sent_http_location");
-            is_location && without_host(&difference.reference) && !without_host(&difference.subject)
+            // The host that is not there counts with the head.
+            let of_request = |seen: &Seen, request: usize| {
+                let answer = seen.heard.answers.get(request)?.last()?;
+                Some(String::from(answer.field("location")?))
+            };
+            let requests = 0..case.reference.heard.answers.len();
+            let mut lengths = requests.filter_map(|request| {
+                let reference = of_request(case.reference, request)?;
+                let subject = of_request(case.subject, request)?;
+                let shorter = without_host(&reference) && !without_host(&subject);
+                shorter.then(|| subject.len().saturating_sub(reference.len()))
+            });
+            let number = |text: &str| text.split(' ').next()?.parse::<usize>().ok();
+            let longer = number(&difference.subject)
+                .zip(number(&difference.reference))
+                .and_then(|(subject, reference)| subject.checked_sub(reference));
+            let shorter = without_host(&difference.reference) && !without_host(&difference.subject);
+            is_location && shorter
+                || difference.key == "bytes_sent" && lengths.any(|length| longer == Some(length))
         },
     },
     Row {
@@ -589,7 +692,20 @@ pub(crate) const TABLE: &[Row] = &[
             };
             let late =
                 difference.part == Part::Upstream && others(case.reference) == others(case.subject);
-            shows && unannounced || late
+            let length = |record: &Recorded| record.bytes.len();
+            let longer = |announced: &Recorded, other: &Recorded| {
+                let number = |text: &str| text.parse::<usize>().ok();
+                let more = length(announced).checked_sub(length(other));
+                number(&difference.reference)
+                    .zip(number(&difference.subject))
+                    .is_some_and(|(reference, subject)| reference.checked_sub(subject) == more)
+            };
+            let counts = difference.key == "upstream_bytes_sent"
+                && case.reference.upstream.iter().any(|asked| {
+                    let mut others = case.subject.upstream.iter();
+                    others.any(|other| rest(asked) == rest(other) && longer(asked, other))
+                });
+            shows && unannounced || late || counts
         },
     },
     Row {
@@ -725,150 +841,8 @@ pub(crate) const OLDER: &[Row] = &[
 /// The version that is the reference.
 const NEWEST: [u32; 3] = [1, 29, 7];
 
-/// How often the URI of a request may change.
-const URI_CHANGES_MAX: usize = 10;
-
 /// The heading of the section that the table makes.
 const HEADING: &str = "## Found by random configurations";
-
-impl Case<'_> {
-    /// Whether the client says this in a request.
-    fn says(&self, words: &str) -> bool {
-        let mut texts = self.requests();
-        texts.any(|bytes| String::from_utf8_lossy(&bytes).contains(words))
-    }
-
-    /// Whether a variable differs so in the line of a subrequest: of these no byte has been received.
-    fn is_of_subrequest(&self, difference: &Difference) -> bool {
-        let mut lines = self.reference.access.iter().zip(&self.subject.access);
-        lines.any(|(left, right)| {
-            value(right, "request_length") == "0" && is_difference(difference, left, right)
-        })
-    }
-
-    /// Whether nginx tells of a variable what it has told in the line of a subrequest before it.
-    fn keeps_value_of_subrequest(&self, difference: &Difference) -> bool {
-        let lines = || self.reference.access.iter().zip(&self.subject.access);
-        lines().enumerate().any(|(at, (left, right))| {
-            let mut before = self.reference.access.iter().take(at);
-            is_difference(difference, left, right)
-                && before.any(|line| {
-                    let of_same = |key| value(line, key) == value(left, key);
-                    value(line, "request_length") == "0"
-                        && of_same("connection_requests")
-                        && of_same(&difference.key)
-                })
-        })
-    }
-
-    /// Each request whole.
-    fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
-        let exchanges = self.conversation.exchanges.iter();
-        exchanges.map(|exchange| exchange.segments.concat())
-    }
-
-    /// Whether the upstream has been asked the same as often as the URI of a request may change.
-    fn asks_in_circles(&self) -> bool {
-        let asked = &self.subject.upstream;
-        let times = |one| asked.iter().filter(|other| *other == one).count();
-        asked.iter().any(|one| times(one) + 1 >= URI_CHANGES_MAX)
-    }
-
-    /// The path of each request's target, whatever stands before it.
-    fn targets(&self) -> impl Iterator<Item = String> {
-        self.requests().filter_map(|bytes| {
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            let target = text.split(' ').nth(1)?;
-            let behind_host = target
-                .split_once("://")
-                .and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
-            let path = behind_host.unwrap_or(target);
-            (!path.is_empty()).then(|| String::from(path))
-        })
-    }
-
-    /// Whether a request has two fields of one name.
-    fn repeats_a_field(&self) -> bool {
-        self.requests().any(|bytes| {
-            let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
-            let mut seen = BTreeSet::new();
-            let head = text.lines().skip(1).take_while(|line| !line.is_empty());
-            let mut names = head.filter_map(|line| Some(line.split_once(':')?.0.trim()));
-            names.any(|name| !seen.insert(String::from(name)))
-        })
-    }
-
-    /// Whether an upstream was told to answer with two fields of one name.
-    fn answer_repeats_a_field(&self) -> bool {
-        self.requests().any(|bytes| {
-            let mut seen = BTreeSet::new();
-            let mut lines = crate::answers::acts(&bytes)
-                .into_iter()
-                .filter_map(|act| match act {
-                    Act::Send(bytes) => Some(bytes),
-                    _ => None,
-                })
-                .flat_map(|bytes| {
-                    let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
-                    let head = text.lines().take_while(|line| !line.is_empty());
-                    head.filter_map(|line| Some(String::from(line.split_once(':')?.0)))
-                        .collect::<Vec<_>>()
-                });
-            lines.any(|name| !seen.insert(name))
-        })
-    }
-
-    /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
-    fn asks(&self, words: &[&str]) -> bool {
-        let asked = !self.reference.upstream.is_empty();
-        let mut texts = self
-            .conversation
-            .exchanges
-            .iter()
-            .flat_map(|exchange| &exchange.segments);
-        asked
-            && texts.any(|bytes| {
-                let text = String::from_utf8_lossy(bytes);
-                let mut found = text.split([',', ' ', '=', '\r', '&', '\n']);
-                found.any(|word| words.contains(&word))
-            })
-    }
-}
-
-/// A variable in a line of the access log.
-fn value<'a>(line: &'a [(String, String)], key: &str) -> &'a str {
-    let found = line.iter().find(|(name, _)| name == key);
-    found.map_or("", |(_, value)| value)
-}
-
-/// Whether a difference is one of these two lines.
-fn is_difference(
-    difference: &Difference,
-    reference: &[(String, String)],
-    subject: &[(String, String)],
-) -> bool {
-    difference.part == Part::Access
-        && value(reference, &difference.key) == difference.reference
-        && value(subject, &difference.key) == difference.subject
-}
-
-/// Whether the field that a variable tells of was sent with this value; where there is none, without it.
-fn is_as_sent(seen: &Seen, key: &str, logged: &str) -> bool {
-    let name = key.trim_start_matches("sent_http_").replace('_', "-");
-    let mut answers = seen.heard.answers.iter().flatten();
-    answers.any(|answer| match answer.field(&name) {
-        None => logged == "-",
-        Some(sent) => match logged.strip_suffix("BOUNDARY") {
-            Some(kind) => sent.starts_with(kind),
-            None => sent == logged,
-        },
-    })
-}
-
-fn any_status(seen: &Seen, status: u16) -> bool {
-    let mut answers = seen.heard.answers.iter().flatten();
-    answers.any(|answer| answer.status() == status)
-}
 
 /// Parts the differences that no row knows from the numbers of rows that know the others.
 pub(crate) fn judge(

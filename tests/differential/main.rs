@@ -21,6 +21,7 @@
 
 mod answers;
 mod campaign;
+mod case;
 mod client;
 mod compare;
 mod configuration;

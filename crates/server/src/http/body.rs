@@ -472,7 +472,10 @@ pub async fn read_at_hand(
     if request.body.is_read() || request.body.is_given_up() || request.depth > 0 {
         return Ok(None);
     }
-    let held_max = request.plan.core.client_body_buffer_size + room_beside_head(request);
+    let came_with_head = request.body.came_with_head() as u64;
+    let beside_head = came_with_head.min(room_beside_head(request) as u64);
+    let held_max = memory_max(request, beside_head).saturating_add(beside_head);
+    let before = request.body.received_framed();
     let mut parts = Pieces::new();
     let mut held = 0;
     while exchange.body_at_hand() && held <= held_max {
@@ -484,7 +487,8 @@ pub async fn read_at_hand(
             store(request, parts, None).await.map_err(Ok)?;
             return Ok(None);
         };
-        held += bytes.len();
+        // As in nginx, what frames chunks takes room with them.
+        held = request.body.received_framed().saturating_sub(before);
         parts.push(bytes);
     }
     Ok(Some(parts))

@@ -1,0 +1,201 @@
+//! What the rows of the table of documented differences judge by.
+
+use std::collections::BTreeSet;
+
+use crate::answers::Act;
+use crate::compare::{Difference, Part};
+use crate::requests::{Conversation, Exchange};
+use crate::run::Seen;
+
+/// A line of the access log: names of variables with their values.
+type Line = Vec<(String, String)>;
+
+/// How often the URI of a request may change.
+const URI_CHANGES_MAX: usize = 10;
+
+/// What a row judges by: a conversation, and what has been seen of it.
+pub(crate) struct Case<'a> {
+    pub(crate) conversation: &'a Conversation,
+    pub(crate) reference: &'a Seen,
+    pub(crate) subject: &'a Seen,
+}
+
+impl Case<'_> {
+    /// Whether the client says this in a request.
+    pub(crate) fn says(&self, words: &str) -> bool {
+        let mut texts = self.requests();
+        texts.any(|bytes| String::from_utf8_lossy(&bytes).contains(words))
+    }
+
+    /// Whether a variable differs so in the line of a subrequest: of these no byte has been received.
+    pub(crate) fn is_of_subrequest(&self, difference: &Difference) -> bool {
+        let mut lines = self.reference.access.iter().zip(&self.subject.access);
+        lines.any(|(left, right)| {
+            value(right, "request_length") == "0" && is_difference(difference, left, right)
+        })
+    }
+
+    /// The lines that differ so.
+    pub(crate) fn lines_of(&self, difference: &Difference) -> impl Iterator<Item = (&Line, &Line)> {
+        let lines = self.reference.access.iter().zip(&self.subject.access);
+        lines.filter(|(left, right)| is_difference(difference, left, right))
+    }
+
+    /// The numbers of the requests, from 0, whose lines differ so.
+    pub(crate) fn requests_of(&self, difference: &Difference) -> impl Iterator<Item = usize> {
+        self.lines_of(difference).filter_map(|(line, _)| {
+            let number = value(line, "connection_requests").parse::<usize>().ok()?;
+            Some(number.saturating_sub(1))
+        })
+    }
+
+    /// Whether a variable differs so in the line of a request that both refuse by its request line: with nginx it has no URI.
+    pub(crate) fn is_of_refused_line(&self, difference: &Difference) -> bool {
+        self.lines_of(difference).any(|(left, right)| {
+            let refused = |line| matches!(value(line, "status"), "400" | "405" | "414" | "505");
+            refused(left) && refused(right) && value(left, "request_uri") == "-"
+        })
+    }
+
+    /// Whether a variable differs so in the line of a request in chunks with another request behind it.
+    pub(crate) fn is_followed(&self, difference: &Difference) -> bool {
+        let exchanges = &self.conversation.exchanges;
+        let is_in_chunks = |exchange: &Exchange| {
+            let text = String::from_utf8_lossy(&exchange.segments.concat()).to_ascii_lowercase();
+            text.contains("\ntransfer-encoding: chunked")
+        };
+        let mut requests = self.requests_of(difference);
+        requests.any(|request| {
+            let followed = request + 1 < exchanges.len();
+            exchanges.get(request).is_some_and(|exchange| {
+                is_in_chunks(exchange) && (followed || exchange.asks_twice())
+            })
+        })
+    }
+
+    /// Whether nginx tells of a variable what it has told in the line of a subrequest before it.
+    pub(crate) fn keeps_value_of_subrequest(&self, difference: &Difference) -> bool {
+        let lines = || self.reference.access.iter().zip(&self.subject.access);
+        lines().enumerate().any(|(at, (left, right))| {
+            let mut before = self.reference.access.iter().take(at);
+            is_difference(difference, left, right)
+                && before.any(|line| {
+                    let of_same = |key| value(line, key) == value(left, key);
+                    value(line, "request_length") == "0"
+                        && of_same("connection_requests")
+                        && of_same(&difference.key)
+                })
+        })
+    }
+
+    /// Each request whole.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
+        let exchanges = self.conversation.exchanges.iter();
+        exchanges.map(|exchange| exchange.segments.concat())
+    }
+
+    /// Whether the upstream has been asked the same as often as the URI of a request may change.
+    pub(crate) fn asks_in_circles(&self) -> bool {
+        let asked = &self.subject.upstream;
+        let times = |one| asked.iter().filter(|other| *other == one).count();
+        asked.iter().any(|one| times(one) + 1 >= URI_CHANGES_MAX)
+    }
+
+    /// The path of each request's target, whatever stands before it.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = String> {
+        self.requests().filter_map(|bytes| {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let target = text.split(' ').nth(1)?;
+            let behind_host = target
+                .split_once("://")
+                .and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
+            let path = behind_host.unwrap_or(target);
+            (!path.is_empty()).then(|| String::from(path))
+        })
+    }
+
+    /// Whether a request has two fields of one name.
+    pub(crate) fn repeats_a_field(&self) -> bool {
+        self.requests().any(|bytes| {
+            let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+            let mut seen = BTreeSet::new();
+            let head = text.lines().skip(1).take_while(|line| !line.is_empty());
+            let mut names = head.filter_map(|line| Some(line.split_once(':')?.0.trim()));
+            names.any(|name| !seen.insert(String::from(name)))
+        })
+    }
+
+    /// Whether an upstream was told to answer with two fields of one name.
+    pub(crate) fn answer_repeats_a_field(&self) -> bool {
+        self.requests().any(|bytes| {
+            let mut seen = BTreeSet::new();
+            let mut lines = crate::answers::acts(&bytes)
+                .into_iter()
+                .filter_map(|act| match act {
+                    Act::Send(bytes) => Some(bytes),
+                    _ => None,
+                })
+                .flat_map(|bytes| {
+                    let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+                    let head = text.lines().take_while(|line| !line.is_empty());
+                    head.filter_map(|line| Some(String::from(line.split_once(':')?.0)))
+                        .collect::<Vec<_>>()
+                });
+            lines.any(|name| !seen.insert(name))
+        })
+    }
+
+    /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
+    pub(crate) fn asks(&self, words: &[&str]) -> bool {
+        let asked = !self.reference.upstream.is_empty();
+        let mut texts = self
+            .conversation
+            .exchanges
+            .iter()
+            .flat_map(|exchange| &exchange.segments);
+        asked
+            && texts.any(|bytes| {
+                let text = String::from_utf8_lossy(bytes);
+                let mut found = text.split([',', ' ', '=', '\r', '&', '\n']);
+                found.any(|word| words.contains(&word))
+            })
+    }
+}
+
+/// A variable in a line of the access log.
+pub(crate) fn value<'a>(line: &'a [(String, String)], key: &str) -> &'a str {
+    let found = line.iter().find(|(name, _)| name == key);
+    found.map_or("", |(_, value)| value)
+}
+
+/// Whether a difference is one of these two lines.
+pub(crate) fn is_difference(
+    difference: &Difference,
+    reference: &[(String, String)],
+    subject: &[(String, String)],
+) -> bool {
+    difference.part == Part::Access
+        && value(reference, &difference.key) == difference.reference
+        && value(subject, &difference.key) == difference.subject
+}
+
+/// Whether the field that a variable tells of was sent with this value; where there is none, without it. `request` counts
+/// from 0; `None` is any of them.
+pub(crate) fn is_as_sent(seen: &Seen, request: Option<usize>, key: &str, logged: &str) -> bool {
+    let name = key.trim_start_matches("sent_http_").replace('_', "-");
+    let numbered = seen.heard.answers.iter().enumerate();
+    let of_request = numbered.filter(|(at, _)| request.is_none_or(|request| request == *at));
+    let mut answers = of_request.flat_map(|(_, answers)| answers);
+    answers.any(|answer| match answer.field(&name) {
+        None => logged == "-",
+        Some(sent) => match logged.strip_suffix("BOUNDARY") {
+            Some(kind) => sent.starts_with(kind),
+            None => sent == logged,
+        },
+    })
+}
+
+pub(crate) fn any_status(seen: &Seen, status: u16) -> bool {
+    let mut answers = seen.heard.answers.iter().flatten();
+    answers.any(|answer| answer.status() == status)
+}
