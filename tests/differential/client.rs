@@ -82,8 +82,6 @@ pub(crate) struct Heard {
     /// Bytes that belong to no answer.
     pub(crate) rest: Vec<u8>,
     pub(crate) ending: Ending,
-    /// The client's own port.
-    pub(crate) port: u16,
 }
 
 /// What a client needs beside its own connection to tell a silent server from a busy one.
@@ -125,11 +123,7 @@ pub(crate) fn converse(
         .and_then(|()| stream.set_read_timeout(Some(surroundings.quiet)))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
     prepared.map_err(|error| error.to_string())?;
-    let port = stream.local_addr().map_or(0, |address| address.port());
-    let mut heard = Heard {
-        port,
-        ..Heard::default()
-    };
+    let mut heard = Heard::default();
     let stream = match conversation
         .tls
         .as_deref()

@@ -484,9 +484,26 @@ fn even(seen: &Seen) -> Seen {
         even_access(values, &wire_lengths);
     }
     for line in &mut even.errors {
-        *line = even_text(line);
+        *line = even_excess(&even_text(line));
     }
     even
+}
+
+/// The line of a limit with the excess rounded up to whole requests: what it has lost since they came tells how many
+/// milliseconds have passed.
+fn even_excess(text: &str) -> String {
+    let parts = || {
+        let (before, rest) = text.split_once(" requests, excess: ")?;
+        let (excess, after) = rest.split_once(' ')?;
+        let (whole, thousandths) = excess.split_once('.')?;
+        let whole: u64 = whole.parse().ok()?;
+        let begun = u64::from(thousandths.parse::<u64>().ok()? > 0);
+        Some((before, whole + begun, after))
+    };
+    match parts() {
+        Some((before, excess, after)) => format!("{before} requests, excess: {excess} {after}"),
+        None => String::from(text),
+    }
 }
 
 fn even_answer(answer: &mut Answer) {

@@ -1,8 +1,7 @@
 //! The access log's format: the variables whose values are compared, one `name=value` each, with tabs between them.
 
-/// Names of the variables. `realip_remote_port` and `connection` tell which conversation a line belongs to.
+/// Names of the variables. `connection` tells which conversation a line belongs to.
 const VARIABLES: &[&str] = &[
-    "realip_remote_port",
     "connection",
     "connection_requests",
     "args",

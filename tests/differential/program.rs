@@ -1,5 +1,6 @@
 //! A program under test, started with a configuration in a lane's folder and stopped again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,6 +16,9 @@ use crate::world::NOBODY;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What both call themselves, so that lengths are equal: Tidegate is told to take nginx's name.
 pub(crate) const NAME: &str = "nginx/1.31.5";
+
+/// The field of the sentinel's answers that tells the connection's number.
+const NUMBER_FIELD: &str = "Connection-Number";
 
 /// A program that takes nginx's command line.
 #[derive(Clone, Debug)]
@@ -171,7 +175,7 @@ impl Program {
     fn of_http(&self, sentinel: u16, has_tokens: bool, limits: &str) -> String {
         let mut lines = format!(
             "    server {{ listen 127.0.0.1:{sentinel}; access_log off; keepalive_timeout 600s; keepalive_requests 1000000; \
-             client_header_timeout 600s; {limits}return 204; }}\n"
+             client_header_timeout 600s; {limits}add_header {NUMBER_FIELD} $connection; return 204; }}\n"
         );
         match &self.nginx {
             Some(_) => lines.push_str(
@@ -201,6 +205,7 @@ impl Program {
             child,
             sentinel,
             line: None,
+            numbers: BTreeSet::new(),
             output,
         };
         server.wait_until_up()?;
@@ -232,6 +237,8 @@ pub(crate) struct Server {
     sentinel: u16,
     /// A connection to the sentinel's server, for questions whether the loop has gone round.
     line: Option<TcpStream>,
+    /// The numbers of all connections to it.
+    numbers: BTreeSet<u64>,
     output: PathBuf,
 }
 
@@ -280,10 +287,33 @@ impl Server {
                     count => head.extend_from_slice(&buffer[..count]),
                 }
             }
+            let head = String::from_utf8_lossy(&head);
+            let number = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(": ")?;
+                (name == NUMBER_FIELD)
+                    .then(|| value.parse::<u64>().ok())
+                    .flatten()
+            });
+            self.numbers.extend(number);
             self.line = Some(line);
             Ok(())
         };
         ask().is_ok()
+    }
+
+    /// Opens another connection to the sentinel's server and tells its number: connections that come later have higher
+    /// ones. The one before has ended when this returns.
+    pub(crate) fn begin(&mut self) -> Result<u64, String> {
+        self.line = None;
+        self.pass()?;
+        let number = self.numbers.last().copied();
+        number
+            .ok_or_else(|| String::from("the sentinel's answer tells no number of its connection"))
+    }
+
+    /// The numbers of the connections that have asked whether the loop has gone round.
+    pub(crate) fn own_numbers(&self) -> &BTreeSet<u64> {
+        &self.numbers
     }
 
     /// What it has said on its standard error.

@@ -1,6 +1,6 @@
 //! One program goes through a list of conversations: its transcript.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,9 @@ fn try_run(
     let text = program.dressed(text, lane.sentinel);
     let mut server = program.start(prefix, &text, lane.sentinel)?;
     let first_turn = lane.upstream.turn();
+    let mut firsts = Vec::new();
     for conversation in conversations {
+        firsts.push(server.begin()?);
         let mut surroundings = Surroundings {
             server: &mut server,
             upstream: &lane.upstream,
@@ -169,68 +171,53 @@ fn try_run(
         }
     }
     server.pass()?;
+    let numbers = Numbers {
+        firsts,
+        own: server.own_numbers().clone(),
+    };
     server.stop()?;
-    read_logs(prefix, transcript);
+    read_logs(prefix, &numbers, transcript);
     transcript.files = lane.laid_out.changes(prefix);
     Ok(())
 }
 
-/// Gives each line of the logs to its conversation: by the client's port in the access log, by the connection's number
-/// in the error log.
-fn read_logs(prefix: &Path, transcript: &mut Transcript) {
-    let mut by_port: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (index, seen) in transcript.conversations.iter().enumerate() {
-        let port = seen.heard.port.to_string();
-        by_port.entry(port).or_default().push(index);
+/// Whose connection a number is: programs count their connections, to clients and to upstreams, in their order.
+struct Numbers {
+    /// The numbers that the sentinel's connections had when the conversations began. Those of a conversation's
+    /// connections lie between its own and the next.
+    firsts: Vec<u64>,
+    /// Of connections that are no conversation's.
+    own: BTreeSet<u64>,
+}
+
+impl Numbers {
+    /// The conversation that a connection is of. `None` for what asks whether the server is idle.
+    fn conversation(&self, number: u64) -> Option<usize> {
+        let begun = self.firsts.partition_point(|first| *first < number);
+        begun.checked_sub(1).filter(|_| !self.own.contains(&number))
     }
-    let mut by_number: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut found = Vec::new();
+}
+
+/// Gives each line of the logs to its conversation, by the connection's number.
+fn read_logs(prefix: &Path, numbers: &Numbers, transcript: &mut Transcript) {
     for line in lines(&prefix.join("logs/differential.log")) {
-        let values: Vec<(String, String)> = line
+        let mut values: Vec<(String, String)> = line
             .split('\t')
             .filter_map(|part| part.split_once('='))
             .map(|(name, value)| (String::from(name), String::from(value)))
             .collect();
-        let value = |name: &str| {
-            let mut values = values.iter();
-            values
-                .find(|(known, _)| known == name)
-                .map(|(_, value)| value.as_str())
-        };
-        let number: u64 = value("connection")
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0);
-        let Some(port) = value("realip_remote_port") else {
-            continue;
-        };
-        let Some(indexes) = by_port.get(port) else {
+        let own = values.iter().find(|(name, _)| name == "connection");
+        let number = own.and_then(|(_, number)| number.parse().ok());
+        let index = number.and_then(|number| numbers.conversation(number));
+        let seen = index.and_then(|index| transcript.conversations.get_mut(index));
+        let Some(seen) = seen else {
             transcript
                 .alarms
                 .push(format!("a line in the access log of no connection: {line}"));
             continue;
         };
-        if let [index] = indexes[..] {
-            by_number.insert(number, index);
-        }
-        found.push((number, indexes.clone(), values));
-    }
-    for (number, indexes, values) in found {
-        // The system may give a port to a client twice: then the number of the connection tells which it was.
-        let before = by_number
-            .range(..number)
-            .next_back()
-            .map_or(0, |(_, index)| *index);
-        let fits = indexes.iter().find(|index| **index >= before);
-        let index = by_number.get(&number).or(fits).or(indexes.last()).copied();
-        let Some(seen) = index.and_then(|index| transcript.conversations.get_mut(index)) else {
-            continue;
-        };
-        by_number.extend(index.map(|index| (number, index)));
-        let own = ["realip_remote_port", "connection"];
-        let rest = values
-            .into_iter()
-            .filter(|(name, _)| !own.contains(&name.as_str()));
-        seen.access.push(rest.collect());
+        values.retain(|(name, _)| name != "connection");
+        seen.access.push(values);
     }
     let mut last = None;
     for line in lines(&prefix.join("logs/error.log")) {
@@ -252,23 +239,16 @@ fn read_logs(prefix: &Path, transcript: &mut Transcript) {
             }
             continue;
         };
-        // Connections have numbers in their order. One without a line in the access log comes after the last that has one
-        // and a lower number.
-        let index = by_number.get(&number).copied().or_else(|| {
-            let (_, before) = by_number.range(..number).next_back()?;
-            Some((before + 1).min(transcript.conversations.len().saturating_sub(1)))
-        });
-        // What asks whether the server is idle is no conversation of the configuration.
-        if text.contains("host: \"sentinel\"") {
+        let Some(index) = numbers.conversation(number) else {
             continue;
-        }
+        };
         // Where a line ends that is cut for its length depends on the digits of its process.
         let text = match line.len() < LINE_MAX - 64 {
             true => text,
             false => text.get(..LINE_MAX - 200).unwrap_or(text),
         };
-        last = Some(index.unwrap_or(0));
-        if let Some(seen) = transcript.conversations.get_mut(index.unwrap_or(0)) {
+        last = Some(index);
+        if let Some(seen) = transcript.conversations.get_mut(index) {
             seen.errors.push(format!("[{level}] {text}"));
         }
     }
