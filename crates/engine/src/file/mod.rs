@@ -101,7 +101,7 @@ pub async fn open(path: &Path) -> io::Result<(File, Metadata)> {
         Ok(file) => described(file),
         Err(Errno::AGAIN) => {
             let path = path.to_owned();
-            blocking(move || described(rustix::fs::open(&path, READ, Mode::empty())?)).await
+            blocking(move || open_now(&path)).await
         }
         Err(error) => Err(error.into()),
     }
@@ -129,6 +129,14 @@ pub async fn stat(path: &Path) -> io::Result<Metadata> {
 /// Those of `stat()`.
 pub fn stat_now(path: &Path) -> io::Result<Metadata> {
     Ok(rustix::fs::stat(path)?.into())
+}
+
+/// Opens an existing file or directory for reading, at once, as [`stat_now`] looks at one.
+///
+/// # Errors
+/// Those of `open()` and `fstat()`.
+pub fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
+    described(rustix::fs::open(path, READ, Mode::empty())?)
 }
 
 /// Metadata of `path` itself, even if it is a symbolic link, at once.

@@ -76,7 +76,7 @@ pub struct H1 {
     client_is_done: bool,
     /// A body that is still to come is waited for before the connection closes.
     may_linger: bool,
-    /// The head was no request: what is left of it has not been read.
+    /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
     refused: bool,
     /// The response's body is sent in chunks.
     chunked: bool,
@@ -297,6 +297,7 @@ impl H1 {
                     };
                     let bytes = take_data(&mut self.input, &decoded);
                     if size_max != 0 && chunk > 0 && announced > size_max {
+                        self.refused = true;
                         request.body.note_refused(refused);
                         return Err(Abort::BodyTooLarge {
                             received: announced.saturating_sub(chunk),
@@ -592,10 +593,11 @@ impl H1 {
             return (self.break_off(request), Buffer::default());
         }
         let core = Arc::clone(&request.plan.core);
-        // A body that nobody reads is received to its end; one that somebody began to read and
-        // left is no reason to wait.
+        // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
+        // wait.
         let unread = !matches!(self.incoming, Incoming::Nothing);
-        if unread && self.may_linger && !request.body.is_read() && !self.skip_body(request).await {
+        let awaited = unread && self.may_linger && !self.refused && !request.body.is_read();
+        if awaited && !self.skip_body(request).await {
             return (After::Drop, Buffer::default());
         }
         // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep.

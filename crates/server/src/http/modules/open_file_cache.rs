@@ -218,6 +218,30 @@ pub async fn test(request: &mut Request, path: &[u8]) -> Result<Looked, LookupEr
     }
 }
 
+/// [`test`] for scripts, which do not wait: the disk is asked at once.
+pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+    let links = Links::of(request, path);
+    let settings = &*request.plan.open_file_cache;
+    if settings.cache.is_none() {
+        return Ok(Looked {
+            file: None,
+            metadata: stat_now(path, links)?,
+        });
+    }
+    let key = Key { path, links };
+    let now = engine::now();
+    let files = &request.local.files;
+    let known = files.borrow_mut().find(settings, key, now);
+    let outcome = match known {
+        Known::Fresh(answer) => return answer.into_result(),
+        Known::Stale(looked) => stat_now(path, links)
+            .and_then(|metadata| still(looked, metadata).map_or_else(|| open_now(path, links), Ok)),
+        Known::Nothing => open_now(path, links),
+    };
+    files.borrow_mut().keep(settings, key, &outcome, now);
+    outcome
+}
+
 async fn through_cache(
     request: &Request,
     path: &[u8],
@@ -244,35 +268,54 @@ async fn through_cache(
 /// The same file under the path keeps its descriptor; anything else is opened anew.
 async fn revalidate(key: Key<'_>, old: Looked) -> Result<Looked, LookupError> {
     let metadata = stat(key.path, key.links).await?;
+    match still(old, metadata) {
+        Some(looked) => Ok(looked),
+        None => open(key.path, key.links).await,
+    }
+}
+
+/// What is known of a path, as new metadata of it tell; nothing where it is to be opened anew.
+fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
     let same = metadata.inode == old.metadata.inode && metadata.device == old.metadata.device;
-    if same && metadata.is_dir() == old.metadata.is_dir() {
-        return Ok(Looked {
-            file: old.file,
-            metadata,
-        });
-    }
-    if metadata.is_dir() {
-        return Ok(Looked {
-            file: None,
-            metadata,
-        });
-    }
-    open(key.path, key.links).await
+    let file = match metadata.is_dir() {
+        directory if same && directory == old.metadata.is_dir() => old.file,
+        true => None,
+        false => return None,
+    };
+    Some(Looked { file, metadata })
 }
 
 async fn open(path: &[u8], links: Links) -> Result<Looked, LookupError> {
-    let (call, opened) = if links.are_followed() {
+    if links.are_followed() {
         let opened = file::open(Path::new(OsStr::from_bytes(path))).await;
-        ("open()", opened)
+        looked("open()", opened)
     } else {
-        ("openat()", open_looking_at_links(path, links).await)
-    };
-    match opened {
-        Ok((file, metadata)) => {
-            let file = (!metadata.is_dir()).then_some(file);
-            Ok(Looked { file, metadata })
-        }
-        Err(error) => Err(LookupError { error, call }),
+        looked("openat()", open_looking_at_links(path, links).await)
+    }
+}
+
+fn open_now(path: &[u8], links: Links) -> Result<Looked, LookupError> {
+    if links.are_followed() {
+        looked("open()", file::open_now(Path::new(OsStr::from_bytes(path))))
+    } else {
+        looked("openat()", open_looking_at_links_now(path, links))
+    }
+}
+
+fn looked(call: &'static str, opened: io::Result<(File, Metadata)>) -> Result<Looked, LookupError> {
+    let (file, metadata) = opened.map_err(|error| LookupError { error, call })?;
+    let file = (!metadata.is_dir()).then_some(file);
+    Ok(Looked { file, metadata })
+}
+
+fn stat_now(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
+    if links.are_followed() {
+        file::stat_now(Path::new(OsStr::from_bytes(path))).map_err(|error| LookupError {
+            error,
+            call: "stat()",
+        })
+    } else {
+        open_now(path, links).map(|looked| looked.metadata)
     }
 }
 
@@ -296,12 +339,13 @@ async fn stat(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
 
 async fn open_looking_at_links(path: &[u8], links: Links) -> io::Result<(File, Metadata)> {
     let path = path.to_vec();
-    engine::blocking(move || {
-        let file = File::from(links.open(&path)?);
-        let metadata = file.metadata()?;
-        Ok((file, metadata))
-    })
-    .await
+    engine::blocking(move || open_looking_at_links_now(&path, links)).await
+}
+
+fn open_looking_at_links_now(path: &[u8], links: Links) -> io::Result<(File, Metadata)> {
+    let file = File::from(links.open(path)?);
+    let metadata = file.metadata()?;
+    Ok((file, metadata))
 }
 
 /// What is asked for: the same path may be allowed in one place and refused in another.
@@ -345,7 +389,11 @@ impl FileCache {
             Ok(looked) => Answer::Found(looked.clone()),
             Err(error) if settings.errors && error.errno() != 0 => Answer::Failed {
                 errno: error.errno(),
-                call: error.call,
+                // Whichever call it was that failed when a file was looked at again.
+                call: match error.call {
+                    "openat()" => "openat()",
+                    _ => "open()",
+                },
             },
             Err(_) => return cache.forget(key.path),
         };

@@ -1,16 +1,12 @@
 //! What may stand in `if (…)`.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use conf::{Fault, Template, Word};
-use engine::file::{self, File};
 use pattern::Undecided;
 
 use crate::compile::Compiler;
-use crate::http::modules::disable_symlinks::Links;
+use crate::http::modules::open_file_cache;
 use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
@@ -195,20 +191,12 @@ pub(super) fn matches(
 
 impl FileTest {
     fn holds(self, request: &mut Request, path: &[u8]) -> bool {
-        let links = Links::of(request, path);
-        let (call, looked) = if links.are_followed() {
-            let looked = file::stat_now(Path::new(OsStr::from_bytes(path)));
-            ("stat()", looked)
-        } else {
-            let opened = links.open(path);
-            let looked = opened.and_then(|opened| File::from(opened).metadata());
-            ("openat()", looked)
-        };
-        let metadata = match looked {
-            Ok(metadata) => metadata,
-            Err(error) => {
-                if !is_absence(&error) {
-                    let (path, reason) = (log::Printable(path), log::Errno(&error));
+        let metadata = match open_file_cache::test_now(request, path) {
+            Ok(looked) => looked.metadata,
+            Err(failed) => {
+                if !is_absence(&failed.error) {
+                    let (call, path) = (failed.call, log::Printable(path));
+                    let reason = log::Errno(&failed.error);
                     log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
                 }
                 return false;
