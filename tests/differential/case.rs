@@ -148,14 +148,9 @@ impl Case<'_> {
     /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
     pub(crate) fn asks(&self, words: &[&str]) -> bool {
         let asked = !self.reference.upstream.is_empty();
-        let mut texts = self
-            .conversation
-            .exchanges
-            .iter()
-            .flat_map(|exchange| &exchange.segments);
         asked
-            && texts.any(|bytes| {
-                let text = String::from_utf8_lossy(bytes);
+            && self.requests().any(|bytes| {
+                let text = String::from_utf8_lossy(&bytes);
                 let mut found = text.split([',', ' ', '=', '\r', '&', '\n']);
                 found.any(|word| words.contains(&word))
             })
