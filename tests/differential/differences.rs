@@ -311,13 +311,27 @@ pub(crate) const TABLE: &[Row] = &[
                    logs `pread() … failed`, and closes the connection.",
         until: None,
         is: |case, difference| {
-            let mut lines = case.reference.errors.iter();
-            let closed = lines.any(|line| {
+            let is_closed = |line: &&String| {
                 line.contains("[crit] pread() ")
                     && line.contains("/temp/body/")
                     && line.contains("(9: Bad file")
-            });
-            closed && difference.part != Part::Alarm
+            };
+            let closed = case.reference.errors.iter().any(|line| is_closed(&line));
+            let asked = case.subject.upstream.len();
+            // nginx asks its upstream without the body or not at all, and what comes behind the request has no answer.
+            let follows = match difference.part {
+                Part::Upstream => case.reference.upstream.len() <= asked,
+                Part::Error => is_closed(&&difference.reference) || difference.reference == NO_LINE,
+                Part::Ending => difference.reference == "Closed",
+                Part::Status => difference.reference.ends_with("(no answer)"),
+                Part::Access => {
+                    let of_upstream = difference.key.starts_with("upstream_");
+                    let status = ["status", "number of lines", "request_completion"];
+                    of_upstream || status.contains(&difference.key.as_str())
+                }
+                _ => false,
+            };
+            closed && follows
         },
     },
     Row {
@@ -375,6 +389,93 @@ pub(crate) const TABLE: &[Row] = &[
         is: |_, difference| {
             let twice = format!("{0}\n{0}", difference.subject);
             difference.part == Part::Trailer && difference.reference == twice
+        },
+    },
+    Row {
+        sentence: "**Trailers of a response without a body** (`add_trailer` where `PUT` has made a file) are sent, and the last chunk \
+                   with them. nginx announces chunks and sends none: the client waits, or takes the next answer for one.",
+        until: None,
+        is: |case, difference| {
+            let made = |seen: &Seen, cut: bool| {
+                seen.heard.answers.iter().flatten().any(|answer| {
+                    let created = matches!(answer.status(), 201 | 204);
+                    created
+                        && answer.framing == "chunked"
+                        && answer.body.is_empty()
+                        && answer.cut == cut
+                })
+            };
+            let follows = matches!(
+                difference.part,
+                Part::Status | Part::Trailer | Part::Framing | Part::Ending
+            ) || difference.part == Part::Error && difference.reference == NO_LINE
+                || matches!(
+                    difference.key.as_str(),
+                    "bytes_sent" | "body_bytes_sent" | "number of lines"
+                );
+            made(case.reference, true) && made(case.subject, false) && follows
+        },
+    },
+    Row {
+        sentence: "**`proxy_request_buffering off` and an upstream that cannot be reached**: the connection goes on, as the response \
+                   announces. nginx closes it where it has not read all of the body.",
+        until: None,
+        is: |case, difference| {
+            let announces_more = |seen: &Seen| {
+                let last = seen.heard.answers.iter().flatten().last();
+                last.is_some_and(|answer| {
+                    answer.status() == 502 && answer.field("connection") == Some("keep-alive")
+                })
+            };
+            let refused =
+                |line: &String| line.contains("connect() failed (111: Connection refused)");
+            let has_body = case.says("Transfer-Encoding:") || case.says("Content-Length:");
+            let unread = matches!(difference.key.as_str(), "content_length" | "request_body")
+                && difference.reference == "-"
+                || difference.key == "request_length";
+            let kept = difference.subject.contains(" closed keepalive connection");
+            let told = difference.part == Part::Error && difference.reference == NO_LINE && kept;
+            let ended = difference.part == Part::Ending && difference.reference == "Closed";
+            (ended || told || unread)
+                && has_body
+                && announces_more(case.reference)
+                && announces_more(case.subject)
+                && case.reference.errors.iter().any(refused)
+        },
+    },
+    Row {
+        sentence: "**`add_header` with a variable of the response, after a 416**: nginx adds the field to the part that it refuses and to the \
+                   page, and the variable keeps its first value. Here the page has none of the file's.",
+        until: None,
+        is: |case, difference| {
+            let twice = format!("{0}\n{0}", difference.subject);
+            let refused = any_status(case.reference, 416) && any_status(case.subject, 416);
+            let field = difference.part == Part::Field && difference.reference == twice;
+            let number = |text: &str| text.parse::<usize>().ok();
+            let more = number(&difference.reference)
+                .zip(number(&difference.subject))
+                .and_then(|(reference, subject)| reference.checked_sub(subject));
+            let mut answers = case.reference.heard.answers.iter().flatten();
+            let counted = answers.any(|answer| {
+                let same = |one: &(String, String)| {
+                    answer.fields.iter().filter(|other| *other == one).count()
+                };
+                let mut fields = answer.fields.iter().filter(|field| same(field) == 2);
+                let line =
+                    |(name, value): &(String, String)| name.len() + value.len() + ": \r\n".len();
+                answer.status() == 416 && fields.any(|field| more == Some(line(field)))
+            });
+            let of_field = difference.key.starts_with("sent_http_");
+            let listed = of_field && difference.reference == twice.replace('\n', ", ");
+            let keeps = of_field && difference.subject == "-";
+            let mut answers = case.reference.heard.answers.iter().flatten();
+            let added = answers.any(|answer| {
+                let shown = difference.reference.replace("\\x22", "\"");
+                let has = |(_, value): &&(String, String)| *value == shown;
+                answer.status() == 416 && answer.fields.iter().filter(has).count() == 2
+            });
+            let counts = difference.key == "bytes_sent" && counted;
+            refused && (field || counts || listed || keeps && added)
         },
     },
     Row {

@@ -243,10 +243,7 @@ fn read_logs(prefix: &Path, numbers: &Numbers, transcript: &mut Transcript) {
             continue;
         };
         // Where a line ends that is cut for its length depends on the digits of its process.
-        let text = match line.len() < LINE_MAX - 64 {
-            true => text,
-            false => text.get(..LINE_MAX - 200).unwrap_or(text),
-        };
+        let text = text.get(..LINE_MAX - 200).unwrap_or(text);
         last = Some(index);
         if let Some(seen) = transcript.conversations.get_mut(index) {
             seen.errors.push(format!("[{level}] {text}"));

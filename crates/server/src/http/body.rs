@@ -286,12 +286,21 @@ impl RequestBody {
         self.chunked = false;
     }
 
+    /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was ever known, so that a
+    /// handler on the way to an error page announces none.
+    pub fn give_up_dropped(&mut self) {
+        self.dropped = true;
+        self.announced = None;
+        self.chunked = false;
+    }
+
     /// Forgets what of it was not read: for handlers that look at it later it is empty and, where it came in chunks or is
-    /// still being dropped, given up.
+    /// still being dropped, given up. Chunks of which none was dropped leave no length behind.
     pub fn end_unread(&mut self) {
         if !self.is_read() {
             self.dropped |= self.chunked || (self.expected() && !self.ended);
-            self.announced = self.is_announced().then_some(0);
+            let has_length = self.announced.is_some() || self.chunked && self.skipped;
+            self.announced = has_length.then_some(0);
             self.chunked = false;
         }
     }
@@ -524,7 +533,7 @@ pub fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<()
     match exchange.drop_body_at_hand(request) {
         Err(Abort::BadBody(text)) => {
             log::error!(request, Error, "{text}");
-            request.body.give_up();
+            request.body.give_up_dropped();
             Err(400)
         }
         _ => Ok(()),

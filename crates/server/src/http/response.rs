@@ -209,6 +209,7 @@ impl Response {
         self.clear_etag();
         self.clear_last_modified();
         self.remove_coding();
+        self.content_type = Bytes::new();
     }
 
     /// nginx's `ngx_http_weak_etag`: the body changes, the meaning does not.
