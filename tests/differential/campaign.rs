@@ -31,7 +31,7 @@ const KIND_MAX: usize = 2;
 const KEY_MAX: usize = 6;
 /// How many seeds of a finding are named at the end.
 const SEEDS_NAMED: usize = 40;
-/// How often the reference is asked again where it answers with files by chance.
+/// How often both programs are asked again where they answer with files by chance.
 const RANDOM_RUNS: usize = 4;
 /// Broken configurations of one seed that `-t` is asked about, beside the valid one.
 const BROKEN: usize = 2;
@@ -239,15 +239,21 @@ impl Campaign<'_> {
                 .cloned()
                 .collect();
             if !fresh.is_empty() {
-                // Where the reference disagrees with itself: random files, counts, times.
-                let is_random = configuration.text(None).contains("random_index on");
-                for _ in 0..if is_random { RANDOM_RUNS } else { 1 } {
-                    let wavers = compare::differences(&reference, &run(&self.reference));
+                // Where a program disagrees with itself: random files, counts, times.
+                let mut without_wavers = |first: &Transcript, program: &Program| {
+                    let wavers = compare::differences(first, &run(program));
                     let wavers: BTreeSet<_> = wavers
                         .iter()
                         .map(|difference| (difference.conversation, difference.kind()))
                         .collect();
                     fresh.retain(|one| !wavers.contains(&(one.conversation, one.kind())));
+                };
+                without_wavers(&reference, &self.reference);
+                if configuration.text(None).contains("random_index on") {
+                    for _ in 0..RANDOM_RUNS {
+                        without_wavers(&reference, &self.reference);
+                        without_wavers(&transcript, subject);
+                    }
                 }
             }
             if self.options.kinds {
