@@ -115,8 +115,8 @@ impl Campaign<'_> {
             coverage.told(&self.table, self.subjects.len(), seconds)
         );
         for (row, count) in self.rows.into_inner().unwrap_or_default() {
-            let all = differences::TABLE.iter().chain(differences::OLDER);
-            let row = all.map(|row| row.sentence).nth(row).unwrap_or_default();
+            let mut all = differences::rows(self.reference.version());
+            let row = all.nth(row).map_or("", |row| row.sentence);
             let sentence: String = row.chars().take(70).collect();
             println!("{count} times documented: {sentence}");
         }

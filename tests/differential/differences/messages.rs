@@ -1,0 +1,101 @@
+//! Differences in lines of the error log alone.
+
+use super::{NO_LINE, Row};
+use crate::compare::Part;
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        sentence: "**A client that leaves** while its upstream works is logged without `epoll_wait() reported \
+                   that`.",
+        is: |_, difference| {
+            let without = difference
+                .reference
+                .replace("epoll_wait() reported that ", "");
+            difference.part == Part::Error && without == difference.subject
+        },
+    },
+    Row {
+        sentence: "**A handshake that fails** is logged with rustls's reason where nginx has OpenSSL's.",
+        is: |case, difference| {
+            difference.part == Part::Error
+                && case.conversation.tls.is_some()
+                && case.subject.heard.answers.is_empty()
+        },
+    },
+    Row {
+        sentence: "**Bodies stream.** An answer goes to the client as it comes, as fast as the client takes it, and never to a \
+                   temporary file. `proxy_buffering on` joins parts that come together; `off` sends each at once. Where an \
+                   upstream fails midway, the client has what had come; nginx may still hold that back.",
+        is: |_, difference| {
+            const BUFFERED: &str = "[warn] an upstream response is buffered to a temporary file ";
+            let said = difference.reference.starts_with(BUFFERED);
+            difference.part == Part::Error && said && difference.subject == NO_LINE
+        },
+    },
+    Row {
+        sentence: "**`realpath() … failed`** of `$realpath_root`, and the alert of an `alias` whose URI was rewritten, are \
+                   logged once for each use. nginx repeats them whenever another variable has emptied its cache.",
+        is: |case, difference| {
+            let more = difference.subject == NO_LINE;
+            let same = case.subject.errors.contains(&difference.reference);
+            let fails = difference.reference.starts_with("[crit] realpath() ")
+                || difference
+                    .reference
+                    .starts_with("[alert] \"alias\" cannot be used in ");
+            difference.part == Part::Error && fails && more && same
+        },
+    },
+    Row {
+        sentence: "**`shutdown() failed`** is not logged where the client has reset its connection by then, which is no more than \
+                   a matter of moments.",
+        is: |_, difference| {
+            const FAILED: &str =
+                "[info] shutdown() failed (107: Transport endpoint is not connected)";
+            let said = difference.reference.starts_with(FAILED);
+            difference.part == Part::Error && said && difference.subject == NO_LINE
+        },
+    },
+    Row {
+        sentence: "**A request line that is refused** is shown as far as it has come by then, which is a matter of moments where \
+                   it comes in parts.",
+        is: |_, difference| {
+            let shown = |text: &str| {
+                let (_, line) = text.split_once(", request: \"")?;
+                let refused = text.starts_with("[info] client sent invalid ");
+                refused.then(|| String::from(line.split('"').next().unwrap_or(line)))
+            };
+            match (shown(&difference.reference), shown(&difference.subject)) {
+                (Some(one), Some(other)) if difference.part == Part::Error => {
+                    one.starts_with(&other) || other.starts_with(&one)
+                }
+                _ => false,
+            }
+        },
+    },
+    Row {
+        sentence: "**A line of the log phase** (`while logging request`) is the request's. Behind a copy that `mirror` has made \
+                   nginx's tells of the copy: `subrequest:`, `upstream:`.",
+        is: |_, difference| {
+            let behind_copy = |text: &str| {
+                let (before, rest) = text.split_once(", subrequest: \"")?;
+                let host = rest.find(", host: ").unwrap_or(rest.len());
+                let logging = before.contains(" while logging request, ");
+                logging.then(|| format!("{before}{}", rest.get(host..).unwrap_or_default()))
+            };
+            let without = behind_copy(&difference.reference);
+            difference.part == Part::Error && without.is_some_and(|text| text == difference.subject)
+        },
+    },
+    Row {
+        sentence: "**A body that is buffered to a file while `mirror` is at work beside its request**: the line says nothing of \
+                   what is being done. nginx says what the copy did last.",
+        is: |_, difference| {
+            let buffered = "a client request body is buffered to a temporary file";
+            let without = difference
+                .reference
+                .replacen(" while connecting to upstream", "", 1);
+            let said = difference.reference.contains(buffered);
+            difference.part == Part::Error && said && without == difference.subject
+        },
+    },
+];

@@ -1,0 +1,224 @@
+//! Differences in what is told of requests: of their lines, fields and bodies.
+
+use super::{NO_LINE, Row};
+use crate::case::{any_status, is_as_sent, value};
+use crate::compare::Part;
+use crate::requests::Exchange;
+
+/// How many bytes Tidegate receives at once.
+const RECEIVED_AT_ONCE: usize = 16 * 1024;
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        sentence: "**100 Continue** is sent when something reads the body. nginx also sends it before it drops a \
+                   body that no handler reads, so that the client sends it for nothing.",
+        is: |case, difference| {
+            let expected = any_status(case.reference, 100) && !any_status(case.subject, 100);
+            // What the client still holds back comes along with its next request.
+            let along = difference.key == "pipe";
+            let counts = difference.key.ends_with("bytes_sent");
+            expected && (difference.part == Part::Status || counts || along)
+        },
+    },
+    Row {
+        sentence: "**After a 412.** A failed precondition (412) lets the connection go on, as its head says. nginx \
+                   announces `keep-alive` and closes: what follows on the connection goes unanswered, and so do the \
+                   copies that `mirror` makes of the request; `$request_completion` is empty, \
+                   and `$sent_http_keep_alive` stays.",
+        is: |case, difference| {
+            let goes_on = difference.part == Part::Ending
+                || difference.part == Part::Upstream
+                || (difference.part == Part::Status && difference.reference == "(no answer)")
+                || (difference.part == Part::Error && difference.reference == NO_LINE)
+                || matches!(
+                    difference.key.as_str(),
+                    "answers" | "number of lines" | "request_completion" | "sent_http_keep_alive"
+                );
+            goes_on && any_status(case.reference, 412) && any_status(case.subject, 412)
+        },
+    },
+    Row {
+        sentence: "**Refused targets.** A target that is refused, or whose request line breaks off, stands in \
+                   `$request_uri` all the same. nginx leaves the variable empty.",
+        is: |case, difference| {
+            let empty = difference.reference == "-" || difference.reference.is_empty();
+            let refused = |line: &String| {
+                let mut reading = ["", "pipelined "].iter();
+                reading
+                    .any(|kind| line.contains(&format!("while reading client {kind}request line")))
+            };
+            let refused = case.reference.errors.iter().any(refused)
+                && case.subject.errors.iter().any(refused)
+                || case.is_of_refused_line(difference);
+            // Other values may have the variable in them.
+            let number = |text: &str| text.parse::<usize>().ok();
+            let longer = number(&difference.subject)
+                .zip(number(&difference.reference))
+                .and_then(|(subject, reference)| subject.checked_sub(reference));
+            let within = case.targets().any(|target| match difference.part {
+                Part::Field => difference.subject.replace(&target, "") == difference.reference,
+                _ => difference.key == "bytes_sent" && longer == Some(target.len()),
+            });
+            refused && (difference.key == "request_uri" && empty || within)
+        },
+    },
+    Row {
+        sentence: "**`$args` without a question mark.** Where `try_files`, or an `error_page` with variables, leads to a \
+                   URI without `?`, `$args` is empty after the former and not there after the latter. With nginx \
+                   what its stack held before decides between empty and not there.",
+        is: |_, difference| {
+            let pair = (difference.reference.as_str(), difference.subject.as_str());
+            difference.part == Part::Access
+                && matches!(difference.key.as_str(), "args" | "query_string")
+                && matches!(pair, ("-", "") | ("", "-"))
+        },
+    },
+    Row {
+        sentence: "**`$request_length` of a body in chunks that is dropped with another request behind it** is what the \
+                   request took. nginx subtracts the bytes behind it, which it has not counted, and may log less than \
+                   the head, or a negative number.",
+        is: |case, difference| {
+            let reference = difference.reference.parse::<i64>();
+            let subject = difference.subject.parse::<i64>();
+            let less =
+                matches!((reference, subject), (Ok(reference), Ok(subject)) if reference < subject);
+            // An answer that does not wait for the body brings the next request close behind it.
+            let followed = case.conversation.pipelined || case.is_followed(difference);
+            difference.key == "request_length" && less && followed
+        },
+    },
+    Row {
+        sentence: "**`$bytes_sent` and `$body_bytes_sent` of a subrequest** (`log_subrequest`) count what the response had come \
+                   to when it began, and what it added. nginx counts what of the response has left by its end, which \
+                   buffers decide.",
+        is: |case, difference| {
+            let counts = matches!(difference.key.as_str(), "bytes_sent" | "body_bytes_sent");
+            counts && case.is_of_subrequest(difference)
+        },
+    },
+    Row {
+        sentence: "**Variables in the lines of subrequests** (`log_subrequest`) and in the line of their request are those of \
+                   each. nginx keeps many a value that the first of these lines asked for: `$request_completion` stays \
+                   empty, `$sent_http_*` those of the subrequest.",
+        is: |case, difference| case.keeps_value_of_subrequest(difference),
+    },
+    Row {
+        sentence: "**`$sent_http_*`** tell what was sent. Where `add_header`, `expires` or what they name has asked for one, \
+                   nginx keeps what that was before charset, ranges and chunks were decided.",
+        is: |case, difference| {
+            let key = &difference.key;
+            let told = |request: Option<usize>| {
+                is_as_sent(case.subject, request, key, &difference.subject)
+                    && !is_as_sent(case.reference, request, key, &difference.reference)
+            };
+            let mut requests = case.requests_of(difference);
+            key.starts_with("sent_http_content_")
+                && (told(None) || requests.any(|request| told(Some(request))))
+        },
+    },
+    Row {
+        sentence: "**`$request` of a line that is refused before its end** shows what had come by then, with nginx as well.",
+        is: |case, difference| {
+            let (reference, subject) = (&difference.reference, &difference.subject);
+            let begins = reference.starts_with(subject) || subject.starts_with(reference);
+            let shown = begins && !reference.is_empty() && !subject.is_empty();
+            difference.key == "request" && shown && case.is_of_refused_line(difference)
+        },
+    },
+    Row {
+        sentence: "**`$request_body` of a body that `proxy_request_buffering off` passes on** is there where the body has come \
+                   whole by the time its request is. With `listen … deferred` nginx reads of the first request what its \
+                   head's buffer takes, and the rest later, so that the variable is empty.",
+        is: |case, difference| {
+            let mut lines = case.lines_of(difference);
+            difference.key == "request_body"
+                && difference.reference == "-"
+                && lines.any(|(left, right)| {
+                    value(left, "connection_requests") == "1"
+                        && value(left, "upstream_addr") != "-"
+                        && value(left, "request_body_file") == "-"
+                        && value(right, "request_body_file") == "-"
+                })
+        },
+    },
+    Row {
+        sentence: "**`$request_body` of a long body that `proxy_request_buffering off` passes on** is empty where the body did not \
+                   come with what was received with its head, 16 KiB at once. nginx goes on reading as long as \
+                   `client_body_buffer_size` has room, and the variable has what has come whole.",
+        is: |case, difference| {
+            let length =
+                |exchange: &Exchange| exchange.segments.iter().map(Vec::len).sum::<usize>();
+            let exchanges = &case.conversation.exchanges;
+            let received: usize = match case.conversation.pipelined {
+                true => exchanges.iter().map(length).sum(),
+                false => exchanges.iter().map(length).max().unwrap_or(0),
+            };
+            let mut lines = case.lines_of(difference);
+            difference.key == "request_body"
+                && difference.subject == "-"
+                && received > RECEIVED_AT_ONCE
+                && lines.any(|(left, right)| {
+                    let in_file = |line| value(line, "request_body_file") != "-";
+                    value(left, "upstream_addr") != "-" && !in_file(left) && !in_file(right)
+                })
+        },
+    },
+    Row {
+        sentence: "**A body in parts whose upstream cannot be reached** (`proxy_request_buffering off`): how much of it has come \
+                   by the time of the 502 is a matter of moments.",
+        is: |case, difference| {
+            let in_parts = |request: usize| {
+                let exchange = case.conversation.exchanges.get(request);
+                exchange.is_some_and(|exchange| exchange.segments.len() > 1)
+            };
+            let mut lines = case.lines_of(difference);
+            let is_of_body = matches!(
+                difference.key.as_str(),
+                "content_length" | "request_body" | "request_length"
+            );
+            let unreached = lines.any(|(left, right)| {
+                let is_502 = |line| value(line, "status").ends_with("502");
+                let is_unsent = |line| value(line, "upstream_bytes_sent") == "0";
+                [left, right]
+                    .into_iter()
+                    .all(|line| is_502(line) && is_unsent(line))
+            });
+            is_of_body && unreached && case.requests_of(difference).any(in_parts)
+        },
+    },
+    Row {
+        sentence: "**A body in chunks behind requests that came with it** stays in memory up to what `client_body_buffer_size` and \
+                   the head's buffer take. The requests before it take some of that buffer with nginx, which writes the \
+                   body to a temporary file sooner.",
+        is: |case, difference| {
+            let mut lines = case.reference.access.iter().zip(&case.subject.access);
+            matches!(
+                difference.key.as_str(),
+                "request_body" | "request_body_file"
+            ) && case.conversation.pipelined
+                && lines.any(|(left, right)| {
+                    value(left, "connection_requests") != "1"
+                        && value(left, "request_body_file") != "-"
+                        && value(right, "request_body_file") == "-"
+                })
+        },
+    },
+    Row {
+        sentence: "**A body behind a head that is refused** is not read. nginx reads it where the page that answers is made \
+                   by a handler that does: of two framings at once it believes the length.",
+        is: |case, difference| {
+            let framing = [
+                "client sent TRACE method",
+                "client sent CONNECT",
+                "headers at the same time",
+                "client sent unknown \"Transfer-Encoding\"",
+            ];
+            let refused = |line: &String| framing.iter().any(|text| line.contains(text));
+            let of_body = matches!(
+                difference.key.as_str(),
+                "request_body" | "content_length" | "request_length"
+            );
+            of_body && case.reference.errors.iter().any(refused)
+        },
+    },
+];

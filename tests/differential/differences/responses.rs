@@ -1,0 +1,318 @@
+//! Differences in responses, and in what follows one on its connection.
+
+use super::{NO_LINE, Row};
+use crate::case::{any_status, is_difference, value};
+use crate::compare::Part;
+use crate::run::Seen;
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        sentence: "**`post_action` that leads round in a circle**, or to a named location that is not there, leaves the \
+                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open.",
+        is: |case, difference| {
+            let circled = |seen: &Seen| {
+                let mut lines = seen.errors.iter();
+                let leads_nowhere = ["redirection cycle", "could not find named location"];
+                lines.any(|line| leads_nowhere.iter().any(|text| line.contains(text)))
+            };
+            let circles = circled(case.subject) || case.asks_in_circles();
+            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let ended = difference.part == Part::Ending
+                || difference.part == Part::Error && difference.reference == NO_LINE
+                || matches!(
+                    difference.key.as_str(),
+                    "answers" | "number of lines" | "number of requests"
+                )
+                || difference.part == Part::Status && difference.reference == "(no answer)";
+            let closed = circled(case.reference) && unanswered;
+            let announces_end = any_status(case.subject, 500) && !closed;
+            let stays_open = difference.part == Part::Ending && difference.reference == "Kept";
+            // Of what is sent at once nginx answers the first requests, and no other one.
+            let (answered, all) = (
+                difference.reference.strip_suffix("(no answer)"),
+                &difference.subject,
+            );
+            let fewer =
+                difference.key == "answers" && answered.is_some_and(|some| all.starts_with(some));
+            let asks_less = difference.key == "number of requests"
+                && unanswered
+                && case.reference.upstream.len() < case.subject.upstream.len();
+            circles && (stays_open || fewer || asks_less || ended && !announces_end)
+        },
+    },
+    Row {
+        sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action` follows a \
+                   request whose body was refused.",
+        is: |case, difference| {
+            let announces_end = |seen: &Seen| {
+                let last = seen.heard.answers.iter().flatten().last();
+                last.is_some_and(|answer| answer.field("connection") == Some("close"))
+            };
+            difference.part == Part::Ending
+                && difference.reference == "Kept"
+                && announces_end(case.reference)
+                && announces_end(case.subject)
+        },
+    },
+    Row {
+        sentence: "**A body in a file and `post_action`**: what it asks an upstream has the body. nginx has closed the file, \
+                   logs `pread() … failed`, and closes the connection.",
+        is: |case, difference| {
+            let is_closed = |line: &&String| {
+                line.contains("[crit] pread() ")
+                    && line.contains("/temp/body/")
+                    && line.contains("(9: Bad file")
+            };
+            let closed = case.reference.errors.iter().any(|line| is_closed(&line));
+            let asked = case.subject.upstream.len();
+            // nginx asks its upstream without the body or not at all, and what comes behind the request has no answer.
+            let follows = match difference.part {
+                Part::Upstream => case.reference.upstream.len() <= asked,
+                Part::Error => is_closed(&&difference.reference) || difference.reference == NO_LINE,
+                Part::Ending => difference.reference == "Closed",
+                Part::Status => difference.reference.ends_with("(no answer)"),
+                Part::Access => {
+                    let of_upstream = difference.key.starts_with("upstream_");
+                    let status = ["status", "number of lines", "request_completion"];
+                    of_upstream || status.contains(&difference.key.as_str())
+                }
+                _ => false,
+            };
+            closed && follows
+        },
+    },
+    Row {
+        sentence: "**`$sent_http_connection`** says what was sent. In nginx's log phase it is `close` for most \
+                   requests on a connection that goes on.",
+        is: |_, difference| {
+            difference.part == Part::Access && difference.key == "sent_http_connection"
+        },
+    },
+    Row {
+        sentence: "**`try_files … =200`** is answered, with an empty body. nginx sends nothing: the client waits, or takes the \
+                   next answer for it, and what it sent as a body may be read as its next request.",
+        is: |case, difference| {
+            let answers_empty = |seen: &Seen| {
+                seen.heard.answers.iter().flatten().any(|answer| {
+                    let has_type = answer.field("content-type").is_some();
+                    answer.status() == 200 && answer.body.is_empty() && !has_type
+                })
+            };
+            let empty = answers_empty(case.subject) && !answers_empty(case.reference);
+            // The answer may be one that the client's conditions do not allow.
+            let tells = |status: u16| {
+                any_status(case.subject, status) && !any_status(case.reference, status)
+            };
+            let fails = tells(412) || tells(304);
+            let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
+            // Without a head there is no more to see of it.
+            let lines = || case.reference.access.iter().zip(&case.subject.access);
+            let headless = matches!(
+                (difference.key.as_str(), difference.reference.as_str()),
+                ("sent_http_content_length", "-") | ("status", "009")
+            ) && lines().any(|(left, right)| {
+                let sent = value(right, "body_bytes_sent");
+                let is_it = is_difference(difference, left, right);
+                is_it && value(right, "server_protocol") == "-" && sent == "0"
+            });
+            headless || (empty || fails && silent) && difference.part != Part::Alarm
+        },
+    },
+    Row {
+        sentence: "**`$content_length` of a body in chunks that is dropped and never ends** is 0. nginx logs how much it \
+                   wants to see next.",
+        is: |_, difference| {
+            let wanted = difference.reference.parse::<u64>();
+            let is_wanted = wanted.is_ok_and(|wanted| wanted > 0);
+            difference.key == "content_length" && is_wanted && difference.subject == "0"
+        },
+    },
+    Row {
+        sentence: "**Trailers with `add_after_body`** are sent once. nginx sends each twice.",
+        is: |_, difference| {
+            let twice = format!("{0}\n{0}", difference.subject);
+            difference.part == Part::Trailer && difference.reference == twice
+        },
+    },
+    Row {
+        sentence: "**Trailers of a response without a body** (`add_trailer` where `PUT` has made a file) are sent, and the last chunk \
+                   with them. nginx announces chunks and sends none: the client waits, or takes the next answer for one.",
+        is: |case, difference| {
+            let made = |seen: &Seen, cut: bool| {
+                seen.heard.answers.iter().flatten().any(|answer| {
+                    let created = matches!(answer.status(), 201 | 204);
+                    created
+                        && answer.framing == "chunked"
+                        && answer.body.is_empty()
+                        && answer.cut == cut
+                })
+            };
+            let follows = matches!(
+                difference.part,
+                Part::Status | Part::Trailer | Part::Framing | Part::Ending
+            ) || difference.part == Part::Error && difference.reference == NO_LINE
+                || matches!(
+                    difference.key.as_str(),
+                    "bytes_sent" | "body_bytes_sent" | "number of lines"
+                );
+            made(case.reference, true) && made(case.subject, false) && follows
+        },
+    },
+    Row {
+        sentence: "**`proxy_request_buffering off` and an upstream that cannot be reached**: the connection goes on, as the response \
+                   announces. nginx closes it where it has not read all of the body.",
+        is: |case, difference| {
+            let announces_more = |seen: &Seen| {
+                let last = seen.heard.answers.iter().flatten().last();
+                last.is_some_and(|answer| {
+                    answer.status() == 502 && answer.field("connection") == Some("keep-alive")
+                })
+            };
+            let refused =
+                |line: &String| line.contains("connect() failed (111: Connection refused)");
+            let has_body = case.says("Transfer-Encoding:") || case.says("Content-Length:");
+            let unread = matches!(difference.key.as_str(), "content_length" | "request_body")
+                && difference.reference == "-"
+                || difference.key == "request_length";
+            let kept = difference.subject.contains(" closed keepalive connection");
+            let told = difference.part == Part::Error && difference.reference == NO_LINE && kept;
+            let ended = difference.part == Part::Ending && difference.reference == "Closed";
+            (ended || told || unread)
+                && has_body
+                && announces_more(case.reference)
+                && announces_more(case.subject)
+                && case.reference.errors.iter().any(refused)
+        },
+    },
+    Row {
+        sentence: "**`add_header` with a variable of the response, after a 416**: nginx adds the field to the part that it refuses and to the \
+                   page, and the variable keeps its first value. Here the page has none of the file's.",
+        is: |case, difference| {
+            let twice = format!("{0}\n{0}", difference.subject);
+            let refused = any_status(case.reference, 416) && any_status(case.subject, 416);
+            let field = difference.part == Part::Field && difference.reference == twice;
+            let number = |text: &str| text.parse::<usize>().ok();
+            let more = number(&difference.reference)
+                .zip(number(&difference.subject))
+                .and_then(|(reference, subject)| reference.checked_sub(subject));
+            let mut answers = case.reference.heard.answers.iter().flatten();
+            let counted = answers.any(|answer| {
+                let same = |one: &(String, String)| {
+                    answer.fields.iter().filter(|other| *other == one).count()
+                };
+                let mut fields = answer.fields.iter().filter(|field| same(field) == 2);
+                let line =
+                    |(name, value): &(String, String)| name.len() + value.len() + ": \r\n".len();
+                answer.status() == 416 && fields.any(|field| more == Some(line(field)))
+            });
+            let of_field = difference.key.starts_with("sent_http_");
+            let listed = of_field && difference.reference == twice.replace('\n', ", ");
+            let keeps = of_field && difference.subject == "-";
+            let mut answers = case.reference.heard.answers.iter().flatten();
+            let added = answers.any(|answer| {
+                let shown = difference.reference.replace("\\x22", "\"");
+                let has = |(_, value): &&(String, String)| *value == shown;
+                answer.status() == 416 && answer.fields.iter().filter(has).count() == 2
+            });
+            let counts = difference.key == "bytes_sent" && counted;
+            refused && (field || counts || listed || keeps && added)
+        },
+    },
+    Row {
+        sentence: "**A `try_files` that leads to nothing below an `alias`**, since its last parameter is the location itself, \
+                   is a folder asked for without its slash. nginx judges by the byte in front of the empty URI.",
+        is: |case, difference| {
+            let mut answers = case.subject.heard.answers.iter().flatten();
+            let to_root = answers.any(|answer| {
+                let location = answer.field("location").unwrap_or_default();
+                let path = location.splitn(4, '/').nth(3);
+                answer.status() == 301
+                    && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
+            });
+            to_root && any_status(case.reference, 403) && difference.part != Part::Alarm
+        },
+    },
+    Row {
+        sentence: "**A client that ends its sending with bytes behind its request** gets its answer. nginx, which learns of \
+                   both at once from epoll, takes it for gone wherever the request has to wait.",
+        is: |case, difference| {
+            let gone = |line: &String| line.contains("client prematurely closed connection");
+            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let given_up = unanswered && case.reference.errors.iter().any(gone);
+            case.conversation.shuts && given_up && difference.part != Part::Alarm
+        },
+    },
+    Row {
+        sentence: "**`server_name_in_redirect`** in a server without a name: redirects name the address that the client \
+                   came to. nginx leads to `http:///`, or to a port of no host.",
+        is: |case, difference| {
+            let without_host = |url: &str| url.contains("://:") || url.contains(":///");
+            let is_location = matches!(difference.key.as_str(), "location" | "sent_http_location");
+            // The host that is not there counts with the head.
+            let of_request = |seen: &Seen, request: usize| {
+                let answer = seen.heard.answers.get(request)?.last()?;
+                Some(String::from(answer.field("location")?))
+            };
+            let requests = 0..case.reference.heard.answers.len();
+            let mut lengths = requests.filter_map(|request| {
+                let reference = of_request(case.reference, request)?;
+                let subject = of_request(case.subject, request)?;
+                let shorter = without_host(&reference) && !without_host(&subject);
+                shorter.then(|| subject.len().saturating_sub(reference.len()))
+            });
+            let number = |text: &str| text.split(' ').next()?.parse::<usize>().ok();
+            let longer = number(&difference.subject)
+                .zip(number(&difference.reference))
+                .and_then(|(subject, reference)| subject.checked_sub(reference));
+            let shorter = without_host(&difference.reference) && !without_host(&difference.subject);
+            is_location && shorter
+                || difference.key == "bytes_sent" && lengths.any(|length| longer == Some(length))
+        },
+    },
+    Row {
+        sentence: "A `PUT` whose body `mirror` or `client_body_early_read` has read is carried out. nginx answers 500.",
+        is: |case, difference| {
+            let is_refused = |line: &&String| line.contains("PUT request body must be in a file");
+            let mut refused = case.reference.errors.iter().filter(is_refused);
+            match difference.part {
+                // The file that it has put.
+                Part::Files => {
+                    let put = difference.reference.strip_suffix(": (not there)");
+                    let name = put.and_then(|path| path.rsplit('/').next());
+                    name.is_some_and(|name| refused.any(|line| line.contains(name)))
+                }
+                part => part != Part::Alarm && refused.next().is_some(),
+            }
+        },
+    },
+    Row {
+        sentence: "A tree is deleted without following symbolic links, which are removed themselves",
+        is: |_, difference| {
+            // nginx leaves a link in place that leads nowhere.
+            let gone = difference.subject.strip_suffix("(gone)");
+            let stays = difference.reference.strip_suffix("(not there)");
+            let is_dangling = |path: &str| crate::world::is_dangling(path.trim_end_matches(": "));
+            difference.part == Part::Files && gone == stays && gone.is_some_and(is_dangling)
+        },
+    },
+    Row {
+        sentence: "**Bytes sent.** `$bytes_sent` and `$body_bytes_sent` count what has been handed over for sending. nginx \
+                   counts what the kernel took, which matters where they are asked for before the response's end: in \
+                   trailers and in subrequests' lines.",
+        is: |_, difference| {
+            let parts = |text: &str| {
+                let is_digit = |byte: char| byte.is_ascii_digit();
+                let words = text
+                    .split(|byte| !is_digit(byte))
+                    .filter(|word| !word.is_empty());
+                let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+                (text.replace(is_digit, ""), numbers)
+            };
+            let (reference, subject) = (parts(&difference.reference), parts(&difference.subject));
+            let mut pairs = reference.1.iter().zip(&subject.1);
+            difference.part == Part::Trailer
+                && reference.0 == subject.0
+                && pairs.all(|(one, other)| one <= other)
+        },
+    },
+];

@@ -1,0 +1,176 @@
+//! Differences in what goes to upstreams, and in what becomes of their answers.
+
+use super::Row;
+use crate::compare::Part;
+use crate::run::Seen;
+use crate::upstream::Recorded;
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        sentence: "**An upstream that fails midway**: the client has what had come, as bodies stream. nginx may still hold \
+                   that back.",
+        is: |case, difference| {
+            let partly = matches!(
+                difference.part,
+                Part::Body | Part::Framing | Part::Access | Part::Ending
+            );
+            partly && case.asks(&["long", "badchunk"])
+        },
+    },
+    Row {
+        sentence: "**An answer without an HTTP head** (HTTP/0.9, or what is no HTTP) goes to the client as the \
+                   body of a 200. nginx sends it without a head and logs the status `009`.",
+        is: |case, _| case.asks(&["badversion"]),
+    },
+    Row {
+        sentence: "**A response whose first bytes are `HTTP/`** and whose status line is malformed, or whose \
+                   status is none of 100 to 599, is a 502. nginx passes the first kind on as HTTP/0.9, the \
+                   upstream's head in the body.",
+        is: |case, _| case.asks(&["badline"]),
+    },
+    Row {
+        sentence: "**`100 Continue` from an upstream** is skipped, as any client should do. nginx takes it for the \
+                   answer's head and the answer for its body. So are other informational responses; where no head \
+                   follows, or after 100 of them, the answer is a 502.",
+        is: |case, _| case.asks(&["continue"]),
+    },
+    Row {
+        sentence: "**`proxy_method HEAD`**: a client that asked with GET is told that there is no body. nginx announces the \
+                   length that the upstream names and sends nothing, so that the client waits, or takes the next answer \
+                   for the body.",
+        is: |case, difference| {
+            let mut asked = case.subject.upstream.iter();
+            let with_head = asked.any(|record| record.bytes.starts_with(b"HEAD "));
+            let mut answers = case.reference.heard.answers.iter().flatten();
+            let announced = answers.any(|answer| {
+                let length = answer.field("content-length");
+                answer.cut && length.is_some_and(|length| length != "0")
+            });
+            // Where what nginx sends is in chunks of nothing, ours has a length.
+            let mut answers = case.subject.heard.answers.iter().flatten();
+            let empty = answers.any(|answer| answer.field("content-length") == Some("0"));
+            let follows = match difference.part {
+                Part::Field => matches!(
+                    difference.key.as_str(),
+                    "content-length" | "transfer-encoding"
+                ),
+                Part::Access => matches!(
+                    difference.key.as_str(),
+                    "sent_http_content_length"
+                        | "sent_http_transfer_encoding"
+                        | "body_bytes_sent"
+                        | "bytes_sent"
+                        | "number of lines"
+                ),
+                Part::Upstream => difference.key == "number of requests",
+                Part::Error => difference.reference == "(no such line)",
+                Part::Status | Part::Ending | Part::Body | Part::Framing => true,
+                _ => false,
+            };
+            let in_chunks = !matches!(
+                difference.part,
+                Part::Status | Part::Ending | Part::Upstream | Part::Error
+            );
+            let told = difference.key == "sent_http_content_length" && difference.subject == "0";
+            with_head && (announced && follows || empty && in_chunks && follows || told)
+        },
+    },
+    Row {
+        sentence: "What `auth_request` asks a proxy, and `mirror` with `mirror_request_body off`, announces an empty body, as \
+                   none is sent. nginx passes the client's `Content-Length` on without the body, unless `proxy_set_header` \
+                   empties it, and the upstream waits for what never comes.",
+        is: |case, difference| {
+            let announced = |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
+            let rest = |asked: &Recorded| {
+                let text = String::from_utf8_lossy(&asked.bytes).into_owned();
+                let lines = text.split("\r\n").filter(|line| !announced(line));
+                lines.collect::<Vec<_>>().join("\r\n")
+            };
+            let mut asked = case.reference.upstream.iter().filter(|asked| asked.cut);
+            let unannounced = asked.any(|asked| {
+                let mut others = case.subject.upstream.iter();
+                others.any(|other| !other.cut && rest(asked) == rest(other))
+            });
+            // The client waits for its own answer with it.
+            let waits = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let shows =
+                difference.part == Part::Upstream || waits && difference.part != Part::Alarm;
+            // One that waits in vain for its body is recorded late, with what the client asks next.
+            let others = |seen: &Seen| -> Vec<Recorded> {
+                let is_other = |asked: &&Recorded| {
+                    let bodiless = asked.bytes.ends_with(b"\r\n\r\n");
+                    !bodiless || rest(asked).len() == asked.bytes.len()
+                };
+                seen.upstream.iter().filter(is_other).cloned().collect()
+            };
+            let late =
+                difference.part == Part::Upstream && others(case.reference) == others(case.subject);
+            let length = |record: &Recorded| record.bytes.len();
+            let longer = |announced: &Recorded, other: &Recorded| {
+                let number = |text: &str| text.parse::<usize>().ok();
+                let more = length(announced).checked_sub(length(other));
+                number(&difference.reference)
+                    .zip(number(&difference.subject))
+                    .is_some_and(|(reference, subject)| reference.checked_sub(subject) == more)
+            };
+            let counts = difference.key == "upstream_bytes_sent"
+                && case.reference.upstream.iter().any(|asked| {
+                    let mut others = case.subject.upstream.iter();
+                    others.any(|other| rest(asked) == rest(other) && longer(asked, other))
+                });
+            shows && unannounced || late || counts
+        },
+    },
+    Row {
+        sentence: "**`$upstream_status`** after early hints is the answer's status; nginx shows 103.",
+        is: |case, difference| {
+            let hinted = difference
+                .reference
+                .split([',', ' '])
+                .any(|status| status == "103");
+            difference.key == "upstream_status" && hinted && case.asks(&["hints"])
+        },
+    },
+    Row {
+        sentence: "**Line breaks in values.** Variables may hold decoded line breaks, as `$uri` does. In fields of responses and \
+                   of requests to upstreams they become spaces, in the URI of a `proxy_pass` with variables they are escaped. \
+                   nginx sends them as they are, which lets a client write fields of its own.",
+        is: |_, difference| {
+            let escaped = difference.subject.replace("%0D", "\\x0d");
+            let escaped = escaped.replace("%0A", "\\x0a");
+            let in_log = difference.part == Part::Error && escaped == difference.reference;
+            let sent = difference.part == Part::Upstream
+                && difference.reference.contains("\nX-Injected:")
+                && !difference.subject.contains("\nX-Injected:");
+            in_log || sent
+        },
+    },
+    Row {
+        sentence: "In fields of responses and of requests to upstreams they become spaces, in the URI of a `proxy_pass` with \
+                   variables they are escaped. nginx sends them as they are, which lets a client write fields of its own.",
+        is: |case, difference| {
+            // A client that writes fields so writes small letters.
+            let escaped = |record: &Recorded| {
+                let line = record.bytes.split(|byte| *byte == b'\r').next();
+                line.is_some_and(|line| crate::upstream::find(line, b"%0D%0A").is_some())
+            };
+            let shown = |text: &str| text.replace("\\x0d", "%0D").replace("\\x0a", "%0A");
+            if case.says("%0d%0a") {
+                return case.subject.upstream.iter().any(escaped)
+                    || shown(&difference.reference) == difference.subject;
+            }
+            // The value with a line break that configurations have.
+            let broken = difference.subject.contains("tab\\tand line");
+            let rest = difference.key == "line" && difference.reference == "line: (no colon)";
+            match difference.part {
+                Part::Field => broken || rest,
+                Part::Upstream => {
+                    broken
+                        && difference.reference.replace("and\\nline", "and line")
+                            == difference.subject
+                }
+                _ => false,
+            }
+        },
+    },
+];
