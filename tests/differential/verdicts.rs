@@ -233,9 +233,10 @@ fn verdict(taken: bool, words: &str) -> String {
         let mut levels = levels.iter();
         let (_, text) = levels.find_map(|level| line.split_once(level))?;
         // In front of errors of the system stand process and thread.
-        let numbered = text
-            .split_once(": ")
-            .filter(|(number, _)| number.contains('#'));
+        let numbered = text.split_once(": ").filter(|(number, _)| {
+            let mut letters = number.chars();
+            letters.all(|letter| letter.is_ascii_digit() || letter == '#')
+        });
         Some(numbered.map_or(text, |(_, text)| text))
     });
     match (taken, error) {

@@ -24,8 +24,7 @@ use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::realip::RealIp;
 use crate::http::modules::{
-    flv, geo, map, mp4, proxy, rewrite, split_clients, static_file, stub_status, try_files,
-    upstream,
+    geo, map, proxy, rewrite, split_clients, static_file, try_files, upstream,
 };
 use crate::http::modules::{limit_conn, limit_req};
 use crate::http::plan::{Handler, Plan, Server};
@@ -660,25 +659,24 @@ impl Builder<'_, '_> {
                 return None;
             }
         };
-        if static_file::writes_empty_gif(scope) {
-            return Some(Some(Handler::EmptyGif));
-        }
-        if stub_status::is_written(scope) {
-            return Some(Some(Handler::StubStatus));
-        }
-        if flv::is_written(scope) {
-            return Some(Some(Handler::Flv));
-        }
-        if mp4::is_written(scope) {
-            return Some(Some(Handler::Mp4(self.compiler.feature_or_report(scope)?)));
-        }
-        match metrics::of_scope(scope) {
-            Ok(Some(format)) => return Some(Some(Handler::Metrics(format))),
-            Ok(None) => {}
-            Err(fault) => {
-                self.compiler.report(fault);
-                return None;
-            }
+        // Of several the line that stands last chooses, as in nginx.
+        for line in scope.lines().iter().rev() {
+            return Some(Some(match &*line.name.bytes {
+                b"empty_gif" => Handler::EmptyGif,
+                b"stub_status" => Handler::StubStatus,
+                b"flv" => Handler::Flv,
+                b"mp4" => Handler::Mp4(self.compiler.feature_or_report(scope)?),
+                b"metrics" => match metrics::of_scope(scope) {
+                    Ok(Some(format)) => Handler::Metrics(format),
+                    Ok(None) => continue,
+                    Err(fault) => {
+                        self.compiler.report(fault);
+                        return None;
+                    }
+                },
+                b"proxy_pass" => break,
+                _ => continue,
+            }));
         }
         Some(proxy.map(Handler::Proxy))
     }

@@ -4,7 +4,7 @@
 //! of a new file; that the byte begins a tag is the player's business.
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Inherit, ScopeRef, Setting, parse};
+use conf::{Arity, Contexts, Declared, Inherit, Setting, parse};
 use engine::file::{File, Metadata};
 use proto::method::Method;
 use proto::uri;
@@ -26,11 +26,6 @@ pub static FLV: Setting<()> = Setting::new("flv", &[""], parse::nothing)
 
 /// The directives of this file.
 pub const DIRECTIVES: &[&dyn Declared] = &[&FLV];
-
-/// Whether a scope of its own says `flv`.
-pub fn is_written(scope: ScopeRef<'_>) -> bool {
-    scope.writes(DIRECTIVES)
-}
 
 /// Signature, version 1, audio and video, the header's length, the length of no tag before.
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";

@@ -78,11 +78,6 @@ pub static MP4_LIMIT_RATE_AFTER: Setting<Duration> =
 /// The directive that chooses the handler.
 pub const HANDLERS: &[&dyn Declared] = &[&MP4];
 
-/// Whether a scope of its own says `mp4`.
-pub fn is_written(scope: ScopeRef<'_>) -> bool {
-    scope.writes(HANDLERS)
-}
-
 /// `mp4_limit_rate` in thousandths.
 fn factor(setter: &Setter<'_>) -> Result<Option<u64>, Fault> {
     let word = setter.word()?;

@@ -81,11 +81,6 @@ pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::noth
 /// The directives of this file that choose a handler and make no [`Feature`].
 pub const HANDLERS: &[&dyn Declared] = &[&EMPTY_GIF];
 
-/// Whether a scope of its own says `empty_gif`.
-pub fn writes_empty_gif(scope: ScopeRef<'_>) -> bool {
-    scope.writes(HANDLERS)
-}
-
 /// Media types by the extension, in lower case, of a file's name.
 pub type ByExtension = Map<Box<[u8]>, Bytes>;
 

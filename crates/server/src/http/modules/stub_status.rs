@@ -5,7 +5,7 @@
 //! over reloads. Not here: anything per server or location.
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Inherit, ScopeRef, Setting, parse};
+use conf::{Arity, Contexts, Declared, Inherit, Setting, parse};
 use proto::method::Method;
 
 use crate::counters::Totals;
@@ -28,11 +28,6 @@ pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::
 
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&STUB_STATUS];
-
-/// Whether a scope of its own says `stub_status`.
-pub fn is_written(scope: ScopeRef<'_>) -> bool {
-    scope.writes(DIRECTIVES)
-}
 
 /// Answers with the page.
 pub fn serve(request: &mut Request) -> Step {
