@@ -221,4 +221,25 @@ pub(super) const ROWS: &[Row] = &[
             of_body && case.reference.errors.iter().any(refused)
         },
     },
+    Row {
+        sentence: "**`$pipe` behind a request with a body** tells whether something had come behind that body when it ended, \
+                   which is a matter of moments, and of where nginx puts what it reads.",
+        is: |case, difference| {
+            difference.key == "pipe"
+                && case.requests().any(|bytes| {
+                    let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+                    text.contains("content-length:") || text.contains("transfer-encoding")
+                })
+        },
+    },
+    Row {
+        sentence: "**A request for another server than the handshake's** is refused (421) once its head is whole. nginx refuses \
+                   it at the line of `Host`, so also where the client breaks off behind that.",
+        is: |case, difference| {
+            let refused = any_status(case.reference, 421);
+            let unanswered = case.subject.heard.answers.iter().all(Vec::is_empty);
+            let broken_off = !case.requests().any(|bytes| bytes.ends_with(b"\r\n\r\n"));
+            refused && unanswered && broken_off && difference.part != Part::Alarm
+        },
+    },
 ];
