@@ -1,6 +1,7 @@
 //! Differences in what goes to upstreams, and in what becomes of their answers.
 
 use super::Row;
+use crate::case::any_status;
 use crate::compare::Part;
 use crate::run::Seen;
 use crate::upstream::Recorded;
@@ -171,6 +172,16 @@ pub(super) const ROWS: &[Row] = &[
                 }
                 _ => false,
             }
+        },
+    },
+    Row {
+        sentence: "**What an upstream is asked for a head that is refused**, by `post_action` or for the page, has GET where no \
+                   method was understood, and of fields that may not come twice the first. nginx asks without a method, and \
+                   passes both on.",
+        is: |case, difference| {
+            let without_method = difference.reference.starts_with(' ');
+            let twice = any_status(case.reference, 400) && case.repeats_a_field();
+            difference.part == Part::Upstream && (without_method || twice)
         },
     },
 ];
