@@ -28,6 +28,12 @@ pub trait Feature: Sized + Send + Sync + 'static {
     /// Every directive whose presence in a scope gives that scope a value of its own.
     const DIRECTIVES: &'static [&'static dyn Declared];
 
+    /// The scope whose value `scope` shares: the nearest that writes any of the directives. For directives that a
+    /// scope may keep from those within it, another.
+    fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
+        scope.owner(Self::DIRECTIVES)
+    }
+
     /// Resolves the directives as `scope` sees them.
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault>;
 }
@@ -90,7 +96,7 @@ impl<'a> Compiler<'a> {
 
     /// The feature as `scope` sees it, shared with every scope that sees the same lines.
     pub fn feature<F: Feature>(&self, scope: ScopeRef<'_>) -> Result<Arc<F>, Fault> {
-        let owner = scope.owner(F::DIRECTIVES);
+        let owner = F::owner(scope);
         let key = (owner.id(), TypeId::of::<F>());
         if let Some(made) = self.memo.borrow().get(&key)
             && let Ok(made) = Arc::clone(made).downcast::<F>()

@@ -33,7 +33,8 @@ pub struct Locations {
     prefixes: Box<[Prefix]>,
     /// For each prefix the index of the longest other prefix that it begins with.
     parents: Box<[Option<u32>]>,
-    /// The locations that pass requests on, by their names without the final slash, sorted.
+    /// The locations that pass requests on, by their names without the final slash, sorted; without those whose
+    /// name without it is a prefix of its own.
     slashes: Box<[(Bytes, Arc<Plan>)]>,
     regexes: Box<[(Arc<Regex>, Arc<Plan>)]>,
 }
@@ -67,6 +68,13 @@ impl Locations {
             .filter(|(_, plan)| plan.auto_redirect)
             .filter_map(|(name, plan)| {
                 let bare = name.strip_suffix(b"/")?;
+                // A prefix of the name without the slash is a location for the very path.
+                if prefixes
+                    .binary_search_by(|prefix| prefix.name.as_ref().cmp(bare))
+                    .is_ok()
+                {
+                    return None;
+                }
                 // Of two locations of a name the exact one makes the redirect, as in nginx.
                 let found = exact.binary_search_by(|(exact, _)| exact.cmp(name)).ok();
                 let exact = found.and_then(|index| exact.get(index));

@@ -201,6 +201,18 @@ impl Feature for Headers {
         &EXPIRES,
     ];
 
+    /// Fields that `off` keeps from the levels below are only of the level that writes them.
+    fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
+        let owner = scope.owner(Self::DIRECTIVES);
+        let keeps = |setting: &'static Setting<Vec<AddedLine>>, inherit: &Setting<Merge>| {
+            owner.writes(&[setting]) && matches!(owner.get(inherit), Ok(Merge::Off))
+        };
+        match keeps(&ADD_HEADER, &ADD_HEADER_INHERIT) || keeps(&ADD_TRAILER, &ADD_TRAILER_INHERIT) {
+            true => scope,
+            false => owner,
+        }
+    }
+
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         let expires = match scope.get(&EXPIRES)? {
             Expiry::Fixed(expires) => When::Fixed(expires),
