@@ -189,15 +189,28 @@ const LEVELS_MAX: u64 = 10;
 /// # Errors
 /// `"x" directive invalid value`
 pub fn path_with_levels(setter: &Setter<'_>) -> Result<PathBuf, Fault> {
-    let mut total = 0_u64;
-    for level in setter.args().iter().skip(1) {
-        let length = number_of(&level.bytes).filter(|length| *length > 0);
-        total = total.saturating_add(length.ok_or_else(|| invalid(level, setter, "value"))?);
-        if total > LEVELS_MAX {
-            return Err(invalid(level, setter, "value"));
-        }
-    }
+    let words = setter.args().get(1..).unwrap_or_default();
+    levels(words).map_err(|level| invalid(level, setter, "value"))?;
     path(setter)
+}
+
+/// The lengths of the names of levels of subdirectories.
+///
+/// # Errors
+/// The first word that is none, or with which there are too many characters.
+pub fn levels(words: &[Word]) -> Result<Vec<u64>, &Word> {
+    let mut total = 0_u64;
+    let mut lengths = Vec::with_capacity(words.len());
+    for word in words {
+        let length = number_of(&word.bytes).filter(|length| *length > 0);
+        let length = length.ok_or(word)?;
+        total = total.saturating_add(length);
+        if total > LEVELS_MAX {
+            return Err(word);
+        }
+        lengths.push(length);
+    }
+    Ok(lengths)
 }
 
 /// A value with variables.

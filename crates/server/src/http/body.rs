@@ -22,7 +22,8 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::Request;
 use crate::log;
 
-static CLIENT_BODY_TEMP_PATH: Setting<PathBuf> =
+/// `client_body_temp_path`.
+pub static CLIENT_BODY_TEMP_PATH: Setting<PathBuf> =
     Setting::new("client_body_temp_path", &["path [level1 [level2 [level3]]]"], parse::path_with_levels)
         .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
         .arity(Arity::between(1, 4))

@@ -242,6 +242,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
     crate::tls::settings::check_unused(compiler, root);
+    super::temporary_paths::check(compiler, root);
     for scope in root.children("http") {
         rewrite::define_assigned(compiler, scope);
         map::compile(compiler, scope);

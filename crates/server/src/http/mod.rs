@@ -31,3 +31,4 @@ pub mod server_name;
 pub mod shared;
 pub mod status_page;
 pub mod tables;
+pub mod temporary_paths;

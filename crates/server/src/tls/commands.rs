@@ -2,7 +2,8 @@
 //!
 //! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A line inherits with all lines beside it; of several about the same
 //! thing the last counts. What OpenSSL does not know is refused as nginx does, where a server or a proxy uses the lines; of
-//! the values those of `Ciphersuites`, `Options` and the choices below are judged, the others are OpenSSL's affair.
+//! the values those of `Ciphersuites`, `CipherString`, `Groups`, `Options` and the choices below are judged, the others are
+//! OpenSSL's affair.
 
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Word};
 use rustls::SupportedCipherSuite;
@@ -35,7 +36,6 @@ pub static CONF_COMMAND: Setting<Commands> =
 
 /// The commands that OpenSSL 3 has, and of some the values that they may have. Both in any case.
 const COMMANDS: &[(&str, &[&str])] = &[
-    ("CANames", &[]),
     ("Certificate", &[]),
     ("ChainCAFile", &[]),
     ("ChainCAPath", &[]),
@@ -127,6 +127,10 @@ impl Commands {
             self.ciphersuites(directive, name, value)?;
             return Ok(Vec::new());
         }
+        if let Some(reason) = refusal(name, value) {
+            let reason = format!("{reason} {}", bad_value(name, value));
+            return Err(refused(name, value, reason.trim_start()));
+        }
         if is(name, "Options") {
             return self.options(directive, name, value);
         }
@@ -178,6 +182,22 @@ impl Commands {
         }
         Ok(without_effect)
     }
+}
+
+/// Why OpenSSL refuses a list of groups or of ciphers.
+fn refusal(name: &Word, value: &Word) -> Option<String> {
+    let has_groups = ["Groups", "Curves", "ECDHParameters"];
+    if is(name, "CipherString") {
+        return suites::ciphers(&value.text()).refused;
+    }
+    if !has_groups.iter().any(|known| is(name, known)) {
+        return None;
+    }
+    let is_automatic = is(value, "automatic") || is(value, "+automatic");
+    if is(name, "ECDHParameters") && is_automatic {
+        return None;
+    }
+    suites::groups(&value.text()).refused
 }
 
 /// Whether a word is this one, in any case.

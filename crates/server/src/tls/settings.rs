@@ -359,7 +359,7 @@ impl Feature for TlsSettings {
             });
         }
         // What may be refused stands in nginx's order: it stops at the first.
-        let cipher_suites = remaining(scope, &CIPHERS)?;
+        let cipher_suites = remaining(scope, &CIPHERS, SET_CIPHERS)?;
         let mut context = Sha256::new();
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
         let passwords = scope.written(&PASSWORD_FILE)?;
@@ -392,7 +392,7 @@ impl Feature for TlsSettings {
         if let Some(word) = named(scope, &DHPARAM)? {
             files::check_dh_parameters(compiler, &word)?;
         }
-        let kx_groups = remaining(scope, &ECDH_CURVE)?;
+        let kx_groups = remaining(scope, &ECDH_CURVE, "SSL_CTX_set1_curves_list")?;
         let ticket_keys = ticket_keys(compiler, scope)?;
         if scope.get(&STAPLING)? && scope.get(&CERTIFICATE_COMPRESSION)? {
             return Err(Fault::new(
@@ -840,6 +840,7 @@ pub(crate) fn protocols(
     let chosen = Chosen {
         found: versions,
         missing,
+        refused: None,
     };
     let word = setter.word()?;
     if chosen.found.is_empty() {
@@ -859,37 +860,55 @@ pub(crate) fn ciphers(setter: &Setter<'_>) -> Result<Chosen<SupportedCipherSuite
 
 fn curves(setter: &Setter<'_>) -> Result<Chosen<&'static dyn SupportedKxGroup>, Fault> {
     let word = setter.word()?;
-    let chosen = suites::groups(&word.text());
+    let chosen = match &*word.bytes {
+        b"auto" => suites::groups("DEFAULT"),
+        _ => suites::groups(&word.text()),
+    };
     warn_of_missing(setter, word, &chosen);
     Ok(chosen)
 }
 
 /// Warns of what a list names and we do not have, where something remains.
 pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &Chosen<T>) {
-    if !chosen.found.is_empty() && !chosen.missing.is_empty() {
+    if !chosen.found.is_empty() && !chosen.missing.is_empty() && chosen.refused.is_none() {
         let (name, missing) = (setter.name(), chosen.missing.join(", "));
         let text = format!("\"{name}\": not supported here, skipped: {missing}");
         setter.warn(word, text);
     }
 }
 
-/// What remains of a list in a scope that uses it. As in nginx a list of which nothing does is no error where it has no use.
+/// The call of OpenSSL that nginx's errors about lists of ciphers name.
+pub(crate) const SET_CIPHERS: &str = "SSL_CTX_set_cipher_list";
+
+/// What remains of a list in a scope that uses it. As in nginx a list of which nothing does, or that is refused, is no
+/// error where it has no use. `call` is OpenSSL's, for the error.
 ///
 /// # Errors
-/// Where nothing remains.
+/// Where nothing remains, and where OpenSSL refuses the list.
 pub(crate) fn remaining<T>(
     scope: ScopeRef<'_>,
     setting: &Setting<Chosen<T>>,
+    call: &str,
 ) -> Result<Vec<T>, Fault> {
     let chosen = scope.get(setting)?;
-    if !chosen.found.is_empty() {
+    if !chosen.found.is_empty() && chosen.refused.is_none() {
         return Ok(chosen.found);
     }
-    let (name, missing) = (setting.spec.name, chosen.missing.join(", "));
-    let fault = Fault::new(nothing_of(name, &missing));
     let lines = scope.lines_in_force(&setting.spec);
-    Err(match lines.first() {
-        Some((_, line)) => fault.or_at(line.argument(0).position),
+    let word = lines.first().map(|(_, line)| line.argument(0));
+    let message = match (&chosen.refused, word) {
+        (Some(reason), Some(word)) => {
+            let reason = match reason.as_str() {
+                "" => String::new(),
+                reason => format!(" (SSL: {reason})"),
+            };
+            format!("{call}(\"{}\") failed{reason}", word.text())
+        }
+        _ => nothing_of(setting.spec.name, &chosen.missing.join(", ")),
+    };
+    let fault = Fault::new(message);
+    Err(match word {
+        Some(word) => fault.or_at(word.position),
         None => fault,
     })
 }

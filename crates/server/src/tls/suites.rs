@@ -1,8 +1,8 @@
 //! Cipher suites, groups and versions by OpenSSL's names, and which of them there are here.
 //!
 //! <https://docs.openssl.org/master/man1/openssl-ciphers/>. A configuration written for OpenSSL names much
-//! that rustls does not have: CBC, DHE, Camellia. Such names choose nothing; a list is an error only
-//! where nothing of it remains, as with OpenSSL.
+//! that rustls does not have: CBC, DHE, Camellia. Such names choose nothing; a list is an error where
+//! nothing of it remains, or where it is malformed, as with OpenSSL.
 
 use rustls::crypto::{SupportedKxGroup, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
@@ -16,24 +16,113 @@ struct Known {
     keywords: &'static [&'static str],
 }
 
-const AES_256: &[&str] = &["AES", "AES256", "AESGCM"];
-const AES_128: &[&str] = &["AES", "AES128", "AESGCM"];
+const AES_256: &[&str] = &["AES", "AES256", "AESGCM", "FIPS"];
+const AES_128: &[&str] = &["AES", "AES128", "AESGCM", "FIPS"];
 const CHACHA: &[&str] = &["CHACHA20"];
 /// What every suite here is.
 const COMMON: &[&str] = &[
-    "ALL",
-    "DEFAULT",
-    "HIGH",
-    "TLSV1.2",
-    "ECDHE",
-    "EECDH",
-    "KECDHE",
-    "KEECDH",
-    "ECDH",
-    "AEAD",
-    "FIPS",
-    "SUITEB128",
+    "ALL", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "ECDH",
 ];
+
+/// Keywords of OpenSSL that no suite here answers to. `RSA` asks for its key exchange too.
+const OTHER_KEYWORDS: &[&str] = &[
+    "3DES",
+    "ADH",
+    "AECDH",
+    "AESCCM",
+    "AESCCM8",
+    "ARIA",
+    "ARIA128",
+    "ARIA256",
+    "ARIAGCM",
+    "CAMELLIA",
+    "CAMELLIA128",
+    "CAMELLIA256",
+    "CBC",
+    "COMPLEMENTOFALL",
+    "COMPLEMENTOFDEFAULT",
+    "DH",
+    "DHE",
+    "DSS",
+    "EDH",
+    "LOW",
+    "MD5",
+    "MEDIUM",
+    "NULL",
+    "PSK",
+    "RSA",
+    "SHA",
+    "SHA1",
+    "SHA256",
+    "SHA384",
+    "SRP",
+    "SSLv3",
+    "TLSv1",
+    "TLSv1.0",
+    "aDSS",
+    "aNULL",
+    "aPSK",
+    "aSRP",
+    "eNULL",
+    "kDHE",
+    "kDHEPSK",
+    "kECDHEPSK",
+    "kEDH",
+    "kPSK",
+    "kRSA",
+    "kRSAPSK",
+    "kSRP",
+];
+
+/// What OpenSSL's names of suites that are not here are made of, between hyphens.
+const PARTS: &[&str] = &[
+    "3DES",
+    "ADH",
+    "AECDH",
+    "AES128",
+    "AES256",
+    "ARIA128",
+    "ARIA256",
+    "CAMELLIA128",
+    "CAMELLIA256",
+    "CBC",
+    "CBC3",
+    "CCM",
+    "CCM8",
+    "CHACHA20",
+    "DES",
+    "DHE",
+    "DSS",
+    "ECDHE",
+    "ECDSA",
+    "EDE",
+    "EDH",
+    "GCM",
+    "MD5",
+    "NULL",
+    "POLY1305",
+    "PSK",
+    "RSA",
+    "SHA",
+    "SHA256",
+    "SHA384",
+    "SRP",
+];
+
+/// The modes of Suite B and what each chooses. They stand alone, and what follows them does not count. The longer name
+/// comes before that with which it begins.
+const SUITE_B: [(&str, &str); 4] = [
+    ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    (
+        "SUITEB128",
+        "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384",
+    ),
+    ("SUITEB192", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+];
+
+/// OpenSSL's reason for a list of ciphers with a part that is no command.
+const INVALID_COMMAND: &str = "error:0A000118:SSL routines::invalid command";
 
 /// The suites of TLS 1.2, best first.
 static KNOWN: [(Known, &[&str]); 6] = {
@@ -56,8 +145,8 @@ static KNOWN: [(Known, &[&str]); 6] = {
             keywords,
         }
     }
-    const ECDSA: &[&str] = &["ECDSA", "AECDSA"];
-    const RSA: &[&str] = &["RSA", "ARSA"];
+    const ECDSA: &[&str] = &["ECDSA", "aECDSA"];
+    const RSA: &[&str] = &["aRSA"];
     [
         (
             known(ECDSA_256, "ECDHE-ECDSA-AES256-GCM-SHA384", AES_256),
@@ -103,6 +192,8 @@ pub struct Chosen<T> {
     pub found: Vec<T>,
     /// Names that choose nothing here.
     pub missing: Vec<String>,
+    /// Why OpenSSL refuses the whole list, in its words: empty where it gives no reason.
+    pub refused: Option<String>,
 }
 
 impl<T> Default for Chosen<T> {
@@ -110,67 +201,161 @@ impl<T> Default for Chosen<T> {
         Chosen {
             found: Vec::new(),
             missing: Vec::new(),
+            refused: None,
         }
     }
 }
 
 /// The suites of TLS 1.2 that a list of OpenSSL's names and keywords chooses: `ssl_ciphers`.
 pub fn ciphers(list: &str) -> Chosen<SupportedCipherSuite> {
-    let mut chosen: Vec<usize> = Vec::new();
-    let mut killed = [false; KNOWN.len()];
-    let mut missing = Vec::new();
-    let parts = list.split([':', ',', ' ', ';']);
-    for part in parts.filter(|part| !part.is_empty() && !part.starts_with('@')) {
-        let (operator, name) = match part.split_at_checked(1) {
-            Some((first @ ("!" | "-" | "+"), name)) => (first, name),
-            _ => ("", part),
-        };
-        let fitting: Vec<usize> = (0..KNOWN.len()).filter(|at| fits(*at, name)).collect();
-        match operator {
-            "!" | "-" => {
-                chosen.retain(|at| !fitting.contains(at));
-                if operator == "!" {
-                    for at in fitting {
-                        killed[at] = true; // invariant: below `KNOWN.len()`
-                    }
-                }
-            }
-            "+" => {
-                let (moved, rest): (Vec<usize>, Vec<usize>) =
-                    chosen.iter().partition(|at| fitting.contains(at));
-                chosen = [rest, moved].concat();
-            }
-            _ => {
-                let is_name = TLS13.iter().any(|(_, known)| *known == name);
-                if fitting.is_empty() && !is_name {
-                    missing.push(name.to_owned());
-                }
-                let fresh = fitting.into_iter().filter(|at| !killed[*at]);
-                let fresh: Vec<usize> = fresh.filter(|at| !chosen.contains(at)).collect();
-                chosen.extend(fresh);
-            }
+    let suite_b = SUITE_B.iter().find(|(name, _)| list.starts_with(name));
+    let list = suite_b.map_or(list, |(_, suites)| suites);
+    let mut order = Order::default();
+    let list = match list.strip_prefix("DEFAULT") {
+        Some(behind) => {
+            order.apply(Operator::Add, &(0..KNOWN.len()).collect::<Vec<_>>());
+            behind
         }
-    }
+        None => list,
+    };
+    let mut parts = list.split([':', ',', ' ', ';']);
+    let is_malformed = parts.any(|part| order.take(part).is_none());
     Chosen {
-        found: chosen.into_iter().map(|at| KNOWN[at].0.suite).collect(),
-        missing,
+        found: order.suites(),
+        missing: order.missing,
+        refused: is_malformed.then(|| INVALID_COMMAND.to_owned()),
     }
 }
 
-/// Whether a suite answers to a name, or to all of several keywords joined by `+`.
-fn fits(at: usize, name: &str) -> bool {
-    let Some((known, authentication)) = KNOWN.get(at) else {
-        return false;
-    };
-    if known.name == name || iana_name(known.suite.suite()) == name {
-        return true;
+/// What a part of a list does with the suites that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    /// Puts those that are not there at the end.
+    Add,
+    /// `-`: takes them away.
+    Remove,
+    /// `!`: takes them away for good.
+    Kill,
+    /// `+`: moves those that are there to the end.
+    Move,
+}
+
+/// The suites of a list that is being read, by their places in [`KNOWN`].
+#[derive(Default)]
+struct Order {
+    chosen: Vec<usize>,
+    killed: [bool; KNOWN.len()],
+    /// See [`Chosen::missing`].
+    missing: Vec<String>,
+}
+
+impl Order {
+    /// Takes what stands between two separators: mostly one command, but the next may follow without a separator
+    /// (`HIGH!aNULL`, `HIGH@STRENGTH`). `None` where OpenSSL finds none.
+    fn take(&mut self, part: &str) -> Option<()> {
+        let mut rest = part;
+        while !rest.is_empty() {
+            if let Some(special) = rest.strip_prefix('@') {
+                let (name, _) = split_name(special);
+                let level = name.strip_prefix("SECLEVEL=");
+                let is_level = level.is_some_and(|level| matches!(level.as_bytes(), [b'0'..=b'5']));
+                return (name == "STRENGTH" || is_level).then_some(());
+            }
+            let (operator, names) = match rest.split_at_checked(1) {
+                Some(("!", names)) => (Operator::Kill, names),
+                Some(("-", names)) => (Operator::Remove, names),
+                Some(("+", names)) => (Operator::Move, names),
+                _ => (Operator::Add, rest),
+            };
+            let mut fitting: Vec<usize> = (0..KNOWN.len()).collect();
+            let mut behind = names;
+            loop {
+                let (name, next) = split_name(behind);
+                if name.is_empty() {
+                    return None;
+                }
+                if !is_known(name) {
+                    // What follows a name that OpenSSL does not know is skipped with it.
+                    if operator == Operator::Add && !is_of_tls13(name) {
+                        self.missing.push(names.to_owned());
+                    }
+                    return Some(());
+                }
+                fitting.retain(|at| fits(*at, name));
+                behind = next;
+                match next.strip_prefix('+') {
+                    Some(further) => behind = further,
+                    None => break,
+                }
+            }
+            if operator == Operator::Add && fitting.is_empty() {
+                let text = names.strip_suffix(behind).unwrap_or(names);
+                self.missing.push(text.to_owned());
+            }
+            self.apply(operator, &fitting);
+            rest = behind;
+        }
+        Some(())
     }
-    name.split('+').all(|keyword| {
-        let keyword = keyword.to_ascii_uppercase();
-        [COMMON, known.keywords, authentication]
-            .concat()
-            .contains(&keyword.as_str())
+
+    fn apply(&mut self, operator: Operator, fitting: &[usize]) {
+        match operator {
+            Operator::Add => {
+                let fresh = fitting.iter().copied();
+                let fresh = fresh.filter(|at| !self.killed[*at] && !self.chosen.contains(at)); // invariant: below `KNOWN.len()`
+                let fresh: Vec<usize> = fresh.collect();
+                self.chosen.extend(fresh);
+            }
+            Operator::Remove | Operator::Kill => {
+                self.chosen.retain(|at| !fitting.contains(at));
+                if operator == Operator::Kill {
+                    for at in fitting {
+                        self.killed[*at] = true; // invariant: below `KNOWN.len()`
+                    }
+                }
+            }
+            Operator::Move => {
+                let (moved, rest): (Vec<usize>, Vec<usize>) =
+                    self.chosen.iter().partition(|at| fitting.contains(at));
+                self.chosen = [rest, moved].concat();
+            }
+        }
+    }
+
+    fn suites(&self) -> Vec<SupportedCipherSuite> {
+        let known = self.chosen.iter().filter_map(|at| KNOWN.get(*at));
+        known.map(|(known, _)| known.suite).collect()
+    }
+}
+
+/// A name or keyword at the front, and what follows it.
+fn split_name(text: &str) -> (&str, &str) {
+    let is_of_name =
+        |character: char| character.is_ascii_alphanumeric() || "-_.=".contains(character);
+    let end = text.find(|character| !is_of_name(character));
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+/// Whether a suite answers to a name or keyword.
+fn fits(at: usize, name: &str) -> bool {
+    KNOWN.get(at).is_some_and(|(known, authentication)| {
+        known.name == name
+            || iana_name(known.suite.suite()) == name
+            || COMMON.contains(&name)
+            || known.keywords.contains(&name)
+            || authentication.contains(&name)
     })
+}
+
+/// Whether OpenSSL knows a name or keyword of TLS 1.2.
+fn is_known(name: &str) -> bool {
+    let is_name = || name.contains('-') && name.split('-').all(|part| PARTS.contains(&part));
+    (0..KNOWN.len()).any(|at| fits(at, name)) || OTHER_KEYWORDS.contains(&name) || is_name()
+}
+
+/// Whether it is a suite of TLS 1.3, which these lists do not choose.
+fn is_of_tls13(name: &str) -> bool {
+    TLS13.iter().any(|(_, known)| *known == name)
 }
 
 /// The suites of TLS 1.3 that a list names, separated by colons (`Ciphersuites`).
@@ -203,28 +388,105 @@ pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// The groups for the key exchange that a list names, best first: `ssl_ecdh_curve`. `auto` is
-/// every group there is.
+/// The groups for the key exchange that a list names, best first: `ssl_ecdh_curve`.
+///
+/// As with OpenSSL 3.5 `?` stands before a name that may be unknown, `*` before one to send a share for, `-` before one
+/// to take out, `/` between tuples, and `DEFAULT` is every group there is.
 pub fn groups(list: &str) -> Chosen<&'static dyn SupportedKxGroup> {
     let mut chosen = Chosen::default();
-    if list == "auto" {
-        chosen.found = super::provider().kx_groups.clone();
-        return chosen;
-    }
-    // OpenSSL 3.5: `?` before a name that may be unknown, `*` before one to send a share for,
-    // `/` between tuples.
-    let names = list.split([':', '/']).filter(|name| !name.is_empty());
-    for name in names.map(|name| name.trim_start_matches(['?', '*'])) {
+    for written in list.split([':', '/']).map(str::trim) {
+        let name = written.trim_start_matches(['?', '*', '-']);
+        let prefix = written.strip_suffix(name).unwrap_or_default();
+        if name == "DEFAULT" {
+            chosen.found.clone_from(&super::provider().kx_groups);
+            continue;
+        }
         let group = group_number(name).and_then(|number| {
             let all = aws_lc_rs::ALL_KX_GROUPS.iter();
             all.copied().find(|group| group.name() == number)
         });
+        let is_known = group.is_some() || is_other_group(name);
+        if !is_known && (name.is_empty() || !prefix.contains('?')) {
+            let reason = match name {
+                "" => String::new(),
+                _ => format!(
+                    "error:0A080106:SSL routines::passed invalid argument:group '{written}' cannot be set"
+                ),
+            };
+            chosen.refused.get_or_insert(reason);
+        }
         match group {
+            Some(group) if prefix.contains('-') => {
+                chosen.found.retain(|found| found.name() != group.name());
+            }
             Some(group) => chosen.found.push(group),
             None => chosen.missing.push(name.to_owned()),
         }
     }
     chosen
+}
+
+/// Whether OpenSSL 3.5 knows a group that is not here.
+fn is_other_group(name: &str) -> bool {
+    const OTHERS: &[&str] = &[
+        "b-163",
+        "b-233",
+        "b-283",
+        "b-409",
+        "b-571",
+        "brainpoolp256r1",
+        "brainpoolp256r1tls13",
+        "brainpoolp384r1",
+        "brainpoolp384r1tls13",
+        "brainpoolp512r1",
+        "brainpoolp512r1tls13",
+        "ffdhe2048",
+        "ffdhe3072",
+        "ffdhe4096",
+        "ffdhe6144",
+        "ffdhe8192",
+        "k-163",
+        "k-233",
+        "k-283",
+        "k-409",
+        "k-571",
+        "mlkem1024",
+        "mlkem512",
+        "mlkem768",
+        "p-192",
+        "p-224",
+        "prime192v1",
+        "secp160k1",
+        "secp160r1",
+        "secp160r2",
+        "secp192k1",
+        "secp192r1",
+        "secp224k1",
+        "secp224r1",
+        "secp256k1",
+        "secp256r1mlkem768",
+        "secp384r1mlkem1024",
+        "sect163k1",
+        "sect163r1",
+        "sect163r2",
+        "sect193r1",
+        "sect193r2",
+        "sect233k1",
+        "sect233r1",
+        "sect239k1",
+        "sect283k1",
+        "sect283r1",
+        "sect409k1",
+        "sect409r1",
+        "sect571k1",
+        "sect571r1",
+        "secp384r1",
+        "secp521r1",
+        "p-384",
+        "p-521",
+        "x448",
+    ];
+    OTHERS.contains(&name.to_ascii_lowercase().as_str())
 }
 
 fn group_number(name: &str) -> Option<NamedGroup> {
@@ -280,9 +542,59 @@ mod tests {
             moved,
             ["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"]
         );
+        assert_eq!(names("HIGH!aRSA"), names("ECDSA"));
+        assert_eq!(names("DEFAULT@SECLEVEL=1").len(), 6);
+        assert_eq!(names("FIPS").len(), 4);
+        assert_eq!(names("SUITEB128ONLY"), ["ECDHE-ECDSA-AES128-GCM-SHA256"]);
+        // `RSA` is the key exchange with it; keywords have one case.
+        assert_eq!(names("HIGH:!RSA").len(), 6);
+        assert!(names("high:RSA:foo:DEFAULT").is_empty());
         // What is killed does not come back.
         assert!(names("!AES:!CHACHA20:HIGH").is_empty());
         assert_eq!(ciphers("ALL:@STRENGTH").missing, [""; 0]);
+    }
+
+    /// Judged by OpenSSL 3.0.
+    #[test]
+    fn lists_of_ciphers_that_are_refused() {
+        for list in [
+            "#",
+            "HIGH:#",
+            "HIGH#",
+            "HIGH:!",
+            "HIGH:@",
+            "HIGH:@FOO",
+            "HIGH:@SECLEVEL=9",
+            "HIGH|A",
+            "DEFAULT#",
+            "HIGH:aNULL+?",
+            "HIGH:MD5#",
+            "HIGH:DHE-RSA-AES128-SHA#",
+            "HIGH:!aNULL#",
+            "HIGH:+HIGH#",
+        ] {
+            assert_eq!(
+                ciphers(list).refused.as_deref(),
+                Some(INVALID_COMMAND),
+                "{list}"
+            );
+        }
+        for list in [
+            "HIGH:A#",
+            "A:B#",
+            "HIGH:a+#",
+            "HIGH:foo/bar",
+            "HIGH:@STRENGTH#",
+            "HIGH:@SECLEVEL=2",
+            "HIGH:aNULL+A#",
+            "HIGH;",
+            ":",
+            "HIGH:=A",
+            "HIGH:DEFAULT#",
+            "SUITEB128#",
+        ] {
+            assert_eq!(ciphers(list).refused, None, "{list}");
+        }
     }
 
     #[test]
@@ -294,11 +606,28 @@ mod tests {
                 .map(|group| group.name())
                 .collect()
         };
-        assert_eq!(found("auto").first(), Some(&NamedGroup::X25519MLKEM768));
+        assert_eq!(found("DEFAULT").first(), Some(&NamedGroup::X25519MLKEM768));
         assert_eq!(
             found("secp384r1:prime256v1:X448"),
             [NamedGroup::secp384r1, NamedGroup::secp256r1]
         );
         assert_eq!(groups("X448").missing, ["X448"]);
+        assert_eq!(
+            found("*X25519:?foo:P-256/P-384:-P-256"),
+            [NamedGroup::X25519, NamedGroup::secp384r1]
+        );
+        for list in [
+            "X25519:foo",
+            "X25519:prime256v1#",
+            "P-256:",
+            "P-256::X25519",
+            "",
+            "auto",
+        ] {
+            assert!(groups(list).refused.is_some(), "{list}");
+        }
+        for list in ["X25519:?foo", " P-256 : X448 ", "ffdhe2048:K-571"] {
+            assert_eq!(groups(list).refused, None, "{list}");
+        }
     }
 }

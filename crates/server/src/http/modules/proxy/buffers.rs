@@ -16,7 +16,7 @@ const TABLES: &str = "tables size themselves";
 macro_rules! accepted {
     ($($name:ident: $kind:ty = $directive:literal, $syntax:literal, $parse:expr, $arity:expr,
        $reason:expr, $manual:literal;)*) => {
-        $(pub(super) static $name: Setting<$kind> = Setting::new($directive, &[$syntax], $parse)
+        $(pub(crate) static $name: Setting<$kind> = Setting::new($directive, &[$syntax], $parse)
             .contexts(HSL)
             .arity($arity)
             .no_effect($reason)

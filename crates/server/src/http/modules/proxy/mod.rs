@@ -41,6 +41,7 @@ use crate::transport::Transport;
 
 pub use body::UpstreamBody;
 pub use buffers::DIRECTIVES as BUFFER_DIRECTIVES;
+pub(crate) use buffers::TEMP_PATH;
 pub use settings::{DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings};
 pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, VARYING};
 

@@ -29,6 +29,7 @@ use crate::tls::commands::{self, Commands};
 use crate::tls::dynamic::{self, Cache, CacheSettings};
 use crate::tls::key_log::KeyLog;
 use crate::tls::pem::TrustedFor;
+use crate::tls::settings::SET_CIPHERS;
 use crate::tls::suites::Chosen;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
@@ -220,7 +221,7 @@ impl Feature for UpstreamTls {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<UpstreamTls, Fault> {
         let mut cipher_suites = suites::all_of_tls13();
         // What may be refused stands in nginx's order: it stops at the first.
-        cipher_suites.extend(settings::remaining(scope, &CIPHERS)?);
+        cipher_suites.extend(settings::remaining(scope, &CIPHERS, SET_CIPHERS)?);
         let (own, varying) = own_certificate(compiler, scope)?;
         let verify = scope.get(&VERIFY)?;
         let server_name = scope.get(&SERVER_NAME)?;

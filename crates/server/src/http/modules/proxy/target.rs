@@ -225,7 +225,7 @@ impl Url<'_> {
                 (address, uri.get(1..).unwrap_or_default())
             }
             None => {
-                let end = memchr::memchr3(b'/', b'?', b'#', rest).unwrap_or(rest.len());
+                let end = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
                 rest.split_at(end)
             }
         };
@@ -336,5 +336,6 @@ mod tests {
         assert_eq!(error("ftp://a"), UrlError::Prefix);
         assert_eq!(error("http://"), UrlError::Address("no host"));
         assert_eq!(error("http://a:b/c"), UrlError::Address("invalid port"));
+        assert_eq!(error("http://a:80#b"), UrlError::Address("invalid port"));
     }
 }

@@ -1,0 +1,53 @@
+//! Directories for temporary files that several lines name.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use conf::{Line, Position, ScopeRef, parse};
+
+use crate::compile::Compiler;
+use crate::http::body::CLIENT_BODY_TEMP_PATH;
+use crate::http::modules::proxy::TEMP_PATH;
+
+/// How many levels of subdirectories there may be.
+const LEVELS_MAX: usize = 3;
+
+/// Reports lines that give a directory other levels of subdirectories than the line that named it first. As nginx does,
+/// wherever the lines stand and in the order in which they are read.
+pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    let specs = [&CLIENT_BODY_TEMP_PATH.spec, &TEMP_PATH.spec];
+    let scopes = root.tree().scopes();
+    let lines = scopes.flat_map(|scope| {
+        specs
+            .into_iter()
+            .flat_map(move |spec| scope.own_lines(spec))
+    });
+    let mut lines: Vec<&Line> = lines.collect();
+    lines.sort_by_key(|line| line.sequence());
+    let mut known: Vec<(PathBuf, Vec<u64>, Position)> = Vec::new();
+    for line in lines {
+        let name = line.argument(0);
+        let written = line.args.get(1..).unwrap_or_default();
+        let Some(levels) = parse::levels(written)
+            .ok()
+            .filter(|_| written.len() <= LEVELS_MAX)
+        else {
+            continue; // a fault of its own
+        };
+        let name = name.bytes.strip_suffix(b"/").unwrap_or(&name.bytes);
+        let path = compiler.path(Path::new(OsStr::from_bytes(name)));
+        match known.iter().find(|(other, ..)| *other == path) {
+            None => known.push((path, levels, line.position)),
+            Some((_, other, position)) if *other != levels => {
+                let path = path.display();
+                let text = format!(
+                    "the same path name \"{path}\" in {position} has the different levels than"
+                );
+                let fault = conf::Fault::new(text).or_at(line.position);
+                compiler.report(fault.while_reading());
+            }
+            Some(_) => {}
+        }
+    }
+}
