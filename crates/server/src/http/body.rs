@@ -319,11 +319,18 @@ impl RequestBody {
     /// The body as a subrequest has it: what has been read whole, an empty one where a length was announced or chunks were
     /// dropped, or nothing.
     pub fn shared(&self) -> RequestBody {
-        if self.is_read() {
-            return self.clone();
+        match self.is_read() {
+            true => self.clone(),
+            false => self.withheld(),
         }
+    }
+
+    /// The body as a subrequest has it that none is sent with: an empty one where a length was announced, chunks were
+    /// dropped or chunks have been read, or nothing.
+    pub fn withheld(&self) -> RequestBody {
+        let has_length = self.announced.is_some() || self.skipped || self.chunked && self.is_read();
         RequestBody {
-            announced: (self.announced.is_some() || self.skipped).then_some(0),
+            announced: has_length.then_some(0),
             ..RequestBody::default()
         }
     }

@@ -459,7 +459,7 @@ impl Reading {
     }
 }
 
-/// Runs a subrequest to its end and gives it back for its status and head; variables and
+/// Runs a subrequest without a body to its end and gives it back for its status and head; variables and
 /// captures are the main request's.
 pub async fn subrequest(
     request: &mut Request,
@@ -471,6 +471,7 @@ pub async fn subrequest(
     let Some(mut child) = request.subrequest(uri, args, head_only) else {
         return Ok(None);
     };
+    child.body = request.body.withheld();
     let outcome = Box::pin(request::handle(&mut child, exchange)).await;
     if child.plan.core.log_subrequest {
         log::write_access(&mut child);

@@ -75,8 +75,7 @@ pub fn status_unknown(connection: &Connection, cause: &dyn std::fmt::Display) {
 
 /// The server wants no handshake (`ssl_reject_handshake`).
 pub fn handshake_rejected(connection: &Connection) {
-    let text =
-        format_args!("SSL_do_handshake() failed (SSL: callback failed) while SSL handshaking");
+    let text = format_args!("handshake rejected while SSL handshaking");
     write(connection, Level::Info, text);
 }
 
