@@ -5,6 +5,20 @@ use crate::compare::Part;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
+        sentence: "**A header line that is too long**, behind other requests that were sent at once, is logged as far as \
+                   it is without them. nginx logs less, as they stand in its buffer too.",
+        is: |case, difference| {
+            let shown = |line: &str| line.find("...\" while reading");
+            let text = "[info] client sent too long header line: \"";
+            let begins = difference.reference.starts_with(text);
+            let less = shown(&difference.reference).is_some_and(|end| {
+                let start = &difference.reference[..end];
+                difference.subject.starts_with(start) && shown(&difference.subject) > Some(end)
+            });
+            case.conversation.pipelined && begins && less
+        },
+    },
+    Row {
         sentence: "**A client that leaves** while its upstream works is logged without `epoll_wait() reported \
                    that`.",
         is: |_, difference| {

@@ -8,7 +8,9 @@ use crate::run::Seen;
 pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**`post_action` that leads round in a circle**, or to a named location that is not there, leaves the \
-                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open.",
+                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open. \
+                   The page of that error, which no client is sent, is logged with its type, and with the padding for \
+                   old browsers in its length.",
         is: |case, difference| {
             let circled = |seen: &Seen| {
                 let mut lines = seen.errors.iter();
@@ -37,7 +39,12 @@ pub(super) const ROWS: &[Row] = &[
             let asks_less = difference.key == "number of requests"
                 && unanswered
                 && case.reference.upstream.len() < case.subject.upstream.len();
-            circles && (stays_open || fewer || asks_less || ended && !announces_end)
+            let of_page = matches!(
+                difference.key.as_str(),
+                "sent_http_content_type" | "sent_http_content_length"
+            );
+            let unsent = of_page && circled(case.reference) && circled(case.subject);
+            circles && (stays_open || fewer || asks_less || ended && !announces_end) || unsent
         },
     },
     Row {
@@ -280,6 +287,15 @@ pub(super) const ROWS: &[Row] = &[
                     let put = difference.reference.strip_suffix(": (not there)");
                     let name = put.and_then(|path| path.rsplit('/').next());
                     name.is_some_and(|name| refused.any(|line| line.contains(name)))
+                }
+                // Later requests lead through that file as if it were a folder, which with nginx is not there at all.
+                Part::Error if difference.reference.contains("/dav/") => {
+                    let through = difference
+                        .reference
+                        .replace("(2: No such file or directory)", "(20: Not a directory)");
+                    let goes_through =
+                        through != difference.reference && case.subject.errors.contains(&through);
+                    goes_through || refused.next().is_some()
                 }
                 part => part != Part::Alarm && refused.next().is_some(),
             }
