@@ -177,6 +177,22 @@ impl AddressServers {
         Some(named.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
+    /// Whether it makes a difference which name a client asks for, and the server of this host, in whatever case, asks for
+    /// certificates. Not where the server cannot be decided.
+    pub fn wants_certificates(&self, host: &[u8]) -> bool {
+        if !self.are_names_looked_up {
+            return false;
+        }
+        let named = self.names.find_name(&host.to_ascii_lowercase());
+        named.is_ok_and(|named| {
+            named
+                .as_ref()
+                .unwrap_or(&self.default)
+                .verify_client
+                .is_some()
+        })
+    }
+
     /// The rules for the rest of a head that has named this host, where they may be others.
     pub fn head_limits_after(&self, host: &[u8]) -> Option<h1::Limits> {
         if !self.head_limits_differ {

@@ -37,6 +37,8 @@ pub enum HeadError {
     },
     /// The value of `Host` is malformed.
     InvalidHost,
+    /// The name that chooses the server is not the one that the connection's handshake was with.
+    Misdirected,
     /// A header that may come once came twice (see [`crate::header::Known::is_unique`]).
     DuplicateHeader {
         /// The second one.
@@ -56,6 +58,7 @@ impl HeadError {
         match self {
             HeadError::InvalidVersion => 505,
             HeadError::LineTooLong => 414,
+            HeadError::Misdirected => 421,
             HeadError::HeaderTooLong(_)
             | HeadError::RequestTooLarge
             | HeadError::TooManyHeaders => 494,
@@ -98,6 +101,9 @@ impl HeadError {
                 duplicate("host header", field, previous, bytes)
             }
             HeadError::InvalidHost => b"client sent invalid host header".to_vec(),
+            HeadError::Misdirected => {
+                b"client attempted to request the server name different from the one that was negotiated".to_vec()
+            }
             HeadError::DuplicateHeader { field, previous } => {
                 duplicate("header line", field, previous, bytes)
             }

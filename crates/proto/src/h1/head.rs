@@ -117,20 +117,20 @@ pub fn parse_head(
     limits: &Limits,
     head: &mut Head,
 ) -> Result<Option<usize>, HeadError> {
-    parse_head_for(bytes, limits, head, |_| None)
+    parse_head_for(bytes, limits, head, |_| Ok(None))
 }
 
 /// [`parse_head`] where virtual servers may differ in their limits. `server` is called once, with the name
 /// that chooses the server (in the case it was sent) as soon as that is known, and answers with the
-/// limits for the rest of the head if they are others.
+/// limits for the rest of the head if they are others, or with why the request is refused for that name.
 ///
 /// # Errors
-/// As [`parse_head`].
+/// As [`parse_head`], and what `server` answers.
 pub fn parse_head_for(
     bytes: &[u8],
     limits: &Limits,
     head: &mut Head,
-    mut server: impl FnMut(&[u8]) -> Option<Limits>,
+    mut server: impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
 ) -> Result<Option<usize>, HeadError> {
     // Offsets are kept in 32 bits; no sensible limit comes near.
     let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
@@ -407,7 +407,7 @@ impl Head {
         &mut self,
         bytes: &[u8],
         limits: &Limits,
-        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+        server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<bool, HeadError> {
         if !self.line.begun() {
             // Any number of line breaks may come first; nginx reuses its buffer for them.
@@ -437,7 +437,7 @@ impl Head {
         if let Some(authority) = self.line.authority {
             let host = host::validate(authority.of(bytes))
                 .map_err(|_| HeadError::InvalidHostInRequestLine)?;
-            self.set_server(authority, host, bytes, server);
+            self.set_server(authority, host, bytes, server)?;
         }
         Ok(true)
     }
@@ -457,7 +457,7 @@ impl Head {
         &mut self,
         bytes: &[u8],
         default_limits: &Limits,
-        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+        server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<bool, HeadError> {
         let mut limits = self.server_limits.unwrap_or(*default_limits);
         loop {
@@ -498,7 +498,7 @@ impl Head {
         &mut self,
         bytes: &[u8],
         limits: &Limits,
-        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
+        server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<Known, HeadError> {
         if self.reader.doubtful && limits.ignore_invalid_headers {
             self.ignored.push(self.reader.line());
@@ -520,8 +520,12 @@ impl Head {
                     self.fields.push(field);
                     return Err(HeadError::InvalidHost);
                 };
-                if self.server.is_none() {
-                    self.set_server(field.value, host, bytes, server);
+                if self.server.is_none()
+                    && let Err(refusal) = self.set_server(field.value, host, bytes, server)
+                {
+                    self.known.insert(Known::Host);
+                    self.fields.push(field);
+                    return Err(refusal);
                 }
             }
             Known::Connection => self.note_connection(field.value(bytes)),
@@ -542,8 +546,8 @@ impl Head {
         within: Span,
         host: Host,
         bytes: &[u8],
-        server: &mut impl FnMut(&[u8]) -> Option<Limits>,
-    ) {
+        server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
+    ) -> Result<(), HeadError> {
         let name = Span {
             start: within.start + host.name.start,
             end: within.start + host.name.end,
@@ -553,7 +557,8 @@ impl Head {
             port: host.port,
             has_capitals: host.has_capitals,
         });
-        self.server_limits = server(name.of(bytes));
+        self.server_limits = server(name.of(bytes))?;
+        Ok(())
     }
 
     /// nginx looks for the words anywhere in the value.

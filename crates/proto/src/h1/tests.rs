@@ -554,7 +554,7 @@ fn names_of_servers() {
         let mut asked = Vec::new();
         parse_head_for(bytes.as_bytes(), &Limits::default(), &mut head, |host| {
             asked.push(host.to_vec());
-            None
+            Ok(None)
         })
         .expect("valid");
         let server = head.server_name();
@@ -575,16 +575,33 @@ fn names_of_servers() {
 }
 
 #[test]
+fn a_name_can_be_refused_at_once() {
+    for bytes in [
+        "GET http://b/ HTTP/1.1\r\n",
+        "GET / HTTP/1.1\r\nHost: b\r\nA: 1",
+    ] {
+        let mut head = Head::default();
+        let parsed = parse_head_for(bytes.as_bytes(), &Limits::default(), &mut head, |_| {
+            Err(HeadError::Misdirected)
+        });
+        assert_eq!(parsed, Err(HeadError::Misdirected));
+        assert_eq!(parsed.unwrap_err().status(), 421);
+        let host = head.value(Known::Host, bytes.as_bytes());
+        assert_eq!(host.is_some(), bytes.contains("Host"), "{bytes}");
+    }
+}
+
+#[test]
 fn a_server_has_limits_of_its_own() {
     let bytes = b"GET / HTTP/1.1\r\nA_: 1\r\nHost: b\r\nB_: 2\r\n\r\n";
     for end in 0..bytes.len() {
         let mut head = Head::default();
         let server = |host: &[u8]| {
             assert_eq!(host, b"b");
-            Some(Limits {
+            Ok(Some(Limits {
                 underscores_in_headers: true,
                 ..Limits::default()
-            })
+            }))
         };
         assert_eq!(
             parse_head_for(&bytes[..end], &Limits::default(), &mut head, server),

@@ -280,8 +280,25 @@ impl Connection {
         head: &mut h1::Head,
     ) -> Result<Option<usize>, HeadError> {
         h1::parse_head_for(bytes, limits, head, |host| {
-            self.with_servers(local, |servers| servers.head_limits_after(host))?
+            if self.is_misdirected(local, host) {
+                return Err(HeadError::Misdirected);
+            }
+            let changed = self.with_servers(local, |servers| servers.head_limits_after(host));
+            Ok(changed.flatten())
         })
+    }
+
+    /// Whether a request for `host` (empty: it names none) comes by a connection whose handshake was with another name, where
+    /// the host's server asks for certificates.
+    fn is_misdirected(&self, local: &Local, host: &[u8]) -> bool {
+        let session = self.stream.session();
+        let Some(negotiated) = session.and_then(|session| session.server_name.as_ref()) else {
+            return false;
+        };
+        !negotiated.eq_ignore_ascii_case(host)
+            && self
+                .with_servers(local, |servers| servers.wants_certificates(host))
+                .unwrap_or_default()
     }
 
     /// Finds its servers in a generation, once.
@@ -744,6 +761,9 @@ async fn refuse(
     let text = error.log_text(&request.client.bytes);
     tell_ignored(request, false);
     request.begin_refused();
+    if matches!(error, HeadError::Misdirected) {
+        request.choose_negotiated_server();
+    }
     tell_ignored(request, true);
     // Where it leads to an error page that is not there, too.
     request.doing = if request.client.head.has_request_line() {
@@ -818,6 +838,12 @@ fn begin(
     tell_ignored(request, false);
     request.begin()?;
     tell_ignored(request, true);
+    if request.client.head.server_name().is_none() && connection.is_misdirected(&request.local, b"")
+    {
+        request.choose_negotiated_server();
+        let error = HeadError::Misdirected;
+        return Err((error.log_text(&request.client.bytes), error.status()));
+    }
     let client = &request.client;
     let length = match h1::body_length(&client.head, &client.bytes, false) {
         Ok(length) => length,

@@ -316,11 +316,15 @@ impl Request {
     }
 
     /// Puts the request under the server that its connection's handshake named, as if its own head named none.
-    pub fn choose_negotiated_server(&mut self, name: &[u8]) {
+    pub fn choose_negotiated_server(&mut self) {
         self.client_mut().host.clear();
+        let session = self.connection.stream.session();
+        let Some(name) = session.and_then(|session| session.server_name.clone()) else {
+            return;
+        };
         let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
         let chosen =
-            connection.with_servers(&local, |servers| server_for(servers, name, self).ok());
+            connection.with_servers(&local, |servers| server_for(servers, &name, self).ok());
         if let Some(server) = chosen.flatten() {
             self.choose_server(&server);
         }

@@ -230,7 +230,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         log::head(request);
     }
     let answer = match request.depth {
-        0 => acme::answer(request).or_else(|| tls::requests::check(request, exchange)),
+        0 => acme::answer(request).or_else(|| tls::requests::check(request)),
         _ => None,
     };
     if let Some(step) = answer {

@@ -1,9 +1,8 @@
 //! What a request's connection must be before anything looks at the request: 497 where it is in the
 //! clear and should not be, 495 and 496 where the client's certificate is not what the server
-//! wants, 421 where the request is for a server that the handshake was not with.
+//! wants. That the request is for the server that the handshake was with is seen while its head is read.
 
 use crate::http::connection::Connection;
-use crate::http::exchange::Exchange;
 use crate::http::plan::Server;
 use crate::http::request::{Request, Step};
 use crate::log;
@@ -17,16 +16,16 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 
 /// How the request ends, where its connection is not what its server wants. Its head counts as being read until then, and
 /// where it ends so while its page is made.
-pub fn check(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
+pub fn check(request: &mut Request) -> Option<Step> {
     request.doing = request.reading();
-    let step = judge(request, exchange);
+    let step = judge(request);
     if step.is_none() {
         request.doing = "";
     }
     step
 }
 
-fn judge(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
+fn judge(request: &Request) -> Option<Step> {
     if request.connection.plain_on_secure_port.get() {
         log::error!(
             request,
@@ -37,20 +36,6 @@ fn judge(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
     }
     let session = request.connection.stream.session()?;
     let wanted = request.server.verify_client?;
-    if let Some(negotiated) = session.server_name.clone()
-        && *negotiated != *request.client.host
-        && may_mislead(request)
-    {
-        request.choose_negotiated_server(&negotiated);
-        log::error!(
-            request,
-            Info,
-            "client attempted to request the server name different from the one that was negotiated"
-        );
-        // As in nginx, where this comes up before the whole head has been read.
-        exchange.forbid_keepalive();
-        return Some(Step::Finish(421));
-    }
     match session.verdict.get() {
         Verdict::Good => None,
         Verdict::Bad(reason) if wanted == Mode::OptionalNoCa && reason.is_unknown_issuer() => None,
@@ -72,12 +57,4 @@ fn judge(request: &mut Request, exchange: &mut Exchange) -> Option<Step> {
         }
         Verdict::Missing => None,
     }
-}
-
-/// Whether the names of the address lead to more than one server: then what the handshake was with may be another.
-fn may_mislead(request: &Request) -> bool {
-    let connection = &request.connection;
-    connection
-        .with_servers(&request.local, |address| address.are_names_looked_up)
-        .unwrap_or(true)
 }
