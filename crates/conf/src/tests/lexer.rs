@@ -79,7 +79,7 @@ const FILES: &[(&[u8], &str)] = &[
     (b"http { types { text/html html", "unexpected end of file, expecting \";\" or \"}\" in /conf/nginx.conf:1"),
     (b"http { types { text/html html }", "unexpected \"}\" in /conf/nginx.conf:1"),
     (b"http { server { include; } }", "invalid number of arguments in \"include\" directive in /conf/nginx.conf:1"),
-    (b"http { types { include a b; } }", "invalid number of arguments in \"include\" directive in /conf/nginx.conf:1"),
+    (b"http { server { include a b; } }", "invalid number of arguments in \"include\" directive in /conf/nginx.conf:1"),
     (b"http { types { include nothere; } }", "open() \"/conf/nothere\" failed (2: No such file or directory) in /conf/nginx.conf:1"),
     (b"include nothere;", "open() \"/conf/nothere\" failed (2: No such file or directory) in /conf/nginx.conf:1"),
     (b"include\n nothere;", "open() \"/conf/nothere\" failed (2: No such file or directory) in /conf/nginx.conf:2"),
