@@ -292,11 +292,17 @@ fn with_rounded_excess(text: &str) -> String {
     rounded.unwrap_or_else(|| text.to_string())
 }
 
-/// A run of digits becomes one `9`; what nginx makes a tag of is a number in hexadecimal digits.
+/// A run of digits becomes one `9`; what nginx makes a tag of is a number in hexadecimal digits. A date becomes `@DATE@`, as
+/// its words are those of the day it is.
 fn without_digits(text: &str) -> String {
+    let dated = |line: &str| match line.split_once(": ") {
+        Some((name, value)) if http_date(value).is_some() => format!("{name}: @DATE@"),
+        _ => String::from(line),
+    };
+    let lines: Vec<String> = text.split('\n').map(dated).collect();
     let mut out = String::new();
     let mut in_tag = false;
-    for c in text.chars() {
+    for c in lines.join("\n").chars() {
         in_tag = match c {
             '"' if out.ends_with("ETag: \\") || out.ends_with("ETag: ") => true,
             '"' | '\n' => false,
@@ -312,6 +318,13 @@ fn without_digits(text: &str) -> String {
         } else if !out.ends_with('9') {
             out.push('9');
         }
+    }
+    // So are the months in the log's times.
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    for month in MONTHS {
+        out = out.replace(&format!("9/{month}/9"), "9/MONTH/9");
     }
     out
 }
