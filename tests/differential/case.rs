@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::answers::Act;
-use crate::compare::{Difference, Part};
+use crate::compare::{Difference, Part, statuses};
+use crate::differences::NO_LINE;
 use crate::requests::{Conversation, Exchange};
 use crate::run::Seen;
 
 /// A line of the access log: names of variables with their values.
-type Line = Vec<(String, String)>;
+pub(crate) type Line = Vec<(String, String)>;
 
 /// How often the URI of a request may change.
 const URI_CHANGES_MAX: usize = 10;
@@ -43,10 +44,8 @@ impl Case<'_> {
 
     /// The numbers of the requests, from 0, whose lines differ so.
     pub(crate) fn requests_of(&self, difference: &Difference) -> impl Iterator<Item = usize> {
-        self.lines_of(difference).filter_map(|(line, _)| {
-            let number = value(line, "connection_requests").parse::<usize>().ok()?;
-            Some(number.saturating_sub(1))
-        })
+        self.lines_of(difference)
+            .filter_map(|(line, _)| request_of(line))
     }
 
     /// Whether a variable differs so in the line of a request that both refuse by its request line: with nginx it has no URI.
@@ -60,16 +59,28 @@ impl Case<'_> {
     /// Whether a variable differs so in the line of a request in chunks with another request behind it.
     pub(crate) fn is_followed(&self, difference: &Difference) -> bool {
         let exchanges = &self.conversation.exchanges;
-        let is_in_chunks = |exchange: &Exchange| {
-            let text = String::from_utf8_lossy(&exchange.segments.concat()).to_ascii_lowercase();
-            text.contains("\ntransfer-encoding: chunked")
-        };
         let mut requests = self.requests_of(difference);
         requests.any(|request| {
             let followed = request + 1 < exchanges.len();
             exchanges.get(request).is_some_and(|exchange| {
                 is_in_chunks(exchange) && (followed || exchange.asks_twice())
             })
+        })
+    }
+
+    /// Whether the request that a line of the access log tells of has a body in chunks.
+    pub(crate) fn is_in_chunks_at(&self, line: &Line) -> bool {
+        let exchange =
+            request_of(line).and_then(|request| self.conversation.exchanges.get(request));
+        exchange.is_some_and(is_in_chunks)
+    }
+
+    /// Whether a request announces a body.
+    pub(crate) fn has_body(&self, request: usize) -> bool {
+        let exchange = self.conversation.exchanges.get(request);
+        exchange.is_some_and(|exchange| {
+            let text = String::from_utf8_lossy(&exchange.segments.concat()).to_ascii_lowercase();
+            text.contains("\ntransfer-encoding:") || text.contains("\ncontent-length:")
         })
     }
 
@@ -145,16 +156,180 @@ impl Case<'_> {
         })
     }
 
+    /// The numbers of the requests, from 0, with one of these words among those that tell the upstream what to answer; none
+    /// where it has not been asked.
+    pub(crate) fn asking(&self, words: &[&str]) -> Vec<usize> {
+        let mut numbers = Vec::new();
+        if self.reference.upstream.is_empty() {
+            return numbers;
+        }
+        // What stands behind a body may be a request that counts as well.
+        let mut behind = 0;
+        for (number, exchange) in self.conversation.exchanges.iter().enumerate() {
+            behind += usize::from(exchange.asks_twice());
+            if has_word(&exchange.segments.concat(), words) {
+                numbers.extend(number..=number + behind);
+            }
+        }
+        numbers
+    }
+
+    /// Whether a difference is in what is seen of one of these requests: its answers, or a line about it in a log.
+    pub(crate) fn is_seen_of(&self, difference: &Difference, requests: &[usize]) -> bool {
+        match difference.part {
+            Part::Status if difference.key == "answers" => {
+                let (reference, subject) = statuses_apart(difference);
+                requests.contains(&same_at_first(&reference, &subject))
+            }
+            Part::Status | Part::Field | Part::Framing | Part::Body | Part::Trailer => requests
+                .iter()
+                .any(|request| self.is_of_answers(difference, *request)),
+            Part::Access => {
+                let mut lines = self.reference.access.iter().zip(&self.subject.access);
+                lines.any(|(left, right)| {
+                    // Times and lengths that are chance are made equal in the difference.
+                    let differ = value(left, &difference.key) != value(right, &difference.key);
+                    differ && request_of(left).is_some_and(|request| requests.contains(&request))
+                })
+            }
+            Part::Error => requests
+                .iter()
+                .any(|request| self.is_named(difference, *request)),
+            _ => false,
+        }
+    }
+
+    /// Whether a difference is that with nginx the connection has ended behind a request, or that the client has gone on
+    /// no more: what follows is not there.
+    pub(crate) fn is_lack_behind(&self, difference: &Difference, request: usize) -> bool {
+        let (reference, subject) = (self.reference, self.subject);
+        let mut later = request + 1..self.conversation.exchanges.len();
+        match difference.part {
+            Part::Status if difference.key == "answers" => {
+                let (left, right) = statuses_apart(difference);
+                let at = same_at_first(&left, &right);
+                at > request && left.get(at).is_none_or(|left| *left == "(no answer)")
+            }
+            Part::Status => difference.reference == "(no answer)",
+            Part::Ending => difference.reference == "Closed",
+            Part::Access => {
+                let fewer = reference.access.len() < subject.access.len();
+                difference.key == "number of lines" && fewer
+            }
+            Part::Upstream => {
+                let fewer = reference.upstream.len() < subject.upstream.len();
+                difference.key == "number of requests" && fewer
+            }
+            Part::Error => {
+                let ended = difference.subject.contains(" closed keepalive connection");
+                difference.reference == NO_LINE
+                    && (ended || later.any(|request| self.is_named(difference, request)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a difference is in what is seen of a request or of those behind it, which may have its answer.
+    pub(crate) fn is_from(&self, difference: &Difference, first: usize) -> bool {
+        let exchanges = &self.conversation.exchanges;
+        let behind = exchanges.iter().filter(|exchange| exchange.asks_twice());
+        let requests: Vec<usize> = (first..exchanges.len() + behind.count()).collect();
+        let of_connection = matches!(difference.part, Part::Ending)
+            || matches!(
+                difference.key.as_str(),
+                "number of lines" | "number of requests"
+            )
+            || difference.part == Part::Error
+                && [&difference.reference, &difference.subject]
+                    .iter()
+                    .any(|line| {
+                        line.contains(" closed keepalive connection")
+                            || line.contains(" closed connection")
+                    });
+        of_connection || self.is_seen_of(difference, &requests)
+    }
+
+    /// Whether the answers to a request differ so.
+    fn is_of_answers(&self, difference: &Difference, request: usize) -> bool {
+        let of = |seen: &'_ Seen| seen.heard.answers.get(request).cloned().unwrap_or_default();
+        let (left, right) = (of(self.reference), of(self.subject));
+        if difference.part == Part::Status {
+            return statuses(&left) == difference.reference
+                && statuses(&right) == difference.subject;
+        }
+        left.iter()
+            .zip(&right)
+            .any(|(left, right)| match difference.part {
+                Part::Field if difference.key == "order" => left.fields != right.fields,
+                Part::Field => {
+                    let is_it =
+                        |(name, _): &&(String, String)| name.eq_ignore_ascii_case(&difference.key);
+                    !left
+                        .fields
+                        .iter()
+                        .filter(is_it)
+                        .eq(right.fields.iter().filter(is_it))
+                }
+                Part::Framing => (left.framing, left.cut) != (right.framing, right.cut),
+                Part::Body => left.body != right.body,
+                Part::Trailer => left.trailers != right.trailers,
+                _ => false,
+            })
+    }
+
+    /// Whether the line of the error log names a request.
+    fn is_named(&self, difference: &Difference, request: usize) -> bool {
+        let line = match difference.reference.as_str() {
+            NO_LINE => &difference.subject,
+            line => line,
+        };
+        let exchange = self.conversation.exchanges.get(request);
+        let named = line.split_once(", request: \"").map(|(_, rest)| rest);
+        named.zip(exchange).is_some_and(|(named, exchange)| {
+            let bytes = exchange.segments.concat();
+            let text = String::from_utf8_lossy(&bytes);
+            let line = text.trim_start().lines().next().unwrap_or_default();
+            named.starts_with(line)
+        })
+    }
+
     /// Whether one of these words is among those that tell the upstream what to answer, and it has been asked.
     pub(crate) fn asks(&self, words: &[&str]) -> bool {
         let asked = !self.reference.upstream.is_empty();
-        asked
-            && self.requests().any(|bytes| {
-                let text = String::from_utf8_lossy(&bytes);
-                let mut found = text.split([',', ' ', '=', '\r', '&', '\n']);
-                found.any(|word| words.contains(&word))
-            })
+        asked && self.requests().any(|bytes| has_word(&bytes, words))
     }
+}
+
+/// Whether one of these words stands in a request.
+fn has_word(request: &[u8], words: &[&str]) -> bool {
+    let text = String::from_utf8_lossy(request);
+    let mut found = text.split([',', ' ', '=', '\r', '&', '\n']);
+    found.any(|word| words.contains(&word))
+}
+
+/// The statuses of each request's answers, where the numbers of requests with an answer differ.
+fn statuses_apart(difference: &Difference) -> (Vec<&str>, Vec<&str>) {
+    let apart = |text| str::split(text, " | ").collect();
+    (apart(&difference.reference), apart(&difference.subject))
+}
+
+/// How many elements two lists have in common before the first that differs.
+fn same_at_first(one: &[&str], other: &[&str]) -> usize {
+    one.iter()
+        .zip(other)
+        .take_while(|(one, other)| one == other)
+        .count()
+}
+
+fn is_in_chunks(exchange: &Exchange) -> bool {
+    let text = String::from_utf8_lossy(&exchange.segments.concat()).to_ascii_lowercase();
+    text.contains("\ntransfer-encoding: chunked")
+}
+
+/// The number of the request that a line of the access log tells of, from 0.
+fn request_of(line: &Line) -> Option<usize> {
+    let number = value(line, "connection_requests").parse::<usize>().ok()?;
+    Some(number.saturating_sub(1))
 }
 
 /// A variable in a line of the access log.

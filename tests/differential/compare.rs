@@ -422,7 +422,8 @@ fn message_kind(text: &str) -> String {
     kind.chars().take(100).collect()
 }
 
-fn statuses(answers: &[Answer]) -> String {
+/// The status lines of answers.
+pub(crate) fn statuses(answers: &[Answer]) -> String {
     let lines: Vec<&str> = answers
         .iter()
         .map(|answer| {

@@ -31,7 +31,16 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**A handshake that fails** is logged with rustls's reason where nginx has OpenSSL's.",
         is: |case, difference| {
+            let fails = [
+                "handshake rejected while SSL handshaking",
+                "SSL_do_handshake() failed",
+            ];
+            let line = match difference.reference.as_str() {
+                NO_LINE => &difference.subject,
+                line => line,
+            };
             difference.part == Part::Error
+                && fails.iter().any(|text| line.contains(text))
                 && case.conversation.tls.is_some()
                 && case.subject.heard.answers.is_empty()
         },

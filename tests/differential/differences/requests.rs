@@ -3,10 +3,7 @@
 use super::{NO_LINE, Row};
 use crate::case::{any_status, is_as_sent, value};
 use crate::compare::Part;
-use crate::requests::Exchange;
-
-/// How many bytes Tidegate receives at once.
-const RECEIVED_AT_ONCE: usize = 16 * 1024;
+use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -26,15 +23,25 @@ pub(super) const ROWS: &[Row] = &[
                    copies that `mirror` makes of the request; `$request_completion` is empty, \
                    and `$sent_http_keep_alive` stays.",
         is: |case, difference| {
-            let goes_on = difference.part == Part::Ending
+            let mut requests = 0..case.reference.heard.answers.len();
+            let failed = requests.position(|request| {
+                let of = |seen: &Seen| {
+                    let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                    answers.any(|answer| answer.status() == 412)
+                };
+                of(case.reference) && of(case.subject)
+            });
+            let of_connection = difference.part == Part::Ending
                 || difference.part == Part::Upstream
                 || (difference.part == Part::Status && difference.reference == "(no answer)")
                 || (difference.part == Part::Error && difference.reference == NO_LINE)
-                || matches!(
-                    difference.key.as_str(),
-                    "answers" | "number of lines" | "request_completion" | "sent_http_keep_alive"
-                );
-            goes_on && any_status(case.reference, 412) && any_status(case.subject, 412)
+                || matches!(difference.key.as_str(), "answers" | "number of lines");
+            // What is sent is the same, and in the log phase stays what it was.
+            let stays = matches!(
+                difference.key.as_str(),
+                "request_completion" | "sent_http_connection" | "sent_http_keep_alive"
+            );
+            failed.is_some_and(|failed| of_connection || stays && case.is_from(difference, failed))
         },
     },
     Row {
@@ -138,28 +145,6 @@ pub(super) const ROWS: &[Row] = &[
                         && value(left, "upstream_addr") != "-"
                         && value(left, "request_body_file") == "-"
                         && value(right, "request_body_file") == "-"
-                })
-        },
-    },
-    Row {
-        sentence: "**`$request_body` of a long body that `proxy_request_buffering off` passes on** is empty where the body did not \
-                   come with what was received with its head, 16 KiB at once. nginx goes on reading as long as \
-                   `client_body_buffer_size` has room, and the variable has what has come whole.",
-        is: |case, difference| {
-            let length =
-                |exchange: &Exchange| exchange.segments.iter().map(Vec::len).sum::<usize>();
-            let exchanges = &case.conversation.exchanges;
-            let received: usize = match case.conversation.pipelined {
-                true => exchanges.iter().map(length).sum(),
-                false => exchanges.iter().map(length).max().unwrap_or(0),
-            };
-            let mut lines = case.lines_of(difference);
-            difference.key == "request_body"
-                && difference.subject == "-"
-                && received > RECEIVED_AT_ONCE
-                && lines.any(|(left, right)| {
-                    let in_file = |line| value(line, "request_body_file") != "-";
-                    value(left, "upstream_addr") != "-" && !in_file(left) && !in_file(right)
                 })
         },
     },

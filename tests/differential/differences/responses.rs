@@ -1,7 +1,7 @@
 //! Differences in responses, and in what follows one on its connection.
 
 use super::{NO_LINE, Row};
-use crate::case::{any_status, is_difference, value};
+use crate::case::{any_status, is_as_sent, is_difference, value};
 use crate::compare::Part;
 use crate::run::Seen;
 
@@ -91,27 +91,45 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**`$sent_http_connection`** says what was sent. In nginx's log phase it is `close` for most \
                    requests on a connection that goes on.",
-        is: |_, difference| {
-            difference.part == Part::Access && difference.key == "sent_http_connection"
+        is: |case, difference| {
+            let mut requests = case.requests_of(difference);
+            let key = difference.key.as_str();
+            key == "sent_http_connection"
+                && requests.any(|request| {
+                    let answers = case.subject.heard.answers.get(request);
+                    // Where nothing is sent, nothing is told.
+                    answers.is_none_or(Vec::is_empty)
+                        || is_as_sent(case.subject, Some(request), key, &difference.subject)
+                })
         },
     },
     Row {
         sentence: "**`try_files … =200`** is answered, with an empty body. nginx sends nothing: the client waits, or takes the \
                    next answer for it, and what it sent as a body may be read as its next request.",
         is: |case, difference| {
-            let answers_empty = |seen: &Seen| {
-                seen.heard.answers.iter().flatten().any(|answer| {
+            let answers_empty = |seen: &Seen, request: usize| {
+                let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                answers.any(|answer| {
                     let has_type = answer.field("content-type").is_some();
                     answer.status() == 200 && answer.body.is_empty() && !has_type
                 })
             };
-            let empty = answers_empty(case.subject) && !answers_empty(case.reference);
             // The answer may be one that the client's conditions do not allow.
-            let tells = |status: u16| {
-                any_status(case.subject, status) && !any_status(case.reference, status)
+            let tells = |seen: &Seen, request: usize| {
+                let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                answers.any(|answer| matches!(answer.status(), 304 | 412))
             };
-            let fails = tells(412) || tells(304);
             let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let mut requests = 0..case.subject.heard.answers.len();
+            // The first that nginx leaves without an answer; what comes behind it may take its place.
+            let first = requests.find(|request| {
+                let of_both = |has: &dyn Fn(&Seen, usize) -> bool| {
+                    (has(case.reference, *request), has(case.subject, *request))
+                };
+                of_both(&answers_empty) == (false, true)
+                    || silent && of_both(&tells) == (false, true)
+            });
+            let follows = first.is_some_and(|first| case.is_from(difference, first));
             // Without a head there is no more to see of it.
             let lines = || case.reference.access.iter().zip(&case.subject.access);
             let headless = matches!(
@@ -122,7 +140,7 @@ pub(super) const ROWS: &[Row] = &[
                 let is_it = is_difference(difference, left, right);
                 is_it && value(right, "server_protocol") == "-" && sent == "0"
             });
-            headless || (empty || fails && silent) && difference.part != Part::Alarm
+            headless || follows
         },
     },
     Row {
@@ -145,24 +163,42 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "**Trailers of a response without a body** (`add_trailer` where `PUT` has made a file) are sent, and the last chunk \
                    with them. nginx announces chunks and sends none: the client waits, or takes the next answer for one.",
         is: |case, difference| {
-            let made = |seen: &Seen, cut: bool| {
-                seen.heard.answers.iter().flatten().any(|answer| {
+            let made = |seen: &Seen, request: usize, cut: bool| {
+                let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                answers.any(|answer| {
                     let created = matches!(answer.status(), 201 | 204);
-                    created
-                        && answer.framing == "chunked"
-                        && answer.body.is_empty()
-                        && answer.cut == cut
+                    let is_empty = answer.framing == "chunked" && answer.body.is_empty();
+                    created && is_empty && answer.cut == cut
                 })
             };
-            let follows = matches!(
-                difference.part,
-                Part::Status | Part::Trailer | Part::Framing | Part::Ending
-            ) || difference.part == Part::Error && difference.reference == NO_LINE
-                || matches!(
-                    difference.key.as_str(),
-                    "bytes_sent" | "body_bytes_sent" | "number of lines"
-                );
-            made(case.reference, true) && made(case.subject, false) && follows
+            let has_trailers = |request: usize| {
+                let mut answers = case
+                    .subject
+                    .heard
+                    .answers
+                    .get(request)
+                    .into_iter()
+                    .flatten();
+                answers.any(|answer| !answer.trailers.is_empty())
+            };
+            let mut requests = 0..case.reference.heard.answers.len();
+            requests.any(|request| {
+                let is_of_answer = match difference.part {
+                    Part::Framing => difference.key == "cut",
+                    Part::Trailer => true,
+                    Part::Access => {
+                        matches!(difference.key.as_str(), "bytes_sent" | "body_bytes_sent")
+                    }
+                    _ => false,
+                };
+                // What nginx sends for the next request is no chunk.
+                let rest = difference.key == "rest" && difference.subject.is_empty();
+                let follows = rest
+                    || is_of_answer && case.is_seen_of(difference, &[request])
+                    || case.is_lack_behind(difference, request);
+                let cut = made(case.reference, request, true) && made(case.subject, request, false);
+                cut && has_trailers(request) && follows
+            })
         },
     },
     Row {
@@ -177,15 +213,26 @@ pub(super) const ROWS: &[Row] = &[
             };
             let refused =
                 |line: &String| line.contains("connect() failed (111: Connection refused)");
-            let has_body = case.says("Transfer-Encoding:") || case.says("Content-Length:");
-            let unread = matches!(difference.key.as_str(), "content_length" | "request_body")
-                && difference.reference == "-"
-                || difference.key == "request_length";
+            let last = case.reference.heard.answers.len().saturating_sub(1);
+            let number = |text: &str| text.parse::<u64>().ok();
+            let fewer = number(&difference.reference) < number(&difference.subject);
+            // Of a body in chunks that is not read no length is known.
+            let mut lines = case.lines_of(difference);
+            let is_unread = lines.any(|(left, right)| {
+                let is_502 = |line| value(line, "status") == "502";
+                let known = value(left, "content_length") != "-";
+                is_502(left) && is_502(right) && !known && case.is_in_chunks_at(left)
+            });
+            let shows_unread = match difference.key.as_str() {
+                "content_length" | "request_body" => difference.reference == "-",
+                "request_length" => fewer,
+                _ => false,
+            };
             let kept = difference.subject.contains(" closed keepalive connection");
             let told = difference.part == Part::Error && difference.reference == NO_LINE && kept;
             let ended = difference.part == Part::Ending && difference.reference == "Closed";
-            (ended || told || unread)
-                && has_body
+            (ended || told || is_unread && shows_unread)
+                && case.has_body(last)
                 && announces_more(case.reference)
                 && announces_more(case.subject)
                 && case.reference.errors.iter().any(refused)
@@ -229,14 +276,31 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "**A `try_files` that leads to nothing below an `alias`**, since its last parameter is the location itself, \
                    is a folder asked for without its slash. nginx judges by the byte in front of the empty URI.",
         is: |case, difference| {
-            let mut answers = case.subject.heard.answers.iter().flatten();
-            let to_root = answers.any(|answer| {
-                let location = answer.field("location").unwrap_or_default();
-                let path = location.splitn(4, '/').nth(3);
-                answer.status() == 301
-                    && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
-            });
-            to_root && any_status(case.reference, 403) && difference.part != Part::Alarm
+            let mut requests = 0..case.subject.heard.answers.len();
+            requests.any(|request| {
+                let mut answers = case
+                    .subject
+                    .heard
+                    .answers
+                    .get(request)
+                    .into_iter()
+                    .flatten();
+                let to_root = answers.any(|answer| {
+                    let location = answer.field("location").unwrap_or_default();
+                    let path = location.splitn(4, '/').nth(3);
+                    answer.status() == 301
+                        && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
+                });
+                let mut answers = case
+                    .reference
+                    .heard
+                    .answers
+                    .get(request)
+                    .into_iter()
+                    .flatten();
+                let forbidden = answers.any(|answer| answer.status() == 403);
+                to_root && forbidden && case.is_seen_of(difference, &[request])
+            })
         },
     },
     Row {
@@ -244,9 +308,11 @@ pub(super) const ROWS: &[Row] = &[
                    both at once from epoll, takes it for gone wherever the request has to wait.",
         is: |case, difference| {
             let gone = |line: &String| line.contains("client prematurely closed connection");
-            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
-            let given_up = unanswered && case.reference.errors.iter().any(gone);
-            case.conversation.shuts && given_up && difference.part != Part::Alarm
+            let given_up = case.reference.errors.iter().any(gone);
+            let mut answers = case.reference.heard.answers.iter();
+            let unanswered = answers.position(Vec::is_empty);
+            let follows = unanswered.is_some_and(|request| case.is_from(difference, request));
+            case.conversation.shuts && given_up && follows
         },
     },
     Row {
@@ -297,7 +363,21 @@ pub(super) const ROWS: &[Row] = &[
                         through != difference.reference && case.subject.errors.contains(&through);
                     goes_through || refused.next().is_some()
                 }
-                part => part != Part::Alarm && refused.next().is_some(),
+                _ => {
+                    let requests = 0..case.reference.heard.answers.len();
+                    let mut first = requests.filter(|request| {
+                        let mut answers = case
+                            .reference
+                            .heard
+                            .answers
+                            .get(*request)
+                            .into_iter()
+                            .flatten();
+                        answers.any(|answer| answer.status() == 500)
+                    });
+                    let is_of = |request| case.is_from(difference, request);
+                    refused.next().is_some() && first.any(is_of)
+                }
             }
         },
     },

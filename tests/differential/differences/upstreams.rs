@@ -1,8 +1,8 @@
 //! Differences in what goes to upstreams, and in what becomes of their answers.
 
 use super::{NO_LINE, Row};
-use crate::case::any_status;
-use crate::compare::Part;
+use crate::case::{Case, any_status, value};
+use crate::compare::{Difference, Part};
 use crate::run::Seen;
 use crate::upstream::Recorded;
 
@@ -15,25 +15,75 @@ pub(super) const ROWS: &[Row] = &[
                 difference.part,
                 Part::Body | Part::Framing | Part::Access | Part::Ending
             );
-            partly && case.asks(&["long", "badchunk"])
+            let requests = case.asking(&["long", "badchunk"]);
+            let is_of_them = match difference.part {
+                Part::Ending => !requests.is_empty(),
+                _ => case.is_seen_of(difference, &requests),
+            };
+            partly && is_of_them
         },
     },
     Row {
         sentence: "**An answer without an HTTP head** (HTTP/0.9, or what is no HTTP) goes to the client as the \
                    body of a 200. nginx sends it without a head and logs the status `009`.",
-        is: |case, _| case.asks(&["badversion"]),
+        is: |case, difference| is_of_headless(case, difference, "badversion"),
     },
     Row {
         sentence: "**A response whose first bytes are `HTTP/`** and whose status line is malformed, or whose \
                    status is none of 100 to 599, is a 502. nginx passes the first kind on as HTTP/0.9, the \
                    upstream's head in the body.",
-        is: |case, _| case.asks(&["badline"]),
+        is: |case, difference| is_of_headless(case, difference, "badline"),
     },
     Row {
         sentence: "**`100 Continue` from an upstream** is skipped, as any client should do. nginx takes it for the \
                    answer's head and the answer for its body. So are other informational responses; where no head \
                    follows, or after 100 of them, the answer is a 502.",
-        is: |case, _| case.asks(&["continue"]),
+        is: |case, difference| {
+            let requests = case.asking(&["continue"]);
+            let shown = |line: &Vec<(String, String)>| {
+                let of_upstream = value(line, "upstream_status");
+                value(line, "status") == "100"
+                    || of_upstream
+                        .split([',', ' ', ':'])
+                        .any(|status| status == "100")
+            };
+            let refused = |line: &String| line.contains("auth request unexpected status: 100");
+            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
+            let taken = unanswered
+                || any_status(case.reference, 100)
+                || case.reference.access.iter().any(shown)
+                || case.reference.errors.iter().any(refused);
+            taken && follows_answer(case, difference, &requests)
+        },
+    },
+    Row {
+        // nginx asks again what it has asked on a connection that was kept and is closed without an answer.
+        sentence: "connections to upstreams are not kept yet",
+        is: |case, difference| {
+            let requests = case.asking(&["none"]);
+            let closed = "upstream prematurely closed connection while reading response header from upstream";
+            let ended = |seen: &Seen| {
+                let lines = seen.errors.iter().filter(|line| line.contains(closed));
+                lines.count()
+            };
+            let mut once = case.reference.upstream.clone();
+            once.dedup();
+            let mut own = case.subject.upstream.clone();
+            own.dedup();
+            let asks_again = ended(case.reference) > ended(case.subject) && once == own;
+            let follows = match difference.part {
+                Part::Upstream => difference.key == "number of requests",
+                Part::Access => {
+                    difference.key.starts_with("upstream_")
+                        && case.is_seen_of(difference, &requests)
+                }
+                Part::Error => {
+                    difference.reference.contains(closed) && difference.subject == NO_LINE
+                }
+                _ => false,
+            };
+            asks_again && !requests.is_empty() && follows
+        },
     },
     Row {
         sentence: "**`proxy_method HEAD`**: a client that asked with GET is told that there is no body. nginx announces the \
@@ -99,19 +149,32 @@ pub(super) const ROWS: &[Row] = &[
                 others.any(|other| !other.cut && rest(asked) == rest(other))
             });
             // The client waits for its own answer with it.
-            let waits = case.reference.heard.answers.iter().any(Vec::is_empty);
-            let shows =
-                difference.part == Part::Upstream || waits && difference.part != Part::Alarm;
-            // One that waits in vain for its body is recorded late, with what the client asks next.
-            let others = |seen: &Seen| -> Vec<Recorded> {
-                let is_other = |asked: &&Recorded| {
-                    let bodiless = asked.bytes.ends_with(b"\r\n\r\n");
-                    !bodiless || rest(asked).len() == asked.bytes.len()
-                };
-                seen.upstream.iter().filter(is_other).cloned().collect()
+            let mut answers = case.reference.heard.answers.iter();
+            let unanswered = answers.position(Vec::is_empty);
+            let waits = unanswered.is_some_and(|request| case.is_from(difference, request));
+            let shows = difference.part == Part::Upstream || waits;
+            // One that waits in vain for its body is recorded late, and what else is asked then has another number.
+            let mut others = case.subject.upstream.clone();
+            let is_without_partner = |asked: &&Recorded| {
+                let bodiless = asked.bytes.ends_with(b"\r\n\r\n");
+                let is_announced = bodiless && rest(asked).len() < asked.bytes.len();
+                let partner = others.iter().position(|other| rest(other) == rest(asked));
+                match partner.filter(|_| asked.cut && is_announced) {
+                    Some(partner) => {
+                        others.remove(partner);
+                        false
+                    }
+                    None => true,
+                }
             };
-            let late =
-                difference.part == Part::Upstream && others(case.reference) == others(case.subject);
+            let asked: Vec<Recorded> = case
+                .reference
+                .upstream
+                .iter()
+                .filter(is_without_partner)
+                .cloned()
+                .collect();
+            let late = difference.part == Part::Upstream && asked == others;
             let length = |record: &Recorded| record.bytes.len();
             let longer = |announced: &Recorded, other: &Recorded| {
                 let number = |text: &str| text.parse::<usize>().ok();
@@ -191,3 +254,31 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
 ];
+
+/// Whether a difference follows from an upstream's answer without a head that nginx takes for HTTP/0.9, which this word asks for.
+fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
+    let told = |line: &String| line.contains("upstream sent no valid HTTP/1.0 header");
+    let requests = case.asking(&[word]);
+    case.reference.errors.iter().any(told) && follows_answer(case, difference, &requests)
+}
+
+/// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or of what follows where the
+/// connection ends behind it.
+fn follows_answer(case: &Case, difference: &Difference, requests: &[usize]) -> bool {
+    // Of the request itself all is as it was.
+    let own = [
+        "request",
+        "request_method",
+        "request_uri",
+        "request_length",
+        "content_length",
+        "content_type",
+    ];
+    let key = difference.key.as_str();
+    let is_own =
+        difference.part == Part::Access && (own.contains(&key) || key.starts_with("http_"));
+    let mut behind = requests.iter();
+    !is_own
+        && (case.is_seen_of(difference, requests)
+            || behind.any(|request| case.is_lack_behind(difference, *request)))
+}
