@@ -217,14 +217,4 @@ pub(super) const ROWS: &[Row] = &[
                 })
         },
     },
-    Row {
-        sentence: "**A request for another server than the handshake's** is refused (421) once its head is whole. nginx refuses \
-                   it at the line of `Host`, so also where the client breaks off behind that.",
-        is: |case, difference| {
-            let refused = any_status(case.reference, 421);
-            let unanswered = case.subject.heard.answers.iter().all(Vec::is_empty);
-            let broken_off = !case.requests().any(|bytes| bytes.ends_with(b"\r\n\r\n"));
-            refused && unanswered && broken_off && difference.part != Part::Alarm
-        },
-    },
 ];

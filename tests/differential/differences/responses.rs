@@ -8,9 +8,7 @@ use crate::run::Seen;
 pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**`post_action` that leads round in a circle**, or to a named location that is not there, leaves the \
-                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open. \
-                   The page of that error, which no client is sent, is logged with its type, and with the padding for \
-                   old browsers in its length.",
+                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open.",
         is: |case, difference| {
             let circled = |seen: &Seen| {
                 let mut lines = seen.errors.iter();
@@ -39,12 +37,7 @@ pub(super) const ROWS: &[Row] = &[
             let asks_less = difference.key == "number of requests"
                 && unanswered
                 && case.reference.upstream.len() < case.subject.upstream.len();
-            let of_page = matches!(
-                difference.key.as_str(),
-                "sent_http_content_type" | "sent_http_content_length"
-            );
-            let unsent = of_page && circled(case.reference) && circled(case.subject);
-            circles && (stays_open || fewer || asks_less || ended && !announces_end) || unsent
+            circles && (stays_open || fewer || asks_less || ended && !announces_end)
         },
     },
     Row {
