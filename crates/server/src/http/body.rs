@@ -311,6 +311,11 @@ impl RequestBody {
         self.dropped
     }
 
+    /// Whether it keeps anything that its request must let go of when it has ended.
+    pub fn is_kept(&self) -> bool {
+        self.is_read() || !self.left_behind.is_empty() || self.left_behind_file.is_some()
+    }
+
     /// Whether it has been read whole.
     pub fn is_read(&self) -> bool {
         !matches!(self.stored, Stored::Nowhere)

@@ -207,7 +207,7 @@ impl Request {
         self.userid = None;
         self.response.clear();
         self.upstream = None;
-        if self.body.is_read() {
+        if self.body.is_kept() {
             self.body = RequestBody::default();
         }
         let is_repeatable = self.repeatable.is_some();
