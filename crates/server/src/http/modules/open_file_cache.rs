@@ -218,7 +218,7 @@ pub async fn test(request: &mut Request, path: &[u8]) -> Result<Looked, LookupEr
     }
 }
 
-/// [`test`] for scripts, which do not wait: the disk is asked at once.
+/// [`test()`] for scripts, which do not wait: the disk is asked at once.
 pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
     let links = Links::of(request, path);
     let settings = &*request.plan.open_file_cache;
