@@ -22,7 +22,7 @@ use crate::shrink::Pair;
 use crate::{verdicts, world};
 
 /// Requests of one seed.
-const REQUESTS: usize = 250;
+const REQUESTS: usize = 200;
 /// Differences of one seed that are made smaller.
 const SHRUNK_MAX: usize = 3;
 /// How many differences of one signature are made smaller in a run: those that come after are only counted.
@@ -166,8 +166,14 @@ impl Campaign<'_> {
         let mut random = Random::new(seed);
         let log_format = format::log_format();
         let world = lane.world();
-        let configuration =
-            Configuration::random(&mut random.fork(), seed, &world, &self.table, &log_format);
+        let configuration = Configuration::random(
+            &mut random.fork(),
+            seed,
+            &world,
+            &self.table,
+            self.options.density,
+            &log_format,
+        );
         if self.options.print {
             println!("{}", configuration.text(None));
             return Ok(());

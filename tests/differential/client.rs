@@ -84,6 +84,13 @@ pub(crate) struct Heard {
     pub(crate) ending: Ending,
 }
 
+impl Heard {
+    /// The answers to one request, by its number.
+    pub(crate) fn answers_to(&self, request: usize) -> impl Iterator<Item = &Answer> {
+        self.answers.get(request).into_iter().flatten()
+    }
+}
+
 /// What a client needs beside its own connection to tell a silent server from a busy one.
 pub(crate) struct Surroundings<'a> {
     pub(crate) server: &'a mut Server,

@@ -649,7 +649,8 @@ fn even_text(text: &str) -> String {
     }
 }
 
-/// The bytes without the numbers of `stub_status`, which count what this program asks beside the requests.
+/// The bytes without the numbers of `stub_status`, which count what this program asks beside the requests; how
+/// many digits they have is the same (see [`crate::program`]).
 fn without_counts(mut bytes: Vec<u8>) -> Vec<u8> {
     const FIRST: &[u8] = b"Active connections: ";
     const LAST: &[u8] = b"Waiting: ";

@@ -1,7 +1,7 @@
 //! Random configurations and random requests, to nginx and to Tidegate: whatever can be seen from outside is the same, or
 //! the table of documented differences (differences.rs) says why not.
 //!
-//! One seed is one configuration and some 250 requests. The programs run one after the other in the same folder
+//! One seed is one configuration and some 200 requests. The programs run one after the other in the same folder
 //! with the same ports, so that nearly nothing has to be made equal. What differs is made as small as it gets and printed.
 //!
 //! `cargo test --test differential [-- OPTIONS]`
@@ -12,6 +12,7 @@
 //!   --keep-going       do not end with the first finding
 //!   --kinds            count the kinds of differences and make none smaller
 //!   --only WORDS       look into differences alone whose part and key begin so: `Status`, `Access request_uri`
+//!   --dense            write three times as many directives into each configuration
 //!   --verdicts         ask `-t` alone, of valid and of broken configurations
 //!   --findings FOLDER  write each finding into a file there
 //!   --print            print the configuration of the seed and end
@@ -42,6 +43,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use configuration::Density;
+
 /// The seeds that `make test` runs, beside nginx 1.31 as well as beside Debian's: less than a minute on two cores.
 const FIXED_SEEDS: &[u64] = &[6, 16, 26, 33, 52, 58, 59, 81, 88, 97];
 
@@ -57,6 +60,8 @@ pub(crate) struct Options {
     pub(crate) kinds: bool,
     /// What the part and key of a difference begin with that is looked into.
     pub(crate) only: String,
+    /// How much is strewn over each configuration.
+    pub(crate) density: Density,
     pub(crate) verdicts: bool,
     pub(crate) print: bool,
     /// Where findings are written to.
@@ -111,6 +116,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         keep_going: false,
         kinds: false,
         only: String::new(),
+        density: Density::WRITTEN,
         verdicts: false,
         print: false,
         findings: None,
@@ -141,6 +147,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--keep-going" => options.keep_going = true,
             "--kinds" => options.kinds = true,
             "--only" => options.only.clone_from(value()?),
+            "--dense" => options.density = Density::DENSE,
             "--verdicts" => options.verdicts = true,
             "--print" => options.print = true,
             "--findings" => options.findings = Some(PathBuf::from(value()?)),

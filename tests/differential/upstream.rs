@@ -287,20 +287,7 @@ impl Connection {
 
 /// Where a chunked body ends, trailers included, once it is whole.
 fn chunked_end(body: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        let line = find(&body[at..], b"\r\n")?;
-        let size = std::str::from_utf8(&body[at..at + line]).ok()?;
-        let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
-        at += line + 2;
-        if size == 0 {
-            break;
-        }
-        at = at.checked_add(size)?.checked_add(2)?;
-        if at > body.len() {
-            return None;
-        }
-    }
+    let mut at = chunks(body, |_| ())?;
     loop {
         let line = find(&body[at..], b"\r\n")?;
         at += line + 2;
@@ -315,6 +302,13 @@ fn chunked_end(body: &[u8]) -> Option<usize> {
 pub(crate) fn chunks_joined(body: &[u8]) -> Option<Vec<u8>> {
     chunked_end(body)?;
     let mut joined = Vec::new();
+    let behind = chunks(body, |data| joined.extend_from_slice(data))?;
+    joined.extend_from_slice(&body[behind..]);
+    Some(joined)
+}
+
+/// Shows the data of each chunk, and tells where the line of the last one, which is empty, ends.
+fn chunks(body: &[u8], mut data: impl FnMut(&[u8])) -> Option<usize> {
     let mut at = 0;
     loop {
         let line = find(&body[at..], b"\r\n")?;
@@ -322,11 +316,14 @@ pub(crate) fn chunks_joined(body: &[u8]) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
         at += line + 2;
         if size == 0 {
-            joined.extend_from_slice(&body[at..]);
-            return Some(joined);
+            return Some(at);
         }
-        joined.extend_from_slice(&body[at..at + size]);
-        at += size + 2;
+        let end = at.checked_add(size)?;
+        data(body.get(at..end)?);
+        at = end.checked_add(2)?;
+        if at > body.len() {
+            return None;
+        }
     }
 }
 

@@ -59,20 +59,11 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
 
 /// What the kernel knows of a TCP connection; `None` for other sockets.
 pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
-    // SAFETY: `tcp_info` consists of integers, for which zeros are values.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, which is the size of `info`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
-    (result == 0).then_some(TcpInfo {
+    let whole = size_of::<libc::tcp_info>();
+    // SAFETY: `tcp_info` consists of integers, for which all bytes are values.
+    let info: io::Result<libc::tcp_info> =
+        unsafe { option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, whole) };
+    info.ok().map(|info| TcpInfo {
         rtt: info.tcpi_rtt,
         rttvar: info.tcpi_rttvar,
         snd_cwnd: info.tcpi_snd_cwnd,
@@ -238,21 +229,38 @@ fn former_peer(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 
 /// So many bytes of `SO_PEERNAME`; the rest is zero.
 fn peer_name(socket: BorrowedFd<'_>, length: usize) -> io::Result<libc::sockaddr_in6> {
-    // SAFETY: `sockaddr_in6` consists of integers and arrays of them, for which zeros are values.
-    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    let mut length = length.min(size_of_val(&address)) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, which is at most the size of `address`.
+    // SAFETY: `sockaddr_in6` consists of integers and arrays of them, for which all bytes are values.
+    unsafe { option(socket, libc::SOL_SOCKET, libc::SO_PEERNAME, length) }
+}
+
+/// So many bytes of an option of a socket, at most those of its type; what the kernel does not write is zero.
+///
+/// # Errors
+/// The kernel's, where it does not know the option for this socket.
+///
+/// # Safety
+/// All bytes, zeros too, must be values of the type.
+unsafe fn option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    length: usize,
+) -> io::Result<T> {
+    // SAFETY: zeros are a value of the type, as the caller warrants.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut length = length.min(size_of::<T>()) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which is at most the size of `value`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERNAME,
-            (&raw mut address).cast(),
+            level,
+            name,
+            (&raw mut value).cast(),
             &raw mut length,
         )
     };
     if result == 0 {
-        Ok(address)
+        Ok(value)
     } else {
         Err(io::Error::last_os_error())
     }

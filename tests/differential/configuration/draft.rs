@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::definitions;
 use super::families::{Family, PAIRS_EACH};
 use super::lists;
+use super::sprinkle::Density;
 use super::table::Table;
 use super::tree::Line;
 use super::{Configuration, World};
@@ -16,6 +17,7 @@ pub(super) struct Draft<'a> {
     pub(super) seed: u64,
     pub(super) world: &'a World,
     pub(super) table: &'a Table,
+    pub(super) density: Density,
     pub(super) targets: BTreeSet<String>,
     pub(super) pairs: BTreeSet<(Family, Family)>,
     /// Pairs of families that locations still have to bring together.
@@ -23,7 +25,13 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(random: Random, seed: u64, world: &'a World, table: &'a Table) -> Draft<'a> {
+    pub(super) fn new(
+        random: Random,
+        seed: u64,
+        world: &'a World,
+        table: &'a Table,
+        density: Density,
+    ) -> Draft<'a> {
         let all = Family::pairs();
         let first = (seed as usize).wrapping_mul(PAIRS_EACH);
         let wanted = (0..PAIRS_EACH)
@@ -34,6 +42,7 @@ impl<'a> Draft<'a> {
             seed,
             world,
             table,
+            density,
             targets: BTreeSet::new(),
             pairs: BTreeSet::new(),
             wanted,

@@ -24,6 +24,7 @@ mod values;
 pub(crate) use families::Family;
 pub(crate) use files::files;
 pub(crate) use shrink::Cut;
+pub(crate) use sprinkle::Density;
 pub(crate) use table::{Known, Table};
 pub(crate) use tree::Line;
 
@@ -75,15 +76,16 @@ pub(crate) struct Configuration {
 impl Configuration {
     /// A valid configuration. `seed` says which directives it must have and which families meet in it,
     /// so that seeds that follow one another cover all of them; the rest is drawn from `random`.
-    /// `log_format` is what stands behind the name of the access log's format.
+    /// `density` says how much is strewn beyond the frame, `log_format` is what stands behind the name of the access log's format.
     pub(crate) fn random(
         random: &mut Random,
         seed: u64,
         world: &World,
         table: &Table,
+        density: Density,
         log_format: &str,
     ) -> Configuration {
-        let draft = draft::Draft::new(random.fork(), seed, world, table);
+        let draft = draft::Draft::new(random.fork(), seed, world, table, density);
         let mut configuration = draft.finish(log_format);
         if table.version() < older::NEW_DEFAULTS {
             older::older(&mut configuration.lines);

@@ -8,10 +8,21 @@ use super::draft::Draft;
 use super::tree::Line;
 use super::values;
 
-/// How many directives of each configuration are given by its seed; the table is gone through by turns.
-const MUST: usize = 80;
-/// How many are drawn beyond that.
-const MAY: usize = 110;
+/// How many directives are strewn over a configuration, beside its frame and what its families write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Density {
+    /// Those that the seed gives; the table is gone through by turns.
+    must: usize,
+    /// Those that are drawn beyond.
+    may: usize,
+}
+
+impl Density {
+    /// About what the configuration of a large site holds. In an hour each directive comes more than 200 times.
+    pub(crate) const WRITTEN: Density = Density { must: 45, may: 20 };
+    /// Three times as many, so that things meet in one place that hardly anybody writes together.
+    pub(crate) const DENSE: Density = Density { must: 80, may: 110 };
+}
 
 /// Directives of which one may stand in a server, or outside of all servers, without the others.
 const APART: &[&[&str]] = &[
@@ -74,13 +85,14 @@ impl Draft<'_> {
             .names()
             .filter(|name| values::is_strewn(name))
             .collect();
-        let first = (self.seed as usize).wrapping_mul(MUST);
-        for step in 0..MUST + MAY {
-            let name = match step < MUST {
+        let Density { must, may } = self.density;
+        let first = (self.seed as usize).wrapping_mul(must);
+        for step in 0..must + may {
+            let name = match step < must {
                 true => names[first.wrapping_add(step) % names.len()],
                 false => names[self.random.below(names.len())],
             };
-            let tries = if step < MUST { 6 } else { 1 };
+            let tries = if step < must { 20 } else { 1 };
             for _ in 0..tries {
                 if self.strew(name, lines, &scopes) {
                     break;

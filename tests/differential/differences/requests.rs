@@ -26,7 +26,7 @@ pub(super) const ROWS: &[Row] = &[
             let mut requests = 0..case.reference.heard.answers.len();
             let failed = requests.position(|request| {
                 let of = |seen: &Seen| {
-                    let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                    let mut answers = seen.heard.answers_to(request);
                     answers.any(|answer| answer.status() == 412)
                 };
                 of(case.reference) && of(case.subject)

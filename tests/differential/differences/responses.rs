@@ -101,7 +101,7 @@ pub(super) const ROWS: &[Row] = &[
                    next answer for it, and what it sent as a body may be read as its next request.",
         is: |case, difference| {
             let answers_empty = |seen: &Seen, request: usize| {
-                let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                let mut answers = seen.heard.answers_to(request);
                 answers.any(|answer| {
                     let has_type = answer.field("content-type").is_some();
                     answer.status() == 200 && answer.body.is_empty() && !has_type
@@ -109,7 +109,7 @@ pub(super) const ROWS: &[Row] = &[
             };
             // The answer may be one that the client's conditions do not allow.
             let tells = |seen: &Seen, request: usize| {
-                let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                let mut answers = seen.heard.answers_to(request);
                 answers.any(|answer| matches!(answer.status(), 304 | 412))
             };
             let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
@@ -157,7 +157,7 @@ pub(super) const ROWS: &[Row] = &[
                    with them. nginx announces chunks and sends none: the client waits, or takes the next answer for one.",
         is: |case, difference| {
             let made = |seen: &Seen, request: usize, cut: bool| {
-                let mut answers = seen.heard.answers.get(request).into_iter().flatten();
+                let mut answers = seen.heard.answers_to(request);
                 answers.any(|answer| {
                     let created = matches!(answer.status(), 201 | 204);
                     let is_empty = answer.framing == "chunked" && answer.body.is_empty();
@@ -165,13 +165,7 @@ pub(super) const ROWS: &[Row] = &[
                 })
             };
             let has_trailers = |request: usize| {
-                let mut answers = case
-                    .subject
-                    .heard
-                    .answers
-                    .get(request)
-                    .into_iter()
-                    .flatten();
+                let mut answers = case.subject.heard.answers_to(request);
                 answers.any(|answer| !answer.trailers.is_empty())
             };
             let mut requests = 0..case.reference.heard.answers.len();
@@ -271,26 +265,14 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let mut requests = 0..case.subject.heard.answers.len();
             requests.any(|request| {
-                let mut answers = case
-                    .subject
-                    .heard
-                    .answers
-                    .get(request)
-                    .into_iter()
-                    .flatten();
+                let mut answers = case.subject.heard.answers_to(request);
                 let to_root = answers.any(|answer| {
                     let location = answer.field("location").unwrap_or_default();
                     let path = location.splitn(4, '/').nth(3);
                     answer.status() == 301
                         && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
                 });
-                let mut answers = case
-                    .reference
-                    .heard
-                    .answers
-                    .get(request)
-                    .into_iter()
-                    .flatten();
+                let mut answers = case.reference.heard.answers_to(request);
                 let forbidden = answers.any(|answer| answer.status() == 403);
                 to_root && forbidden && case.is_seen_of(difference, &[request])
             })
@@ -359,13 +341,7 @@ pub(super) const ROWS: &[Row] = &[
                 _ => {
                     let requests = 0..case.reference.heard.answers.len();
                     let mut first = requests.filter(|request| {
-                        let mut answers = case
-                            .reference
-                            .heard
-                            .answers
-                            .get(*request)
-                            .into_iter()
-                            .flatten();
+                        let mut answers = case.reference.heard.answers_to(*request);
                         answers.any(|answer| answer.status() == 500)
                     });
                     let is_of = |request| case.is_from(difference, request);

@@ -141,6 +141,7 @@ pub struct Refused {
 pub struct RequestBody {
     announced: Option<u64>,
     chunked: bool,
+    /// Bytes that came behind the head in the same stretch.
     came_with_head: usize,
     /// The head announced chunks, whatever has become of them.
     framed: bool,

@@ -108,32 +108,32 @@ impl H1 {
     ) -> H1 {
         let version = request.client.head.version();
         let expect = request.header(Known::Expect);
+        let keeps_alive = request.client.head.keeps_alive();
         H1 {
-            connection: Rc::clone(connection),
-            input,
-            incoming: Incoming::of(length),
-            version,
             continue_wanted: version >= Version::Http11
                 && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
-            keep_alive: request.client.head.keeps_alive(),
-            client_is_done: !request.client.head.keeps_alive(),
-            may_linger: true,
-            refused: false,
-            chunked: false,
-            announced: None,
-            head_sent: false,
-            sendfile: false,
-            upgraded: false,
-            paused_until: None,
-            timed_out: false,
-            unshared: 0,
-            portion: 0,
-            before_portion: Refused::default(),
+            keep_alive: keeps_alive,
+            client_is_done: !keeps_alive,
+            ..H1::begun(connection, version, length, input)
         }
     }
 
     /// An exchange that only says why it is none; `length` is that of the body which comes with the head, as far as that tells.
     pub fn refused(
+        connection: &Rc<Connection>,
+        version: Version,
+        length: BodyLength,
+        input: Buffer,
+    ) -> H1 {
+        H1 {
+            refused: true,
+            ..H1::begun(connection, version, length, input)
+        }
+    }
+
+    /// An exchange of which nothing is known but where it comes from: its client waits for nothing, and its connection ends
+    /// with it.
+    fn begun(
         connection: &Rc<Connection>,
         version: Version,
         length: BodyLength,
@@ -148,7 +148,7 @@ impl H1 {
             keep_alive: false,
             client_is_done: false,
             may_linger: true,
-            refused: true,
+            refused: false,
             chunked: false,
             announced: None,
             head_sent: false,
