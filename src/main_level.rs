@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use conf::{
-    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Reload, ScopeRef, Setter,
+    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, Reload, ScopeRef, Setter,
     Setting, Word, parse,
 };
 use process::identity::{self, Identity};
@@ -112,6 +112,7 @@ static WORKER_SHUTDOWN_TIMEOUT: Setting<Duration> =
 static WORKER_PRIORITY: Setting<i32> = Setting::new("worker_priority", &["number"], priority)
     .contexts(Contexts::MAIN)
     .default("0")
+    .repeatable()
     .reload(Reload::NewProcess)
     .manual(
         "The nice value of the worker process, from -20 for more of the processor to 19 for less. \
@@ -231,10 +232,24 @@ impl MainLevel {
     }
 }
 
-/// A number with or without its sign.
+/// `worker_priority`. As nginx tells by the value whether there was a line before, one of 0 does not count as one.
 fn priority(setter: &Setter<'_>) -> Result<i32, Fault> {
-    let word = setter.word()?;
-    let invalid = || Fault::new("\"worker_priority\" directive invalid number");
+    let this = setter.first();
+    let lines = setter.scope().own_lines(&WORKER_PRIORITY.spec);
+    let mut before = lines
+        .iter()
+        .take_while(|line| line.sequence() < this.sequence());
+    let counts = |line: &Line| signed_number(line.argument(0)).is_ok_and(|number| number != 0);
+    if !setter.is_default() && before.any(|line| counts(line)) {
+        let text = "\"worker_priority\" directive is duplicate";
+        return Err(Fault::at(&this.name, text));
+    }
+    signed_number(setter.word()?)
+}
+
+/// A number with or without its sign.
+fn signed_number(word: &Word) -> Result<i32, Fault> {
+    let invalid = || Fault::at(word, "\"worker_priority\" directive invalid number");
     let digits = word
         .bytes
         .strip_prefix(b"-")

@@ -84,6 +84,19 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
+        sentence: "**A directive that only nginx has** (`proxy` of its mail proxy) is refused as unsupported also where nginx \
+                   allows it nowhere near.",
+        is: |Verdicts { reference, subject }, _| {
+            let name = |text: &str, before: &str| {
+                let (name, _) = text.strip_prefix(before)?.split_once('"')?;
+                Some(String::from(name))
+            };
+            let own = name(subject, "unsupported directive \"");
+            reference.contains("\" directive is not allowed here in /")
+                && own.is_some_and(|own| name(reference, "\"") == Some(own))
+        },
+    },
+    Row {
         sentence: "**A row of `split_clients` with one word** is refused. nginx reads the second from what its memory held before.",
         is: |Verdicts { subject, .. }, _| {
             subject.starts_with("invalid number of parameters in \"split_clients\" block")

@@ -12,7 +12,7 @@ use crate::registry::Registry;
 use crate::scope::{ScopeRef, default_lines};
 use crate::setting::{Declared, Setter};
 use crate::spec::{BlockKind, Effect};
-use crate::tree::{Line, Tree};
+use crate::tree::{Block, Line, Tree};
 
 /// Checks every line that the table knows. Diagnostics come with the number of their line.
 pub(crate) fn values(tree: &Tree, registry: &Registry, found: &mut Vec<(u32, Diagnostic)>) {
@@ -149,20 +149,29 @@ impl<'a> Check<'a, '_> {
     /// Adds a diagnostic to those of the line that it is about.
     fn report(&mut self, diagnostic: Diagnostic) {
         let position = diagnostic.position;
-        let about = |line: &&&Line| {
+        let about = |line: &&'a Line| {
             let same =
                 |one: Position| (one.file, one.line) == (line.position.file, line.position.line);
             position.is_some_and(same)
         };
-        // A row belongs to the last block that begins before it.
-        let is_before = |line: &&&Line| {
+        // What is wrong with a row comes behind what is wrong with the text before it.
+        let with_rows = |line: &&'a Line| {
+            let rows = match &line.block {
+                Some(Block::Free(rows)) => rows.as_slice(),
+                _ => &[],
+            };
+            std::iter::once(*line).chain(rows)
+        };
+        let is_before = |line: &&Line| {
             let before =
                 |at: Position| at.file == line.position.file && at.offset >= line.position.offset;
             position.is_some_and(before)
         };
-        let line = self.lines.iter().find(about);
-        let line = line.or(self.lines.iter().rfind(is_before));
-        let line = line.or(self.lines.first());
+        let before = self.lines.iter().flat_map(with_rows).filter(is_before);
+        // Of a file that is read several times the first; the last of equal ones would be taken.
+        let line = before.rev().max_by_key(|line| line.position.offset);
+        let line = line.or(self.lines.iter().copied().find(about));
+        let line = line.or(self.lines.first().copied());
         self.found
             .push((line.map_or(0, |line| line.sequence), diagnostic));
     }

@@ -1,15 +1,19 @@
 //! `ssl_conf_command`: commands of OpenSSL's configuration, as far as they mean something here.
 //!
 //! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. A line inherits with all lines beside it; of several about the same
-//! thing the last counts. What OpenSSL does not know is refused as nginx does, where a server or a proxy uses the lines; of
-//! the values those of `Ciphersuites`, `CipherString`, `Groups`, `Options` and the choices below are judged, the others are
-//! OpenSSL's affair.
+//! thing the last counts. What OpenSSL does not know is refused as nginx does, where a server or a proxy uses the lines, as is a
+//! value that it does not take or whose file is not there.
 
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Word};
 use rustls::SupportedCipherSuite;
 
+use crate::compile::Compiler;
 use crate::tls::settings::{nothing_of, warn_of_missing};
 use crate::tls::suites;
+
+mod values;
+
+use values::{Opening, PROTOCOL_SWITCHES, PROTOCOLS, VERIFY_MODES, Value};
 
 /// What the commands of a scope come to.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +22,9 @@ pub struct Commands {
     pub ciphersuites: Option<Vec<SupportedCipherSuite>>,
     /// `Options KTLS`: whether the kernel shall seal what is sent.
     pub kernel_tls: bool,
-    /// The first that is refused.
+    /// What must be there to be opened, in the order of the lines.
+    opened: Vec<(Word, Word, Value)>,
+    /// The first that is refused; what is to be opened stands before it.
     refused: Option<Fault>,
 }
 
@@ -34,43 +40,42 @@ pub static CONF_COMMAND: Setting<Commands> =
              can; `-KTLS` does not. Others are skipped with a warning.",
         );
 
-/// The commands that OpenSSL 3 has, and of some the values that they may have. Both in any case.
-const COMMANDS: &[(&str, &[&str])] = &[
-    ("Certificate", &[]),
-    ("ChainCAFile", &[]),
-    ("ChainCAPath", &[]),
-    ("ChainCAStore", &[]),
-    ("CipherString", &[]),
-    ("Ciphersuites", &[]),
-    ("ClientCAFile", &[]),
-    ("ClientCAPath", &[]),
-    ("ClientSignatureAlgorithms", &[]),
-    ("Curves", &[]),
-    ("DHParameters", &[]),
-    ("ECDHParameters", &[]),
-    ("Groups", &[]),
-    ("MaxProtocol", PROTOCOLS),
-    ("MinProtocol", PROTOCOLS),
-    ("NumTickets", &[]),
-    ("Options", &[]),
-    ("PrivateKey", &[]),
-    ("Protocol", &[]),
-    ("RecordPadding", &[]),
-    ("RequestCAFile", &[]),
-    ("RequestCAPath", &[]),
-    ("RequestCAStore", &[]),
-    ("ServerInfoFile", &[]),
-    ("SignatureAlgorithms", &[]),
-    ("VerifyCAFile", &[]),
-    ("VerifyCAPath", &[]),
-    ("VerifyCAStore", &[]),
-    ("VerifyMode", &[]),
+/// The commands that OpenSSL 3 has, in any case, and their values.
+const COMMANDS: &[(&str, Value)] = &[
+    ("Certificate", Value::File(Opening::OfCertificate)),
+    ("ChainCAFile", Value::File(Opening::OfAuthorities)),
+    ("ChainCAPath", Value::LateFolder),
+    ("ChainCAStore", Value::Store),
+    ("CipherString", Value::Ciphers),
+    ("Ciphersuites", Value::Suites),
+    ("ClientCAFile", Value::File(Opening::Plain)),
+    ("ClientCAPath", Value::Folder),
+    ("ClientCAStore", Value::Store),
+    ("ClientSignatureAlgorithms", Value::Signatures),
+    ("Curves", Value::Groups { automatic: false }),
+    ("DHParameters", Value::File(Opening::Plain)),
+    ("ECDHParameters", Value::Groups { automatic: true }),
+    ("Groups", Value::Groups { automatic: false }),
+    ("MaxProtocol", Value::One(PROTOCOLS)),
+    ("MinProtocol", Value::One(PROTOCOLS)),
+    ("NumTickets", Value::Number(i64::MAX)),
+    ("Options", Value::Switches(OPTIONS)),
+    ("PrivateKey", Value::File(Opening::OfCertificate)),
+    ("Protocol", Value::Switches(PROTOCOL_SWITCHES)),
+    ("RecordPadding", Value::Number(PADDING_MAX)),
+    ("RequestCAFile", Value::File(Opening::Plain)),
+    ("RequestCAPath", Value::Folder),
+    ("RequestCAStore", Value::Store),
+    ("ServerInfoFile", Value::File(Opening::OfCertificate)),
+    ("SignatureAlgorithms", Value::Signatures),
+    ("VerifyCAFile", Value::File(Opening::OfAuthorities)),
+    ("VerifyCAPath", Value::LateFolder),
+    ("VerifyCAStore", Value::Store),
+    ("VerifyMode", Value::Switches(VERIFY_MODES)),
 ];
 
-/// Versions of the protocols.
-const PROTOCOLS: &[&str] = &[
-    "None", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "DTLSv1", "DTLSv1.2",
-];
+/// The longest record, in bytes (RFC 8446, 5.1).
+const PADDING_MAX: i64 = 1 << 14;
 
 /// What `Options` may name.
 const OPTIONS: &[&str] = &[
@@ -109,8 +114,11 @@ impl Commands {
     /// The same, where it is used.
     ///
     /// # Errors
-    /// The first command that OpenSSL refuses, or that leaves nothing.
-    pub fn accepted(self) -> Result<Commands, Fault> {
+    /// The first command that OpenSSL refuses, or that leaves nothing, or whose file cannot be opened.
+    pub fn accepted(self, compiler: &Compiler<'_>) -> Result<Commands, Fault> {
+        for (name, value, kind) in &self.opened {
+            values::check(compiler, name, value, *kind)?;
+        }
         match self.refused {
             Some(fault) => Err(fault),
             None => Ok(self),
@@ -120,22 +128,22 @@ impl Commands {
     /// Takes a command of a line, and says what of it has no effect.
     fn take(&mut self, directive: &str, name: &Word, value: &Word) -> Result<Vec<String>, Fault> {
         let known = COMMANDS.iter().find(|(command, _)| is(name, command));
-        let Some((_, values)) = known else {
-            return Err(refused(name, value, &unknown(name)));
+        let Some((_, kind)) = known else {
+            return Err(refused_because(name, &value.text(), &unknown(name)));
         };
-        if is(name, "Ciphersuites") {
+        if matches!(kind, Value::Suites) {
             self.ciphersuites(directive, name, value)?;
             return Ok(Vec::new());
         }
-        if let Some(reason) = refusal(name, value) {
-            let reason = format!("{reason} {}", bad_value(name, value));
-            return Err(refused(name, value, reason.trim_start()));
+        if let Some(reason) = kind.refusal(value) {
+            return Err(refused(name, &value.text(), &reason));
         }
         if is(name, "Options") {
-            return self.options(directive, name, value);
+            return Ok(self.options(directive, value));
         }
-        if !values.is_empty() && !values.iter().any(|known| is(value, known)) {
-            return Err(refused(name, value, &bad_value(name, value)));
+        // What stands behind a fault is not looked for.
+        if kind.is_opened() && self.refused.is_none() {
+            self.opened.push((name.clone(), value.clone(), *kind));
         }
         let text = name.text();
         Ok(vec![format!("\"{directive} {text}\" has no effect here")])
@@ -148,9 +156,8 @@ impl Commands {
             return Err(match chosen.missing.iter().any(is_other) {
                 true => Fault::at(value, nothing_of(directive, &chosen.missing.join(", "))),
                 false => {
-                    let no_match = "error:0A0000B9:SSL routines::no cipher match";
-                    let reason = format!("{no_match} {}", bad_value(name, value));
-                    refused(name, value, &reason)
+                    let reason = "error:0A0000B9:SSL routines::no cipher match";
+                    refused(name, &value.text(), reason)
                 }
             });
         }
@@ -158,46 +165,20 @@ impl Commands {
         Ok(())
     }
 
-    /// Options between commas, each switched off by a hyphen before it.
-    fn options(
-        &mut self,
-        directive: &str,
-        name: &Word,
-        value: &Word,
-    ) -> Result<Vec<String>, Fault> {
+    /// Takes options that OpenSSL knows, and says which of them have no effect.
+    fn options(&mut self, directive: &str, value: &Word) -> Vec<String> {
         let mut without_effect = Vec::new();
-        for option in value.text().split(',').map(str::trim) {
-            let (bare, on) = match option.strip_prefix('-') {
-                Some(bare) => (bare, false),
-                None => (option.strip_prefix('+').unwrap_or(option), true),
-            };
-            if bare.eq_ignore_ascii_case("KTLS") {
+        for (name, on) in values::switches(&value.text()) {
+            if name.eq_ignore_ascii_case("KTLS") {
                 self.kernel_tls = on;
-            } else if OPTIONS.iter().any(|known| known.eq_ignore_ascii_case(bare)) {
-                let text = format!("\"{directive} Options {option}\" has no effect here");
-                without_effect.push(text);
             } else {
-                return Err(refused(name, value, &bad_value(name, value)));
+                let sign = if on { "" } else { "-" };
+                let text = format!("\"{directive} Options {sign}{name}\" has no effect here");
+                without_effect.push(text);
             }
         }
-        Ok(without_effect)
+        without_effect
     }
-}
-
-/// Why OpenSSL refuses a list of groups or of ciphers.
-fn refusal(name: &Word, value: &Word) -> Option<String> {
-    let has_groups = ["Groups", "Curves", "ECDHParameters"];
-    if is(name, "CipherString") {
-        return suites::ciphers(&value.text()).refused;
-    }
-    if !has_groups.iter().any(|known| is(name, known)) {
-        return None;
-    }
-    let is_automatic = is(value, "automatic") || is(value, "+automatic");
-    if is(name, "ECDHParameters") && is_automatic {
-        return None;
-    }
-    suites::groups(&value.text()).refused
 }
 
 /// Whether a word is this one, in any case.
@@ -210,15 +191,18 @@ fn unknown(name: &Word) -> String {
     format!("error:0A000182:SSL routines::unknown cmd name:cmd={name}")
 }
 
-fn bad_value(name: &Word, value: &Word) -> String {
-    let (name, value) = (name.text(), value.text());
-    format!("error:0A000180:SSL routines::bad value:cmd={name}, value={value}")
+/// nginx's error about a bad value as it is shown, with what OpenSSL says before that.
+fn refused(name: &Word, value: &str, before: &str) -> Fault {
+    let text = name.text();
+    let reason =
+        format!("{before} error:0A000180:SSL routines::bad value:cmd={text}, value={value}");
+    refused_because(name, value, reason.trim_start())
 }
 
 /// nginx's error, with OpenSSL's reason.
-fn refused(name: &Word, value: &Word, reason: &str) -> Fault {
-    let (shown, shown_value) = (name.text(), value.text());
-    let text = format!("SSL_CONF_cmd(\"{shown}\", \"{shown_value}\") failed (SSL: {reason})");
+fn refused_because(name: &Word, value: &str, reason: &str) -> Fault {
+    let shown = name.text();
+    let text = format!("SSL_CONF_cmd(\"{shown}\", \"{value}\") failed (SSL: {reason})");
     Fault::at(name, text)
 }
 

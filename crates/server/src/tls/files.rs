@@ -34,21 +34,25 @@ impl Display for Unopened<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let Unopened { path, mode, error } = self;
         let path = path.display();
-        let Some(number) = error.raw_os_error() else {
+        if error.raw_os_error().is_none() {
             return write!(out, "calling fopen({path}, {mode}): {error}");
-        };
-        // ERR_LIB_SYS stands for all errors of the system, which follow with their numbers.
-        let text = error_text(number);
-        let code = 0x8000_0000 | number.unsigned_abs();
-        write!(
-            out,
-            "error:{code:08X}:system library::{text}:calling fopen({path}, {mode}) "
-        )?;
+        }
+        let system = system_reason(error, &format!("fopen({path}, {mode})"));
+        write!(out, "{system} ")?;
         out.write_str(match error.kind() {
             io::ErrorKind::NotFound => "error:10000080:BIO routines::no such file",
             _ => "error:10080002:BIO routines::system lib",
         })
     }
+}
+
+/// What OpenSSL says of a call to the system that fails.
+pub fn system_reason(error: &io::Error, call: &str) -> String {
+    let number = error.raw_os_error().unwrap_or_default();
+    // ERR_LIB_SYS stands for all errors of the system, which follow with their numbers.
+    let code = 0x8000_0000 | number.unsigned_abs();
+    let text = error_text(number);
+    format!("error:{code:08X}:system library::{text}:calling {call}")
 }
 
 /// What a file holds. OpenSSL can open a folder and finds nothing in it.

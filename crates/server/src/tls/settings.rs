@@ -402,7 +402,7 @@ impl Feature for TlsSettings {
         let mut warnings = Vec::new();
         let (slots, fetched) = slots(compiler, scope, loaded, &mut warnings)?;
         let commands = scope.written(&commands::CONF_COMMAND)?.unwrap_or_default();
-        let commands = commands.accepted()?;
+        let commands = commands.accepted(compiler)?;
         let kernel_tls = commands.kernel_tls && kernel_can(compiler);
         let mut suites = commands.ciphersuites.unwrap_or_else(suites::all_of_tls13);
         suites.extend(cipher_suites);

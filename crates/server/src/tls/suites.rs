@@ -353,6 +353,11 @@ fn is_known(name: &str) -> bool {
     (0..KNOWN.len()).any(|at| fits(at, name)) || OTHER_KEYWORDS.contains(&name) || is_name()
 }
 
+/// Whether OpenSSL knows all names of TLS 1.2 that stand together with `+` between them.
+pub fn are_known(names: &str) -> bool {
+    names.split('+').all(is_known)
+}
+
 /// Whether it is a suite of TLS 1.3, which these lists do not choose.
 fn is_of_tls13(name: &str) -> bool {
     TLS13.iter().any(|(_, known)| *known == name)

@@ -230,7 +230,7 @@ impl Feature for UpstreamTls {
             false => Arc::new(Unverified),
         };
         let commands = scope.written(&CONF_COMMAND)?;
-        commands.unwrap_or_default().accepted()?;
+        commands.unwrap_or_default().accepted(compiler)?;
         let key_log = scope.written(&KEY_LOG)?;
         let base = Base {
             provider: Arc::new(CryptoProvider {

@@ -1,0 +1,302 @@
+//! What OpenSSL takes as the value of a command, as far as a text alone shows it; and the files that must be there.
+//!
+//! <https://docs.openssl.org/master/man3/SSL_CONF_cmd/>. What only OpenSSL 3.5 takes is taken as well. What stands in a file
+//! is not looked at.
+
+use std::io;
+use std::path::Path;
+
+use conf::{Fault, Word};
+
+use crate::compile::Compiler;
+use crate::tls::files::system_reason;
+use crate::tls::suites;
+
+/// What the value of a command is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    /// `Ciphersuites`, which have an effect and are read elsewhere.
+    Suites,
+    /// A list of ciphers of TLS 1.2.
+    Ciphers,
+    /// A list of groups; `automatic` stands for all where it may.
+    Groups { automatic: bool },
+    /// A list of algorithms for signatures.
+    Signatures,
+    /// One of these words, spelled so.
+    One(&'static [&'static str]),
+    /// Some of these words in any case, with commas between them, each switched on by `+` or off by `-`.
+    Switches(&'static [&'static str]),
+    /// A number from 0 to this.
+    Number(i64),
+    /// A file by a path that may be relative to the configuration, and how OpenSSL opens it.
+    File(Opening),
+    /// A folder that is read at once, by a path like that of a file.
+    Folder,
+    /// A folder that is read when it is needed.
+    LateFolder,
+    /// A URI, or a path that may be relative to the working directory.
+    Store,
+}
+
+/// Which part of OpenSSL opens a file: each gives another reason where it is not there.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Opening {
+    /// For a certificate, its key, or what is sent beside it.
+    OfCertificate,
+    /// For the names of authorities, or parameters.
+    Plain,
+    /// For certificates to verify others with.
+    OfAuthorities,
+}
+
+/// Versions of the protocols, as `MinProtocol` and `MaxProtocol` name them.
+pub(super) const PROTOCOLS: &[&str] = &[
+    "None", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "DTLSv1", "DTLSv1.2",
+];
+
+/// Versions of the protocols, as `Protocol` names them.
+pub(super) const PROTOCOL_SWITCHES: &[&str] = &[
+    "ALL", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "DTLSv1", "DTLSv1.2",
+];
+
+/// What `VerifyMode` may name.
+pub(super) const VERIFY_MODES: &[&str] = &[
+    "Once",
+    "Peer",
+    "Request",
+    "RequestPostHandshake",
+    "Require",
+    "RequirePostHandshake",
+];
+
+/// Algorithms for signatures as RFC 8446, 4.2.3, and OpenSSL name them.
+const SIGNATURES: &[&str] = &[
+    "ecdsa_brainpoolP256r1tls13_sha256",
+    "ecdsa_brainpoolP384r1tls13_sha384",
+    "ecdsa_brainpoolP512r1tls13_sha512",
+    "ecdsa_secp256r1_sha256",
+    "ecdsa_secp384r1_sha384",
+    "ecdsa_secp521r1_sha512",
+    "ed25519",
+    "ed448",
+    "mldsa44",
+    "mldsa65",
+    "mldsa87",
+    "rsa_pkcs1_sha1",
+    "rsa_pkcs1_sha224",
+    "rsa_pkcs1_sha256",
+    "rsa_pkcs1_sha384",
+    "rsa_pkcs1_sha512",
+    "rsa_pss_pss_sha256",
+    "rsa_pss_pss_sha384",
+    "rsa_pss_pss_sha512",
+    "rsa_pss_rsae_sha256",
+    "rsa_pss_rsae_sha384",
+    "rsa_pss_rsae_sha512",
+];
+
+/// Kinds of keys, and whether they go with digests of 160 and 224 bits too: the parts of `RSA+SHA256`.
+const KEYS: &[(&str, bool)] = &[
+    ("RSA", true),
+    ("RSA-PSS", false),
+    ("PSS", false),
+    ("DSA", true),
+    ("ECDSA", true),
+];
+
+/// Digests, and whether they are of 256 bits or more.
+const DIGESTS: &[(&str, bool)] = &[
+    ("SHA1", false),
+    ("SHA224", false),
+    ("SHA256", true),
+    ("SHA384", true),
+    ("SHA512", true),
+];
+
+impl Value {
+    /// Why OpenSSL refuses a value, in front of its general reason: empty where it gives no other.
+    pub(super) fn refusal(self, value: &Word) -> Option<String> {
+        let text = value.text();
+        let when = |refused: bool| refused.then(String::new);
+        match self {
+            Value::Ciphers => {
+                let chosen = suites::ciphers(&text);
+                let is_none = chosen.found.is_empty()
+                    && !chosen.missing.iter().any(|names| suites::are_known(names));
+                let no_match = || String::from("error:0A0000B9:SSL routines::no cipher match");
+                chosen.refused.or_else(|| is_none.then(no_match))
+            }
+            Value::Groups { automatic } => {
+                let all = ["automatic", "+automatic"];
+                let is_all = all.iter().any(|all| text.eq_ignore_ascii_case(all));
+                match automatic && is_all {
+                    true => None,
+                    false => suites::groups(&text).refused,
+                }
+            }
+            Value::Signatures => when(!text.split(':').map(str::trim).all(is_signature)),
+            Value::One(words) => when(!words.contains(&text.as_ref())),
+            Value::Switches(words) => {
+                let is_word = |name: &str| words.iter().any(|word| word.eq_ignore_ascii_case(name));
+                when(!switches(&text).all(|(name, _)| is_word(name)))
+            }
+            Value::Number(most) => when(!(0..=most).contains(&number(&text))),
+            Value::Suites | Value::File(_) | Value::Folder | Value::LateFolder | Value::Store => {
+                None
+            }
+        }
+    }
+
+    /// The path of a file or folder that must be there, as it is shown.
+    pub(super) fn shown(self, compiler: &Compiler<'_>, value: &Word) -> String {
+        match self {
+            Value::File(_) | Value::Folder | Value::LateFolder => {
+                let path = compiler.conf_prefix.join(value.path());
+                path.display().to_string()
+            }
+            _ => value.text().into_owned(),
+        }
+    }
+
+    /// Whether it is a file or folder that may not be there.
+    pub(super) fn is_opened(self) -> bool {
+        matches!(self, Value::File(_) | Value::Folder | Value::Store)
+    }
+
+    /// Why OpenSSL cannot open it.
+    pub(super) fn unopened(self, shown: &str) -> Option<String> {
+        let path = Path::new(shown);
+        match self {
+            Value::File(opening) => {
+                let error = std::fs::File::open(path).err()?;
+                let system = system_reason(&error, &format!("fopen({shown}, r)"));
+                let behind = match opening {
+                    Opening::OfCertificate => {
+                        "error:10080002:BIO routines::system lib error:0A080002:SSL routines::system lib"
+                    }
+                    Opening::Plain => "error:10080002:BIO routines::system lib",
+                    Opening::OfAuthorities if error.kind() == io::ErrorKind::NotFound => {
+                        "error:10000080:BIO routines::no such file \
+                         error:05880002:x509 certificate routines::system lib"
+                    }
+                    Opening::OfAuthorities => {
+                        "error:10080002:BIO routines::system lib \
+                         error:05880002:x509 certificate routines::system lib"
+                    }
+                };
+                Some(format!("{system} {behind}"))
+            }
+            Value::Folder => {
+                let error = std::fs::read_dir(path).err()?;
+                let system = system_reason(&error, &format!("OPENSSL_dir_read({shown})"));
+                Some(format!("{system} error:0A080002:SSL routines::system lib"))
+            }
+            // Another scheme than that of files is another program's affair.
+            Value::Store if !shown.contains(':') => {
+                let error = std::fs::metadata(path).err()?;
+                let system = system_reason(&error, &format!("stat({shown})"));
+                let scheme = "error:16000069:STORE routines::unregistered scheme:scheme=file";
+                Some(format!("{scheme} {system}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The words of a list with commas between them, and whether each is switched on.
+pub(super) fn switches(text: &str) -> impl Iterator<Item = (&str, bool)> {
+    let words = text.split(',').map(str::trim);
+    words.map(|word| match word.strip_prefix('-') {
+        Some(bare) => (bare, false),
+        None => (word.strip_prefix('+').unwrap_or(word), true),
+    })
+}
+
+/// Whether OpenSSL has an algorithm for signatures. Behind `?` stands one that it need not have.
+fn is_signature(name: &str) -> bool {
+    if name.len() > 1 && name.starts_with('?') || SIGNATURES.contains(&name) {
+        return true;
+    }
+    let Some((one, other)) = name.split_once('+') else {
+        return false;
+    };
+    let fits = |key: &str, digest: &str| {
+        let key = KEYS.iter().find(|(known, _)| *known == key);
+        let digest = DIGESTS
+            .iter()
+            .find(|(known, _)| *known == digest || known.to_ascii_lowercase() == digest);
+        let both = key.zip(digest);
+        both.is_some_and(|((_, takes_short), (_, is_long))| *takes_short || *is_long)
+    };
+    fits(one, other) || fits(other, one)
+}
+
+/// A number as atoi(3) reads it: what does not begin with digits is 0, and what stands behind them does not count.
+fn number(text: &str) -> i64 {
+    let text = text.trim_start();
+    let (digits, sign) = match text.strip_prefix('-') {
+        Some(digits) => (digits, -1),
+        None => (text.strip_prefix('+').unwrap_or(text), 1),
+    };
+    let end = digits.find(|c: char| !c.is_ascii_digit());
+    let (digits, _) = digits.split_at(end.unwrap_or(digits.len()));
+    let number = if digits.is_empty() {
+        0
+    } else {
+        digits.parse().unwrap_or(i64::MAX)
+    };
+    sign * number
+}
+
+/// The fault that a path is not there, where it is not.
+pub(super) fn check(
+    compiler: &Compiler<'_>,
+    name: &Word,
+    value: &Word,
+    kind: Value,
+) -> Result<(), Fault> {
+    let shown = kind.shown(compiler, value);
+    match kind.unopened(&shown) {
+        Some(reason) => Err(super::refused(name, &shown, &reason)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_by_their_names_and_by_their_parts() {
+        for name in [
+            "rsa_pkcs1_sha1",
+            "RSA+SHA256",
+            "SHA256+RSA",
+            "RSA+sha256",
+            "PSS+SHA384",
+            "ECDSA+SHA1",
+            "?new",
+        ] {
+            assert!(is_signature(name), "{name}");
+        }
+        for name in [
+            "",
+            "?",
+            "off",
+            "RSA",
+            "ED25519",
+            "rsa+SHA256",
+            "ECDSA+MD5",
+            "RSA-PSS+SHA1",
+        ] {
+            assert!(!is_signature(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_with_what_stands_around_them() {
+        let numbers = ["-1", " 5x", "foo", "+3", "", "-", "99999999999999999999"].map(number);
+        assert_eq!(numbers, [-1, 5, 0, 3, 0, 0, i64::MAX]);
+    }
+}
