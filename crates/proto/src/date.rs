@@ -13,8 +13,8 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// The length of a date as [`format_http`] writes it.
 pub const HTTP_LENGTH: usize = 29;
 
-/// Writes `Sun, 06 Nov 1994 08:49:37 GMT`. Times outside of the years 0 to 9999 are written as the nearest
-/// one within.
+/// Writes `Sun, 06 Nov 1994 08:49:37 GMT`. Times outside of the years 1970 to 9999 are written as the nearest
+/// one within, as nginx writes them.
 pub fn format_http(time: i64, out: &mut [u8; HTTP_LENGTH]) {
     let date = Date::at(time);
     *out = *b"Sun, 06 Nov 1994 08:49:37 GMT";
@@ -142,7 +142,7 @@ struct Date {
 
 impl Date {
     fn at(time: i64) -> Date {
-        const FIRST: i64 = -62_167_219_200; // 0000-01-01
+        const FIRST: i64 = 0; // 1970-01-01
         const LAST: i64 = 253_402_300_799; // 9999-12-31T23:59:59
         let time = time.clamp(FIRST, LAST);
         let days = time.div_euclid(SECONDS_PER_DAY);
@@ -318,10 +318,10 @@ mod tests {
     fn writes_what_it_reads() {
         assert_eq!(http(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(http(0), "Thu, 01 Jan 1970 00:00:00 GMT");
-        assert_eq!(http(-1), "Wed, 31 Dec 1969 23:59:59 GMT");
+        assert_eq!(http(-1), "Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(http(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
         assert_eq!(http(i64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
-        assert_eq!(http(i64::MIN), "Sat, 01 Jan 0000 00:00:00 GMT");
+        assert_eq!(http(i64::MIN), "Thu, 01 Jan 1970 00:00:00 GMT");
         for step in 0..20_000 {
             let time = step * 9_999_991;
             assert_eq!(parse_http(http(time).as_bytes()), Some(time));
