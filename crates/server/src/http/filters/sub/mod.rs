@@ -7,7 +7,7 @@ pub mod search;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
 };
@@ -203,22 +203,61 @@ impl Substitute {
     /// Replaces what stands in one piece and in what was held back before it.
     pub(super) fn apply(&mut self, request: &mut Request, piece: Piece, out: &mut Vec<Piece>) {
         let (settings, replacements) = (&self.settings, &mut self.replacements);
-        let mut write = |bytes: Bytes| {
-            if !bytes.is_empty() {
-                out.push(Piece::Bytes(bytes));
-            }
-        };
         match piece {
             Piece::Bytes(text) => {
                 let replacement = |at| replacement(settings, replacements, request, at);
-                self.search.apply(text, replacement, write);
+                let mut joined = Joined::default();
+                self.search
+                    .apply(text, replacement, |bytes| joined.write(bytes, out));
+                joined.end(out);
             }
             Piece::Flush => out.push(piece),
             Piece::File { .. } | Piece::Include(_) | Piece::Last => {
-                write(self.search.finish());
+                let rest = self.search.finish();
+                if !rest.is_empty() {
+                    out.push(Piece::Bytes(rest));
+                }
                 out.push(piece);
             }
         }
+    }
+}
+
+/// The most that short stretches are joined to, in bytes.
+const JOINED_MAX: usize = 16 * 1024;
+
+/// Stretches between strings that are found: short ones become one piece, as each piece may be a chunk on its own.
+#[derive(Default)]
+struct Joined {
+    /// A stretch alone, not yet copied.
+    first: Bytes,
+    /// Two and more of them.
+    bytes: BytesMut,
+}
+
+impl Joined {
+    fn write(&mut self, stretch: Bytes, out: &mut Vec<Piece>) {
+        if stretch.is_empty() {
+            return;
+        }
+        let length = self.first.len() + self.bytes.len();
+        if length + stretch.len() > JOINED_MAX {
+            self.end(out);
+        }
+        if self.first.is_empty() && self.bytes.is_empty() {
+            self.first = stretch;
+            return;
+        }
+        let first = std::mem::take(&mut self.first);
+        self.bytes.extend_from_slice(&first);
+        self.bytes.extend_from_slice(&stretch);
+    }
+
+    fn end(&mut self, out: &mut Vec<Piece>) {
+        let first = std::mem::take(&mut self.first);
+        let bytes = self.bytes.split().freeze();
+        let pieces = [first, bytes].into_iter();
+        out.extend(pieces.filter(|bytes| !bytes.is_empty()).map(Piece::Bytes));
     }
 }
 
