@@ -19,6 +19,8 @@ pub(crate) struct Case<'a> {
     pub(crate) conversation: &'a Conversation,
     pub(crate) reference: &'a Seen,
     pub(crate) subject: &'a Seen,
+    /// Whether upstreams have been asked oftener by one of the two, in this conversation or before it.
+    pub(crate) turned: bool,
 }
 
 impl Case<'_> {
@@ -221,9 +223,12 @@ impl Case<'_> {
                 difference.key == "number of requests" && fewer
             }
             Part::Error => {
-                let ended = difference.subject.contains(" closed keepalive connection");
+                // Which of the two ends a connection follows from the answer, too.
+                let left = " closed keepalive connection";
+                let ended = difference.subject.contains(left);
                 difference.reference == NO_LINE
                     && (ended || later.any(|request| self.is_named(difference, request)))
+                    || difference.subject == NO_LINE && difference.reference.contains(left)
             }
             _ => false,
         }

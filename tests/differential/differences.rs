@@ -66,6 +66,11 @@ pub(crate) fn judge(
         ..Seen::default()
     };
     let (all_of_reference, all_of_subject) = (all(reference), all(subject));
+    let pairs = reference.conversations.iter().zip(&subject.conversations);
+    let turned_at = pairs
+        .enumerate()
+        .find(|(_, (left, right))| left.upstream.len() != right.upstream.len())
+        .map(|(index, _)| index);
     let mut known = Vec::new();
     let mut unknown = Vec::new();
     for difference in found {
@@ -74,12 +79,14 @@ pub(crate) fn judge(
                 conversation: conversations.get(index)?,
                 reference: reference.conversations.get(index)?,
                 subject: subject.conversations.get(index)?,
+                turned: turned_at.is_some_and(|at| at <= index),
             })
         });
         let case = of_conversation.unwrap_or(Case {
             conversation: &silence,
             reference: &all_of_reference,
             subject: &all_of_subject,
+            turned: turned_at.is_some(),
         });
         let row = rows(version).position(|row| (row.is)(&case, &difference));
         match row {

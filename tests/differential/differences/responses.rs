@@ -2,6 +2,7 @@
 
 use super::{NO_LINE, Row};
 use crate::case::{any_status, is_as_sent, is_difference, value};
+use crate::client::Ending;
 use crate::compare::Part;
 use crate::run::Seen;
 
@@ -146,10 +147,76 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        sentence: "**`gunzip` and a 204**: an upstream's 204 with `Content-Encoding: gzip` goes to the client. nginx unpacks the body that \
+                   there is not, fails and closes the connection without an answer.",
+        is: |case, difference| {
+            let failed = |line: &String| line.contains("inflate() returned -5 on response end");
+            let told = case.reference.errors.iter().any(failed);
+            let unanswered = case.reference.heard.answers.iter().position(Vec::is_empty);
+            let of_subject = |request: usize| case.subject.heard.answers.get(request);
+            told && unanswered.is_some_and(|request| {
+                let mut answers = of_subject(request).into_iter().flatten();
+                answers.any(|answer| answer.status() == 204) && case.is_from(difference, request)
+            })
+        },
+    },
+    Row {
+        sentence: "**`post_action` and `keepalive_requests`**: a connection that a response has announced as kept is kept. nginx asks \
+                   once more in the location that `post_action` leads to, and may close it behind the response.",
+        is: |case, difference| {
+            let announced = |seen: &Seen| {
+                let last = seen
+                    .heard
+                    .answers
+                    .iter()
+                    .rfind(|answers| !answers.is_empty());
+                let answer = last.and_then(|answers| answers.last());
+                answer.is_some_and(|answer| answer.field("connection") == Some("keep-alive"))
+            };
+            // Where the line of the log tells of another URI than the client's.
+            let led_on = |line: &Vec<(String, String)>| {
+                let asked = value(line, "request_uri");
+                value(line, "uri") == "/mirror" && !asked.starts_with("/mirror")
+            };
+            let reference = case.reference;
+            let answered = reference
+                .heard
+                .answers
+                .iter()
+                .take_while(|answers| !answers.is_empty());
+            let at = answered.count().saturating_sub(1);
+            let closed = matches!(reference.heard.ending, Ending::Closed);
+            let last_led_on = reference.access.last().is_some_and(led_on);
+            let told = reference
+                .errors
+                .iter()
+                .any(|line| line.contains(" closed keepalive connection"));
+            closed
+                && !told
+                && announced(reference)
+                && last_led_on
+                && case.is_lack_behind(difference, at)
+        },
+    },
+    Row {
         sentence: "**Trailers with `add_after_body`** are sent once. nginx sends each twice.",
         is: |_, difference| {
-            let twice = format!("{0}\n{0}", difference.subject);
-            difference.part == Part::Trailer && difference.reference == twice
+            let names = |text: &str| {
+                let lines = text
+                    .lines()
+                    .map(|line| line.split(':').next().unwrap_or(line));
+                lines.map(String::from).collect::<Vec<_>>()
+            };
+            // Numbers of bytes sent are another difference.
+            let once = names(&difference.subject);
+            let twice = [once.clone(), once].concat();
+            let half = difference.reference.len() / 2;
+            let (one, other) = difference
+                .reference
+                .split_at_checked(half)
+                .unwrap_or_default();
+            let same = one == other.trim_start_matches('\n');
+            difference.part == Part::Trailer && same && names(&difference.reference) == twice
         },
     },
     Row {

@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Row] = &[
         // nginx asks again what it has asked on a connection that was kept and is closed without an answer.
         sentence: "connections to upstreams are not kept yet",
         is: |case, difference| {
-            let requests = case.asking(&["none"]);
+            let requests = case.asking(&["none", "cut"]);
             let closed = "upstream prematurely closed connection while reading response header from upstream";
             let ended = |seen: &Seen| {
                 let lines = seen.errors.iter().filter(|line| line.contains(closed));
@@ -70,7 +70,13 @@ pub(super) const ROWS: &[Row] = &[
             once.dedup();
             let mut own = case.subject.upstream.clone();
             own.dedup();
-            let asks_again = ended(case.reference) > ended(case.subject) && once == own;
+            // One that was kept is no try: where no peer is left to ask, it is tried once more.
+            let none_left = "no live upstreams";
+            let tries_again = |line: &String| line.contains(none_left);
+            let tries_again = case.reference.errors.iter().any(tries_again)
+                && !case.subject.errors.iter().any(tries_again);
+            let asks_again =
+                tries_again || ended(case.reference) > ended(case.subject) && once == own;
             let follows = match difference.part {
                 Part::Upstream => difference.key == "number of requests",
                 Part::Access => {
@@ -78,7 +84,9 @@ pub(super) const ROWS: &[Row] = &[
                         && case.is_seen_of(difference, &requests)
                 }
                 Part::Error => {
-                    difference.reference.contains(closed) && difference.subject == NO_LINE
+                    let of_it = [closed, none_left];
+                    of_it.iter().any(|text| difference.reference.contains(text))
+                        && difference.subject == NO_LINE
                 }
                 _ => false,
             };
@@ -97,6 +105,19 @@ pub(super) const ROWS: &[Row] = &[
                 let length = answer.field("content-length");
                 answer.cut && length.is_some_and(|length| length != "0")
             });
+            // What is sent at once stands where the body should.
+            let length = |seen: &Seen| {
+                let answer = seen
+                    .heard
+                    .answers
+                    .first()
+                    .and_then(|answers| answers.first());
+                let length = answer.and_then(|answer| answer.field("content-length"));
+                length.map(String::from)
+            };
+            let at_once = length(case.subject).is_some_and(|length| length == "0")
+                && length(case.reference).is_some_and(|length| length != "0");
+            let announced = announced || at_once;
             // Where what nginx sends is in chunks of nothing, ours has a length.
             let mut answers = case.subject.heard.answers.iter().flatten();
             let empty = answers.any(|answer| answer.field("content-length") == Some("0"));
@@ -249,8 +270,64 @@ pub(super) const ROWS: &[Row] = &[
                    passes both on.",
         is: |case, difference| {
             let without_method = difference.reference.starts_with(' ');
-            let twice = any_status(case.reference, 400) && case.repeats_a_field();
-            difference.part == Part::Upstream && (without_method || twice)
+            let refused = |line: &String| line.contains("client sent duplicate header line");
+            let refused =
+                any_status(case.reference, 400) || case.reference.errors.iter().any(refused);
+            let twice = refused && case.repeats_a_field();
+            // What is counted shows the method.
+            let mut asked = case.reference.upstream.iter();
+            let counts = matches!(
+                difference.key.as_str(),
+                "upstream_bytes_received" | "upstream_bytes_sent" | "upstream_response_length"
+            );
+            let counted = counts && asked.any(|asked| asked.bytes.starts_with(b" "));
+            difference.part == Part::Upstream && (without_method || twice) || counted
+        },
+    },
+    Row {
+        sentence: "**`post_action` after `proxy_request_buffering off`** sends no body. nginx sends the last bytes of the client's once more, \
+                   which no head announces.",
+        is: |case, difference| {
+            let numbers = |text: &str| {
+                let words = text.split(|byte: char| !byte.is_ascii_digit());
+                let numbers = words.filter_map(|word| word.parse::<u64>().ok());
+                numbers.collect::<Vec<_>>()
+            };
+            let (mut reference, mut subject) =
+                (numbers(&difference.reference), numbers(&difference.subject));
+            let more = reference.pop() > subject.pop();
+            let mut lines = case.lines_of(difference);
+            difference.key == "upstream_bytes_sent"
+                && more
+                && !reference.is_empty()
+                && reference == subject
+                && case.reference.upstream.len() == case.subject.upstream.len()
+                && lines.any(|(line, _)| value(line, "uri") == "/mirror")
+        },
+    },
+    Row {
+        // An earlier conversation, or this one, asked oftener of one than of the other: that is judged by itself.
+        sentence: "**Which peer is asked** follows from how often peers were asked before: where an answer of an upstream is taken \
+                   otherwise, as above, and leads to other requests, the next peer in turn is another one.",
+        is: |case, difference| {
+            let refused = difference.key.contains("connect() failed");
+            case.turned
+                && match difference.part {
+                    Part::Access => difference.key.starts_with("upstream_"),
+                    Part::Error => {
+                        let lines = [&difference.reference, &difference.subject];
+                        let one_alone = lines.iter().any(|line| *line == NO_LINE);
+                        // The same line names another peer.
+                        let without_peer = |line: &String| {
+                            let (before, rest) = line.split_once(", upstream: \"")?;
+                            let (_, after) = rest.split_once('"')?;
+                            Some(format!("{before}{after}"))
+                        };
+                        let same = lines.map(without_peer);
+                        refused && one_alone || same[0].is_some() && same[0] == same[1]
+                    }
+                    _ => false,
+                }
         },
     },
 ];
@@ -259,7 +336,9 @@ pub(super) const ROWS: &[Row] = &[
 fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
     let told = |line: &String| line.contains("upstream sent no valid HTTP/1.0 header");
     let requests = case.asking(&[word]);
-    case.reference.errors.iter().any(told) && follows_answer(case, difference, &requests)
+    // Where this is logged elsewhere, nothing is.
+    let errors = &case.reference.errors;
+    (errors.is_empty() || errors.iter().any(told)) && follows_answer(case, difference, &requests)
 }
 
 /// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or of what follows where the
@@ -275,8 +354,11 @@ fn follows_answer(case: &Case, difference: &Difference, requests: &[usize]) -> b
         "content_type",
     ];
     let key = difference.key.as_str();
-    let is_own =
-        difference.part == Part::Access && (own.contains(&key) || key.starts_with("http_"));
+    // Where the answer leads to a page, that is asked for with GET.
+    let leads_on = key == "request_method" && difference.subject == "GET";
+    let is_own = difference.part == Part::Access
+        && !leads_on
+        && (own.contains(&key) || key.starts_with("http_"));
     let mut behind = requests.iter();
     !is_own
         && (case.is_seen_of(difference, requests)
