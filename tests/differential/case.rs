@@ -374,3 +374,17 @@ pub(crate) fn any_status(seen: &Seen, status: u16) -> bool {
     let mut answers = seen.heard.answers.iter().flatten();
     answers.any(|answer| answer.status() == status)
 }
+
+/// A text with what `%` stands for in it.
+pub(crate) fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let digits = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
+        let number = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(number.unwrap_or(*byte));
+        at += if number.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}

@@ -99,6 +99,12 @@ impl Buffer {
         self.start == self.end
     }
 
+    /// Whether it is filled to the end of its memory: a receive has left nothing of its room, so that more may stand ready.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        !self.memory.is_empty() && self.end as usize == self.memory.len()
+    }
+
     /// Consumes `count` bytes from the front; at most those that are there.
     #[inline]
     pub fn advance(&mut self, count: usize) {

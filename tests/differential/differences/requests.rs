@@ -1,7 +1,7 @@
 //! Differences in what is told of requests: of their lines, fields and bodies.
 
 use super::{NO_LINE, Row};
-use crate::case::{any_status, is_as_sent, value};
+use crate::case::{Line, any_status, is_as_sent, value};
 use crate::compare::Part;
 use crate::run::Seen;
 
@@ -135,17 +135,29 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**`$request_body` of a body that `proxy_request_buffering off` passes on** is there where the body has come \
                    whole by the time its request is. With `listen … deferred` nginx reads of the first request what its \
-                   head's buffer takes, and the rest later, so that the variable is empty.",
+                   head's buffer takes, and the rest later, so that the variable is empty, and what came in chunks goes on \
+                   in chunks, where it has a length here.",
         is: |case, difference| {
-            let mut lines = case.lines_of(difference);
-            difference.key == "request_body"
-                && difference.reference == "-"
-                && lines.any(|(left, right)| {
-                    value(left, "connection_requests") == "1"
-                        && value(left, "upstream_addr") != "-"
-                        && value(left, "request_body_file") == "-"
-                        && value(right, "request_body_file") == "-"
-                })
+            let in_part = |(left, right): (&Line, &Line)| {
+                value(left, "connection_requests") == "1"
+                    && value(left, "upstream_addr") != "-"
+                    && value(left, "request_body") == "-"
+                    && value(left, "request_body_file") == "-"
+                    && value(right, "request_body_file") == "-"
+            };
+            let chunked = "\nTransfer-Encoding: chunked\n";
+            let mut lines = case.reference.access.iter().zip(&case.subject.access);
+            match difference.part {
+                Part::Access => {
+                    difference.key == "request_body" && case.lines_of(difference).any(in_part)
+                }
+                Part::Upstream => {
+                    difference.reference.contains(chunked)
+                        && !difference.subject.contains(chunked)
+                        && lines.any(|pair| in_part(pair) && case.is_in_chunks_at(pair.0))
+                }
+                _ => false,
+            }
         },
     },
     Row {
@@ -173,8 +185,8 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         sentence: "**A body in chunks behind requests that came with it** stays in memory up to what `client_body_buffer_size` and \
-                   the head's buffer take. The requests before it take some of that buffer with nginx, which writes the \
-                   body to a temporary file sooner.",
+                   the head's buffer take. With nginx the requests before it take some of that buffer, or have a larger one \
+                   taken, so that the body goes to a temporary file sooner or later.",
         is: |case, difference| {
             let mut lines = case.reference.access.iter().zip(&case.subject.access);
             matches!(
@@ -182,9 +194,8 @@ pub(super) const ROWS: &[Row] = &[
                 "request_body" | "request_body_file"
             ) && case.conversation.pipelined
                 && lines.any(|(left, right)| {
-                    value(left, "connection_requests") != "1"
-                        && value(left, "request_body_file") != "-"
-                        && value(right, "request_body_file") == "-"
+                    let in_memory = |line| value(line, "request_body_file") == "-";
+                    value(left, "connection_requests") != "1" && in_memory(left) != in_memory(right)
                 })
         },
     },
@@ -210,11 +221,9 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "**`$pipe` behind a request with a body** tells whether something had come behind that body when it ended, \
                    which is a matter of moments, and of where nginx puts what it reads.",
         is: |case, difference| {
+            let mut requests = case.requests_of(difference);
             difference.key == "pipe"
-                && case.requests().any(|bytes| {
-                    let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
-                    text.contains("content-length:") || text.contains("transfer-encoding")
-                })
+                && requests.any(|request| (0..request).any(|before| case.has_body(before)))
         },
     },
 ];

@@ -1,7 +1,7 @@
 //! Differences in responses, and in what follows one on its connection.
 
 use super::{NO_LINE, Row};
-use crate::case::{any_status, is_as_sent, is_difference, value};
+use crate::case::{any_status, decoded, is_as_sent, is_difference, value};
 use crate::client::Ending;
 use crate::compare::Part;
 use crate::run::Seen;
@@ -394,7 +394,7 @@ pub(super) const ROWS: &[Row] = &[
                 Part::Files => {
                     let put = difference.reference.strip_suffix(": (not there)");
                     let name = put.and_then(|path| path.rsplit('/').next());
-                    name.is_some_and(|name| refused.any(|line| line.contains(name)))
+                    name.is_some_and(|name| refused.any(|line| decoded(line).contains(name)))
                 }
                 // Later requests lead through that file as if it were a folder, which with nginx is not there at all.
                 Part::Error if difference.reference.contains("/dav/") => {

@@ -166,6 +166,8 @@ pub struct RequestBody {
     early: bool,
     /// It goes to a file with a name, for a handler that moves the file.
     to_file: bool,
+    /// `client_body_in_file_only` of a location that the request has left for one without it.
+    left_in_file_only: Option<InFileOnly>,
 }
 
 impl RequestBody {
@@ -197,6 +199,18 @@ impl RequestBody {
     /// Bytes that came behind the head in the same stretch.
     pub fn came_with_head(&self) -> usize {
         self.came_with_head
+    }
+
+    /// Notes how many of its bytes lie beside the head.
+    fn note_beside_head(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.came_with_head = self.came_with_head.max(bytes);
+    }
+
+    /// Notes that the request leaves a location whose `client_body_in_file_only` is not off: as in nginx, that goes on to
+    /// hold in locations that are silent about it or say `off`.
+    pub fn note_left(&mut self, in_file_only: InFileOnly) {
+        self.left_in_file_only = Some(in_file_only);
     }
 
     /// The announced length in bytes; 0 where there is none.
@@ -406,7 +420,8 @@ pub async fn read(
     let mut beside_head = 0;
     let mut stored = None;
     loop {
-        if !exchange.body_at_hand() {
+        // The head's buffer may be larger than what is received at once.
+        if room_beside_head > 0 && !exchange.receive_at_hand(request).await {
             room_beside_head = 0;
         }
         let before = request.body.received_framed();
@@ -423,6 +438,7 @@ pub async fn read(
         room_beside_head -= placed;
         beside_head += placed;
         held += taken - placed;
+        request.body.note_beside_head(beside_head);
         let ended = bytes.is_none();
         bytes.into_iter().for_each(|bytes| parts.push(bytes));
         if held > memory_max(request, beside_head) {
@@ -486,8 +502,8 @@ pub async fn read_early(
     read
 }
 
-/// Reads what has come of the body already. `None` where that is the whole, which is then stored
-/// as [`read`] does it; else what has come, for a handler that goes on reading by itself.
+/// Reads what has come of the body already. `None` where that is the whole, which is then kept in
+/// memory; else what has come, for a handler that goes on reading by itself.
 pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -501,13 +517,15 @@ pub async fn read_at_hand(
     let before = request.body.received_framed();
     let mut parts = Pieces::new();
     let mut held = 0;
-    while exchange.body_at_hand() && held <= held_max {
+    while held <= held_max && exchange.receive_at_hand(request).await {
         // Half a chunk's size line may be all that is at hand: that is not waited for.
         let Some(read) = at_once(next(request, exchange)).await else {
             break;
         };
         let Some(bytes) = read? else {
-            store(request, parts, None).await.map_err(Ok)?;
+            // As in nginx, not even `client_body_in_file_only` puts it in a file.
+            request.body.note_end();
+            request.body.stored = Stored::Memory(parts);
             return Ok(None);
         };
         // As in nginx, what frames chunks takes room with them.
@@ -540,11 +558,11 @@ pub async fn read_some(
 
 /// Drops what has come of a body that no handler reads, before a response that does not look at it. 400 where it breaks
 /// framing, which ends the connection.
-pub fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
+pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
     if request.depth > 0 || request.body.is_read() {
         return Ok(());
     }
-    match exchange.drop_body_at_hand(request) {
+    match exchange.drop_body_at_hand(request).await {
         Err(Abort::BadBody(text)) => {
             log::error!(request, Error, "{text}");
             request.body.give_up_dropped();
@@ -720,7 +738,7 @@ fn tell_of_file(request: &Request, path: &Path) {
     let shown = path.display();
     if request.body.to_file || request.body.early {
         // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
-    } else if in_file_only(request) == InFileOnly::Off {
+    } else if request.plan.body.in_file_only == InFileOnly::Off {
         log::error!(request, Warn, "{TEXT} {shown}");
     } else {
         log::error!(request, Notice, "{TEXT} {shown}");
@@ -732,9 +750,10 @@ fn in_file_only(request: &Request) -> InFileOnly {
     if request.body.to_file {
         return InFileOnly::Removed;
     }
-    match request.body.early {
-        true => InFileOnly::Off,
-        false => request.plan.body.in_file_only,
+    match (request.body.early, request.plan.body.in_file_only) {
+        (true, _) => InFileOnly::Off,
+        (false, InFileOnly::Off) => request.body.left_in_file_only.unwrap_or(InFileOnly::Off),
+        (false, in_file_only) => in_file_only,
     }
 }
 

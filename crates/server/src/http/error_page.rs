@@ -189,13 +189,13 @@ pub async fn finish(
         if let Some(step) = take(request, exchange, page) {
             return Ok(Some(step));
         }
-        drop_body(request, exchange);
+        drop_body(request, exchange).await;
         if refreshes(request) {
             return send_refresh(request, exchange).await;
         }
         return send_page(request, exchange).await;
     }
-    drop_body(request, exchange);
+    drop_body(request, exchange).await;
     if matches!(status, 301 | 302) && refreshes(request) {
         return send_refresh(request, exchange).await;
     }
@@ -231,10 +231,10 @@ fn settle_connection(exchange: &mut Exchange, status: u16) {
 
 /// Nothing of the request's body is read any more. Where what has come of it breaks framing, the response stays what it is and
 /// the connection ends.
-fn drop_body(request: &mut Request, exchange: &mut Exchange) {
+async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
     exchange.no_continue();
     // A fault of the body is in the log.
-    let _ = body::drop_at_hand(request, exchange);
+    let _ = body::drop_at_hand(request, exchange).await;
 }
 
 /// Where an error page leads: a step, or `None` when the response is a redirect by Location.

@@ -134,7 +134,7 @@ pub async fn respond(
         request.doing = body.done_with(request);
         return Ok(None);
     }
-    if let Err(status) = body::drop_at_hand(request, exchange) {
+    if let Err(status) = body::drop_at_hand(request, exchange).await {
         // In nginx the body is looked at before anything is said of the answer.
         request.response.take_back_file();
         return Ok(Some(Step::Finish(status)));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use proto::method::Method;
 
+use crate::http::body::InFileOnly;
 use crate::http::location;
 use crate::http::request::{
     Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX,
@@ -54,6 +55,7 @@ impl Request {
         self.valid_location = true;
         self.uri_below_alias = false;
         self.forget_pass();
+        self.leave_location();
         self.plan = Arc::clone(&self.server.plan);
         Ok(())
     }
@@ -99,9 +101,18 @@ impl Request {
             return Err(500);
         };
         self.forget_pass();
+        self.leave_location();
         self.plan = location::for_method(plan, self.method);
         self.ask_keepalive();
         Ok(())
+    }
+
+    /// Keeps what the location that is left says of the body's file. What the server says holds in locations alone.
+    pub fn leave_location(&mut self) {
+        let in_file_only = self.plan.body.in_file_only;
+        if in_file_only != InFileOnly::Off && !Arc::ptr_eq(&self.plan, &self.server.plan) {
+            self.body.note_left(in_file_only);
+        }
     }
 
     /// Forgets what the pass that ends with a redirect within the server has found. The head of a half-made

@@ -313,7 +313,7 @@ pub async fn resume(
                 Some(step) => step,
                 None => return Ok(()),
             },
-            Step::Return(status, location) => match body::drop_at_hand(request, exchange) {
+            Step::Return(status, location) => match body::drop_at_hand(request, exchange).await {
                 Ok(()) => {
                     request.response.location = Some(location);
                     Step::Finish(status)
@@ -407,6 +407,7 @@ fn find_location(request: &mut Request) -> Step {
             return Step::Finish(500);
         }
     };
+    request.leave_location();
     request.plan = plan;
     log::error!(
         request,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use engine::Buffer;
 use engine::net::{Address, Segment};
-use engine::select::{Either, either};
+use engine::select::{Either, at_once, either};
 use proto::h1::chunked::{ChunkLine, DATA_END, Decoded, Decoder, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
 use proto::header::Known;
@@ -30,6 +30,9 @@ use crate::log;
 
 /// Bytes queued for a client beyond which a handler waits for it.
 const BACKLOG_MAX: usize = 64 * 1024;
+
+/// How often more of a body that is dropped is received before its response begins.
+const DROPPED_AT_ONCE_MAX: usize = 64;
 
 /// What a client that sent `Expect: 100-continue` waits for.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -94,6 +97,8 @@ pub struct H1 {
     unshared: usize,
     /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
     portion: usize,
+    /// What was received last has filled its buffer: the kernel may have more.
+    filled: bool,
     /// What of the body had been taken in before those.
     before_portion: Refused,
 }
@@ -141,6 +146,7 @@ impl H1 {
     ) -> H1 {
         H1 {
             connection: Rc::clone(connection),
+            filled: input.is_full(),
             input,
             incoming: Incoming::of(length),
             version,
@@ -189,6 +195,40 @@ impl H1 {
             || self.connection.stream.has_received()
     }
 
+    /// See `Exchange::receive_at_hand`.
+    pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
+        if self.body_at_hand() {
+            return true;
+        }
+        if !self.filled || matches!(self.incoming, Incoming::Nothing) {
+            return false; // the kernel had no more
+        }
+        // io_uring takes a round of the loop for it.
+        let stream = &self.connection.stream;
+        let received = match either(stream.recv(None), engine::yield_now()).await {
+            Either::First(received) => Some(received),
+            Either::Second(()) => at_once(stream.recv(None)).await,
+        };
+        match received {
+            Some(Ok(buffer)) if !buffer.is_empty() => {
+                self.begin_portion(request, buffer);
+                true
+            }
+            _ => false, // an end or an error is found again
+        }
+    }
+
+    /// Takes bytes of the body that did not come with the head.
+    fn begin_portion(&mut self, request: &Request, buffer: Buffer) {
+        self.portion = buffer.len();
+        self.filled = buffer.is_full();
+        self.input = buffer;
+        self.before_portion = Refused {
+            framed: request.body.received_framed(),
+            data: request.body.received(),
+        };
+    }
+
     /// See `Exchange::upgrade`.
     pub fn upgrade(&mut self) -> Tunnel {
         self.keep_alive = false;
@@ -219,21 +259,17 @@ impl H1 {
                 return Ok(None);
             }
             let deadline = engine::now() + request.plan.core.client_body_timeout;
-            self.input = match self.connection.stream.recv(Some(deadline)).await {
+            let received = match self.connection.stream.recv(Some(deadline)).await {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     self.timed_out = true;
                     return Err(Abort::BodyTimedOut);
                 }
                 received => received?,
             };
-            if self.input.is_empty() {
+            if received.is_empty() {
                 return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
             }
-            self.portion = self.input.len();
-            self.before_portion = Refused {
-                framed: request.body.received_framed(),
-                data: request.body.received(),
-            };
+            self.begin_portion(request, received);
         }
     }
 
@@ -318,9 +354,16 @@ impl H1 {
     }
 
     /// See `Exchange::drop_body_at_hand`.
-    pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+    pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         if !matches!(self.incoming, Incoming::Nothing) {
             while self.decode(request, 0, false)?.is_some() {}
+            for _ in 0..DROPPED_AT_ONCE_MAX {
+                let ended = matches!(self.incoming, Incoming::Nothing);
+                if ended || !self.receive_at_hand(request).await {
+                    break;
+                }
+                while self.decode(request, 0, false)?.is_some() {}
+            }
             request.body.note_skipped();
             if matches!(self.incoming, Incoming::Nothing) {
                 request.body.note_end();

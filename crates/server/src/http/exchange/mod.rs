@@ -141,11 +141,19 @@ impl Exchange {
         }
     }
 
+    /// As [`Exchange::body_at_hand`], once what the kernel has of the body beyond a full receive buffer has been received.
+    pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.receive_at_hand(request).await,
+            Protocol::Memory(_) | Protocol::Ahead(_) => true,
+        }
+    }
+
     /// Drops what has been received of a body that no handler reads: a response that does not look
     /// at it is about to be sent.
-    pub fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+    pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.drop_body_at_hand(request),
+            Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
             Protocol::Memory(_) | Protocol::Ahead(_) => Ok(()),
         }
     }

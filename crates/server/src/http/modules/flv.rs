@@ -70,7 +70,9 @@ pub(super) async fn open(
     if request.uri.ends_with(b"/") {
         return Err(Step::Next);
     }
-    body::drop_at_hand(request, exchange).map_err(Step::Finish)?;
+    body::drop_at_hand(request, exchange)
+        .await
+        .map_err(Step::Finish)?;
     let path = request.filename();
     let step = match open_file_cache::lookup(request, &path).await {
         Ok(looked) => match looked.file {

@@ -125,7 +125,7 @@ pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
     {
         return Step::Next;
     }
-    if let Err(status) = body::drop_at_hand(request, exchange) {
+    if let Err(status) = body::drop_at_hand(request, exchange).await {
         return Step::Finish(status);
     }
     let mut path = request.filename();

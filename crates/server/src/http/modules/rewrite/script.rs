@@ -96,6 +96,7 @@ impl Run<'_> {
                     return Flow::Continue(());
                 }
                 if let Some(plan) = plan {
+                    self.request.leave_location();
                     self.request.plan = Arc::clone(plan);
                 }
                 self.steps(body)
