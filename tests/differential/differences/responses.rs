@@ -43,16 +43,18 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action` follows a \
-                   request whose body was refused.",
+                   request whose body was refused, or that has no answer (408, 499).",
         is: |case, difference| {
             let announces_end = |seen: &Seen| {
                 let last = seen.heard.answers.iter().flatten().last();
                 last.is_some_and(|answer| answer.field("connection") == Some("close"))
             };
+            let silent = |seen: &Seen| seen.heard.answers.last().is_some_and(Vec::is_empty);
+            let ends = |seen: &Seen| announces_end(seen) || silent(seen);
             difference.part == Part::Ending
                 && difference.reference == "Kept"
-                && announces_end(case.reference)
-                && announces_end(case.subject)
+                && ends(case.reference)
+                && ends(case.subject)
         },
     },
     Row {
@@ -114,6 +116,9 @@ pub(super) const ROWS: &[Row] = &[
                 answers.any(|answer| matches!(answer.status(), 304 | 412))
             };
             let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
+            // Its body is read as the next request.
+            let read = "reading client pipelined request line";
+            let misread = case.reference.errors.iter().any(|line| line.contains(read));
             let mut requests = 0..case.subject.heard.answers.len();
             // The first that nginx leaves without an answer; what comes behind it may take its place.
             let first = requests.find(|request| {
@@ -121,9 +126,11 @@ pub(super) const ROWS: &[Row] = &[
                     (has(case.reference, *request), has(case.subject, *request))
                 };
                 of_both(&answers_empty) == (false, true)
-                    || silent && of_both(&tells) == (false, true)
+                    || (silent || misread && case.has_body(*request))
+                        && of_both(&tells) == (false, true)
             });
-            let follows = first.is_some_and(|first| case.is_from(difference, first));
+            let misread_so = misread && difference.reference.contains(read);
+            let follows = first.is_some_and(|first| misread_so || case.is_from(difference, first));
             // Without a head there is no more to see of it.
             let lines = || case.reference.access.iter().zip(&case.subject.access);
             let headless = matches!(

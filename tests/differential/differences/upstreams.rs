@@ -62,21 +62,17 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let requests = case.asking(&["none", "cut"]);
             let closed = "upstream prematurely closed connection while reading response header from upstream";
-            let ended = |seen: &Seen| {
-                let lines = seen.errors.iter().filter(|line| line.contains(closed));
+            let none_left = "no live upstreams while connecting to upstream";
+            let lines = |seen: &Seen, text: &str| {
+                let lines = seen.errors.iter().filter(|line| line.contains(text));
                 lines.count()
             };
+            let more = |text: &str| lines(case.reference, text) > lines(case.subject, text);
             let mut once = case.reference.upstream.clone();
             once.dedup();
             let mut own = case.subject.upstream.clone();
             own.dedup();
-            // One that was kept is no try: where no peer is left to ask, it is tried once more.
-            let none_left = "no live upstreams";
-            let tries_again = |line: &String| line.contains(none_left);
-            let tries_again = case.reference.errors.iter().any(tries_again)
-                && !case.subject.errors.iter().any(tries_again);
-            let asks_again =
-                tries_again || ended(case.reference) > ended(case.subject) && once == own;
+            let asks_again = (more(closed) || more(none_left)) && once == own;
             let follows = match difference.part {
                 Part::Upstream => difference.key == "number of requests",
                 Part::Access => {
@@ -84,13 +80,42 @@ pub(super) const ROWS: &[Row] = &[
                         && case.is_seen_of(difference, &requests)
                 }
                 Part::Error => {
-                    let of_it = [closed, none_left];
-                    of_it.iter().any(|text| difference.reference.contains(text))
+                    [closed, none_left]
+                        .iter()
+                        .any(|text| difference.reference.contains(text))
                         && difference.subject == NO_LINE
                 }
                 _ => false,
             };
             asks_again && !requests.is_empty() && follows
+        },
+    },
+    Row {
+        sentence: "**Early hints of an upstream** leave the fields that `X-Accel-Redirect` has brought from another as they are. \
+                   nginx forgets those.",
+        is: |case, difference| {
+            let key = difference.key.as_str();
+            let field = match difference.part {
+                Part::Field => Some(String::from(key)),
+                Part::Access => key
+                    .strip_prefix("sent_http_")
+                    .map(|name| name.replace('_', "-")),
+                _ => None,
+            };
+            let brought = [
+                "expires",
+                "cache-control",
+                "set-cookie",
+                "content-disposition",
+            ];
+            let requests = case.asking(&["hints"]);
+            let brings = field.is_some_and(|field| brought.contains(&field.as_str()))
+                && difference.subject.len() > difference.reference.len();
+            // A number, or one beside that of the body.
+            let number = |text: &str| text.split(' ').next()?.parse::<u64>().ok();
+            let counted =
+                key == "bytes_sent" && number(&difference.subject) > number(&difference.reference);
+            (brings || counted) && case.is_seen_of(difference, &requests)
         },
     },
     Row {

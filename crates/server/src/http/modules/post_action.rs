@@ -62,10 +62,15 @@ impl PostAction {
 /// What is left of the changes of a URI where the request itself has used them up: nginx counts them in four bits, round.
 const CHANGES_AFTER_CYCLE: u8 = 16;
 
-/// Does what is to be done for a main request that ended with `outcome`. The place that the
+/// Of all ways to end a request `return 444` alone leads to no action.
+const WITHOUT_ACTION: u16 = 444;
+
+/// Does what is to be done for a main request that ended with `outcome`, as where its client has left. The place that the
 /// request comes to may have a `post_action` too: they end with the changes of its URI.
 pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
-    if matches!(outcome, Err(Abort::Silently)) || request.plan.post_action.is_none() {
+    let dropped =
+        matches!(outcome, Err(Abort::Silently)) && request.response.status == WITHOUT_ACTION;
+    if dropped || request.plan.post_action.is_none() {
         return;
     }
     let header_only = request.response.header_only;
