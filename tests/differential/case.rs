@@ -11,9 +11,6 @@ use crate::run::Seen;
 /// A line of the access log: names of variables with their values.
 pub(crate) type Line = Vec<(String, String)>;
 
-/// How often the URI of a request may change.
-const URI_CHANGES_MAX: usize = 10;
-
 /// What a row judges by: a conversation, and what has been seen of it.
 pub(crate) struct Case<'a> {
     pub(crate) conversation: &'a Conversation,
@@ -105,13 +102,6 @@ impl Case<'_> {
     pub(crate) fn requests(&self) -> impl Iterator<Item = Vec<u8>> {
         let exchanges = self.conversation.exchanges.iter();
         exchanges.map(|exchange| exchange.segments.concat())
-    }
-
-    /// Whether the upstream has been asked the same as often as the URI of a request may change.
-    pub(crate) fn asks_in_circles(&self) -> bool {
-        let asked = &self.subject.upstream;
-        let times = |one| asked.iter().filter(|other| *other == one).count();
-        asked.iter().any(|one| times(one) + 1 >= URI_CHANGES_MAX)
     }
 
     /// The path of each request's target, whatever stands before it.
@@ -332,7 +322,7 @@ fn is_in_chunks(exchange: &Exchange) -> bool {
 }
 
 /// The number of the request that a line of the access log tells of, from 0.
-fn request_of(line: &Line) -> Option<usize> {
+pub(crate) fn request_of(line: &Line) -> Option<usize> {
     let number = value(line, "connection_requests").parse::<usize>().ok()?;
     Some(number.saturating_sub(1))
 }

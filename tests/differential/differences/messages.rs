@@ -2,6 +2,8 @@
 
 use super::{NO_LINE, Row};
 use crate::compare::Part;
+use crate::run::Seen;
+use crate::upstream::Recorded;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -43,6 +45,24 @@ pub(super) const ROWS: &[Row] = &[
                 && fails.iter().any(|text| line.contains(text))
                 && case.conversation.tls.is_some()
                 && case.subject.heard.answers.is_empty()
+        },
+    },
+    Row {
+        sentence: "**Beside `post_action`** a line about a copy that `mirror` makes goes to the log of the place that made it. \
+                   nginx has one log a connection: that of the place to which the request itself has come by then.",
+        is: |case, difference| {
+            let said = match difference.reference.as_str() {
+                NO_LINE => difference.subject.as_str(),
+                line => line,
+            };
+            let is_mirrored =
+                |asked: &&Recorded| String::from_utf8_lossy(&asked.bytes).contains(" /mirrored");
+            let asked = |seen: &Seen| seen.upstream.iter().filter(is_mirrored).count();
+            // `post_action` asks what the copy asks, too.
+            let both_ask = asked(case.reference) > 1 && asked(case.subject) > 1;
+            let of_one = (difference.reference == NO_LINE) != (difference.subject == NO_LINE);
+            let of_copy = said.contains(", subrequest: \"");
+            difference.part == Part::Error && of_one && of_copy && both_ask
         },
     },
     Row {

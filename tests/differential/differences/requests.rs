@@ -20,8 +20,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**After a 412.** A failed precondition (412) lets the connection go on, as its head says. nginx \
                    announces `keep-alive` and closes: what follows on the connection goes unanswered, and so do the \
-                   copies that `mirror` makes of the request; `$request_completion` is empty, \
-                   and `$sent_http_keep_alive` stays.",
+                   copies that `mirror` makes of the request; `$request_completion` is empty, `$sent_http_keep_alive` stays, and \
+                   where `post_action` leads round in a circle, `$status` and the other variables of the response stay, too.",
         is: |case, difference| {
             let mut requests = 0..case.reference.heard.answers.len();
             let failed = requests.position(|request| {
@@ -41,6 +41,11 @@ pub(super) const ROWS: &[Row] = &[
                 difference.key.as_str(),
                 "request_completion" | "sent_http_connection" | "sent_http_keep_alive"
             );
+            let mut errors = case.reference.errors.iter();
+            let stays_in_circle = difference.part == Part::Access
+                && (difference.key.starts_with("sent_http_") || difference.key == "status")
+                && errors.any(|line| line.contains("redirection cycle"));
+            let stays = stays || stays_in_circle;
             failed.is_some_and(|failed| of_connection || stays && case.is_from(difference, failed))
         },
     },

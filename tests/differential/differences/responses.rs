@@ -1,44 +1,30 @@
 //! Differences in responses, and in what follows one on its connection.
 
 use super::{NO_LINE, Row};
-use crate::case::{any_status, decoded, is_as_sent, is_difference, value};
+use crate::case::{any_status, decoded, is_as_sent, is_difference, request_of, value};
 use crate::client::Ending;
 use crate::compare::Part;
 use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
-        sentence: "**`post_action` that leads round in a circle**, or to a named location that is not there, leaves the \
-                   connection to the next request or ends it, as the response that was sent announces. nginx closes the one, and the other stays open.",
+        sentence: "**`$sent_http_…` after `post_action`** tells of the answer that was dropped. nginx tells what a `map` has read \
+                   of the variable as the response was sent.",
         is: |case, difference| {
-            let circled = |seen: &Seen| {
-                let mut lines = seen.errors.iter();
-                let leads_nowhere = ["redirection cycle", "could not find named location"];
-                lines.any(|line| leads_nowhere.iter().any(|text| line.contains(text)))
-            };
-            let circles = circled(case.subject) || case.asks_in_circles();
-            let unanswered = case.reference.heard.answers.iter().any(Vec::is_empty);
-            let ended = difference.part == Part::Ending
-                || difference.part == Part::Error && difference.reference == NO_LINE
-                || matches!(
-                    difference.key.as_str(),
-                    "answers" | "number of lines" | "number of requests"
-                )
-                || difference.part == Part::Status && difference.reference == "(no answer)";
-            let closed = circled(case.reference) && unanswered;
-            let announces_end = any_status(case.subject, 500) && !closed;
-            let stays_open = difference.part == Part::Ending && difference.reference == "Kept";
-            // Of what is sent at once nginx answers the first requests, and no other one.
-            let (answered, all) = (
-                difference.reference.strip_suffix("(no answer)"),
-                &difference.subject,
-            );
-            let fewer =
-                difference.key == "answers" && answered.is_some_and(|some| all.starts_with(some));
-            let asks_less = difference.key == "number of requests"
-                && unanswered
-                && case.reference.upstream.len() < case.subject.upstream.len();
-            circles && (stays_open || fewer || asks_less || ended && !announces_end)
+            let key = difference.key.as_str();
+            let mut lines = case.lines_of(difference);
+            key.starts_with("sent_http_")
+                && lines.any(|(line, _)| {
+                    let request = request_of(line);
+                    let sent_as =
+                        |key: &str, logged: &str| is_as_sent(case.reference, request, key, logged);
+                    // With nginx, too, the line tells of another answer than the one that was sent.
+                    let others = ["sent_http_content_length", "sent_http_etag"];
+                    others
+                        .iter()
+                        .any(|other| !sent_as(other, value(line, other)))
+                        && sent_as(key, &difference.reference)
+                })
         },
     },
     Row {
@@ -85,18 +71,14 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`$sent_http_connection`** says what was sent. In nginx's log phase it is `close` for most \
-                   requests on a connection that goes on.",
+        sentence: "**`$sent_http_connection`** of a request whose body does not come whole is `close` in its log line, which is \
+                   written with the response. nginx waits for the body, and then knows that no other request follows.",
         is: |case, difference| {
             let mut requests = case.requests_of(difference);
-            let key = difference.key.as_str();
-            key == "sent_http_connection"
-                && requests.any(|request| {
-                    let answers = case.subject.heard.answers.get(request);
-                    // Where nothing is sent, nothing is told.
-                    answers.is_none_or(Vec::is_empty)
-                        || is_as_sent(case.subject, Some(request), key, &difference.subject)
-                })
+            difference.key == "sent_http_connection"
+                && difference.reference == "keep-alive"
+                && difference.subject == "close"
+                && requests.any(|request| case.has_body(request))
         },
     },
     Row {

@@ -175,7 +175,7 @@ pub async fn finish(
         return Err(Abort::Silently);
     }
     request.error_status = status;
-    settle_connection(exchange, status);
+    settle_connection(request, exchange, status);
     request.response.content_type = Bytes::new();
     request.response.content_type_parameters = Bytes::new();
     let pages = Arc::clone(&request.plan.error_pages);
@@ -220,9 +220,11 @@ pub async fn refuse(
 }
 
 /// After some errors nothing more is expected of the connection.
-fn settle_connection(exchange: &mut Exchange, status: u16) {
+fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16) {
     if matches!(status, 400 | 413 | 414 | 495..=497 | 500 | 501) {
         exchange.forbid_keepalive();
+        // `post_action` has no exchange with the client.
+        request.keepalive_refused |= request.is_main();
     }
     if matches!(status, 400 | 495..=497) {
         exchange.forbid_lingering();
@@ -333,8 +335,7 @@ async fn send_refresh(
 
 /// Whether `msie_padding` applies to this client.
 pub fn is_padded(request: &Request) -> bool {
-    if !request.plan.core.msie_padding || request.client.head.version() < proto::h1::Version::Http10
-    {
+    if !request.plan.core.msie_padding || request.version() < proto::h1::Version::Http10 {
         return false;
     }
     let browser = request.browser();

@@ -385,6 +385,20 @@ impl Request {
         are_there.then(|| self.args.clone())
     }
 
+    /// Whether its response has been sent, and only `post_action` goes on with it.
+    pub fn is_answered(&self) -> bool {
+        self.is_main() && self.head_only
+    }
+
+    /// The protocol version that its responses are made for: `post_action` makes none that is sent, and has the oldest as
+    /// in nginx.
+    pub fn version(&self) -> Version {
+        match self.is_answered() {
+            true => Version::Http09,
+            false => self.client.head.version(),
+        }
+    }
+
     /// Whether this is the client's request and no subrequest.
     pub fn is_main(&self) -> bool {
         self.depth == 0

@@ -120,6 +120,7 @@ impl Request {
     fn forget_pass(&mut self) {
         self.response.header_only = false;
         self.response.skip_filters = false;
+        self.compressed = None;
         self.secure_link_expires = None;
         self.userid = None;
         self.internal = true;

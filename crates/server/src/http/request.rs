@@ -133,7 +133,7 @@ pub struct Request {
     pub depth: u8,
     /// A location that the request came through lets the connection end with it, whatever the next one says.
     pub keepalive_refused: bool,
-    /// A subrequest whose body is not wanted (`auth_request`).
+    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its response (`post_action`).
     pub head_only: bool,
     /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them (` while reading
     /// response header from upstream`). It stays until something else is done or a redirect within the server begins.

@@ -421,8 +421,10 @@ impl H1 {
         if let Some(chunk) = plan.core.sendfile_max_chunk {
             self.connection.stream.set_sendfile_chunk(chunk);
         }
-        // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
-        let _ = plan.core.limit_rate_of(request);
+        if self.version != Version::Http09 {
+            // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
+            let _ = plan.core.limit_rate_of(request);
+        }
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199);
         let unknown = request.response.content_length.is_none();
@@ -643,8 +645,10 @@ impl H1 {
         if awaited && !self.skip_body(request).await {
             return (After::Drop, Buffer::default());
         }
-        // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep.
-        let stays = self.keep_alive && !core.keepalive_timeout.is_zero();
+        // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep, and where
+        // `post_action` leads to may refuse what the response has announced.
+        let stays =
+            self.keep_alive && !request.keepalive_refused && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
                 self.connection.stream.set_nodelay(true);

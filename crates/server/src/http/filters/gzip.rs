@@ -317,7 +317,7 @@ fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
         return Ok(false);
     }
     let rules = &request.plan.gzip;
-    if request.client.head.version() < rules.version_min {
+    if request.version() < rules.version_min {
         return Ok(false);
     }
     if request.header(Known::Via).is_some() {

@@ -37,7 +37,7 @@ pub(super) fn begin(request: &mut Request) -> Result<Option<Cut>, u16> {
     ) else {
         return Ok(None);
     };
-    if request.plan.core.max_ranges == Some(0) || request.client.head.version() < Version::Http10 {
+    if request.plan.core.max_ranges == Some(0) || request.version() < Version::Http10 {
         return Ok(None);
     }
     let outcome = match request.header(Known::Range) {

@@ -94,6 +94,10 @@ pub async fn check(request: &mut Request, exchange: &mut Exchange) -> Result<Ver
     let Some(uri) = &settings.uri else {
         return Ok(Verdict::Declined);
     };
+    if request.background.is_some() {
+        // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of this subrequest stays.
+        engine::yield_now().await;
+    }
     let answered = output::subrequest(request, exchange, uri.to_vec(), Vec::new(), true).await?;
     let Some(mut subrequest) = answered else {
         return Ok(Verdict::Refused(500));

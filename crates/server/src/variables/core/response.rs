@@ -13,7 +13,7 @@ use crate::variables::Cached;
 /// for HTTP/0.9 and `000` as long as there is none.
 pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let status = match (request.error_status, request.response.status) {
-        (0, 0) if request.client.head.version() == Version::Http09 => 9,
+        (0, 0) if request.version() == Version::Http09 => 9,
         (0, status) => status,
         (error, _) => error,
     };

@@ -312,7 +312,7 @@ async fn pass_on(
         }
     }
     let holds = response::is_buffered(&settings, &answer);
-    if !holds && request.method != Method::Head {
+    if !holds && request.method != Method::Head && !request.head_only {
         request.limit_rate = Some(0); // what is not held back is not slowed down
     }
     let arrived = body::Arrived {

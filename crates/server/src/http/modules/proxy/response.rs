@@ -574,6 +574,9 @@ fn copy_field(
                 None => {
                     let own = proxy.redirects.is_empty() && value.first() != Some(&b'/');
                     if own {
+                        if request.is_answered() {
+                            request.response.location = None;
+                        }
                         request.response.location_field = Some(owned.clone());
                     }
                     request.response.fields.push(field(owned));
