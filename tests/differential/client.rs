@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::program::Server;
-use crate::requests::{Conversation, Exchange};
+use crate::requests::{Conversation, Exchange, Identity};
 use crate::upstream::Upstream;
 
 /// How long an answer, or more of it, may take while the upstream works on it.
@@ -134,7 +134,7 @@ pub(crate) fn converse(
     let stream = match conversation
         .tls
         .as_deref()
-        .map(|name| secured(&stream, name))
+        .map(|name| secured(&stream, name, conversation.identity))
     {
         None => Stream::Plain(stream),
         Some(Ok(secured)) => Stream::Secured(secured),
@@ -188,12 +188,16 @@ pub(crate) fn converse(
 }
 
 /// Shakes hands; the reason why that fails is for the logs to tell.
-fn secured(stream: &TcpStream, name: &str) -> Result<Box<Secured>, ()> {
+fn secured(stream: &TcpStream, name: &str, identity: Option<Identity>) -> Result<Box<Secured>, ()> {
     let name = ServerName::try_from(String::from(name))
         .or_else(|_| ServerName::try_from("localhost"))
         .map_err(|_| ())?;
     // Not h2: the requests are those of HTTP/1.
     let client = support::tls::Client::new().protocol("http/1.1");
+    let client = match identity {
+        Some(identity) => client.identity(identity.path()),
+        None => client,
+    };
     let config: Arc<ClientConfig> = Arc::new(client.config());
     let client = ClientConnection::new(config, name).map_err(|_| ())?;
     let mut secured = StreamOwned::new(client, stream.try_clone().map_err(|_| ())?);
@@ -244,8 +248,22 @@ impl Stream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Stream::Plain(stream) => stream.read(buffer),
-            Stream::Secured(stream) => stream.read(buffer),
+            Stream::Secured(stream) => read_secured(stream, buffer),
         }
+    }
+}
+
+/// Reads what a server has sent, also where it takes nothing any more: an answer that came before it closed is one.
+fn read_secured(stream: &mut Secured, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.conn.reader().read(buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+        stream.conn.read_tls(&mut stream.sock)?;
+        let processed = stream.conn.process_new_packets();
+        while stream.conn.wants_write() && stream.conn.write_tls(&mut stream.sock).is_ok() {}
+        processed.map_err(std::io::Error::other)?;
     }
 }
 

@@ -91,7 +91,10 @@ fn sent(conversation: &Conversation) -> String {
         ""
     };
     let secured = match &conversation.tls {
-        Some(name) => format!(" by TLS to {name:?}"),
+        Some(name) => match conversation.identity {
+            Some(identity) => format!(" by TLS to {name:?} as {identity:?}"),
+            None => format!(" by TLS to {name:?}"),
+        },
         None => String::new(),
     };
     let shuts = if conversation.shuts {

@@ -26,6 +26,25 @@ impl Exchange {
     }
 }
 
+/// A certificate of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// Of an authority that configurations trust.
+    Client,
+    /// Of its own.
+    Stranger,
+}
+
+impl Identity {
+    /// The path of certificate and key, without their endings.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Identity::Client => concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/client"),
+            Identity::Stranger => concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/stranger"),
+        }
+    }
+}
+
 /// What happens on one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conversation {
@@ -35,6 +54,8 @@ pub(crate) struct Conversation {
     pub(crate) preface: Vec<u8>,
     /// The name that is asked for in a handshake of TLS; `None` in the clear.
     pub(crate) tls: Option<String>,
+    /// The certificate that the client shows in a handshake; `None` without one.
+    pub(crate) identity: Option<Identity>,
     pub(crate) exchanges: Vec<Exchange>,
     /// All requests are sent at once.
     pub(crate) pipelined: bool,
@@ -319,18 +340,21 @@ impl Maker<'_> {
             Vec::new()
         };
         if self.random.chance(3) {
-            return vec![self.cut(port, preface, tls)];
+            let mut cut = self.cut(port, preface, tls);
+            cut.identity = self.identity(kind);
+            return vec![cut];
         }
         let of = |exchanges: Vec<Exchange>, pipelined: bool| Conversation {
             port,
             preface: preface.clone(),
             tls: tls.clone(),
+            identity: None,
             exchanges,
             pipelined,
             shuts: false,
         };
         let exchange = self.exchange();
-        match self.random.below(12) {
+        let mut batch = match self.random.below(12) {
             // Often enough for every shortcut, on one connection.
             0 | 1 => vec![of(vec![exchange; 5], false)],
             2 | 3 => vec![of(vec![exchange], false); 5],
@@ -352,6 +376,21 @@ impl Maker<'_> {
             7 => vec![of(vec![self.in_pieces(exchange)], false)],
             8 => vec![of(vec![exchange.clone(), self.exchange(), exchange], false)],
             _ => vec![of(vec![exchange], false); 2],
+        };
+        // Drawn last, so that the requests of a seed are those of the same seed in the clear.
+        let identity = self.identity(kind);
+        for conversation in &mut batch {
+            conversation.identity = identity;
+        }
+        batch
+    }
+
+    /// Who the client says it is in a handshake.
+    fn identity(&mut self, kind: Kind) -> Option<Identity> {
+        match self.random.below(5) {
+            0 | 1 if kind == Kind::Tls => Some(Identity::Client),
+            2 if kind == Kind::Tls => Some(Identity::Stranger),
+            _ => None,
         }
     }
 
@@ -367,6 +406,7 @@ impl Maker<'_> {
             port,
             preface,
             tls,
+            identity: None,
             exchanges: vec![exchange],
             pipelined: false,
             shuts: true,

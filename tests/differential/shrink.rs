@@ -249,6 +249,9 @@ fn smaller(conversation: &Conversation) -> Vec<Conversation> {
     if conversation.pipelined {
         all.push(with(&|one| one.pipelined = false));
     }
+    if conversation.identity.is_some() {
+        all.push(with(&|one| one.identity = None));
+    }
     if conversation.shuts {
         all.push(with(&|one| one.shuts = false));
     }

@@ -36,6 +36,7 @@ pub(super) const ROWS: &[Row] = &[
             let fails = [
                 "handshake rejected while SSL handshaking",
                 "SSL_do_handshake() failed",
+                "SSL_read_early_data() failed",
             ];
             let line = match difference.reference.as_str() {
                 NO_LINE => &difference.subject,

@@ -46,8 +46,9 @@ pub use file::{Buffering, LogFile, LogTable, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
 pub use tls::{
-    certificate_not_loaded, handshake_broken, handshake_failed, handshake_left, handshake_panicked,
-    handshake_refused, handshake_rejected, handshake_timed_out, name_undecided, status_unknown,
+    HandshakeCall, certificate_not_loaded, handshake_broken, handshake_failed, handshake_left,
+    handshake_panicked, handshake_refused, handshake_rejected, handshake_timed_out, name_undecided,
+    status_unknown,
 };
 pub use unwritten::{
     append_line, end_thread, flush_all, flush_thread, has_unwritten, start_thread,

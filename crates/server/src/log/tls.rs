@@ -11,6 +11,24 @@ use super::{Errno, Level, Subject};
 use crate::http::connection::Connection;
 use crate::panics::Panicked;
 
+/// The call of OpenSSL's by which nginx shakes hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeCall {
+    /// The usual one.
+    Plain,
+    /// The one that also reads early data, whether the client sends any or not.
+    EarlyData,
+}
+
+impl std::fmt::Display for HandshakeCall {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            HandshakeCall::Plain => "SSL_do_handshake()",
+            HandshakeCall::EarlyData => "SSL_read_early_data()",
+        })
+    }
+}
+
 /// The client closed its side before the handshake had ended; `first` when it had sent nothing.
 pub fn handshake_left(connection: &Connection, first: bool) {
     let text = match first {
@@ -48,14 +66,14 @@ pub fn certificate_not_loaded(connection: &Connection, cause: &dyn std::fmt::Dis
 }
 
 /// The two could not agree, or what came was no TLS.
-pub fn handshake_failed(connection: &Connection, cause: &rustls::Error) {
-    let text = format_args!("SSL_do_handshake() failed (SSL: {cause}) while SSL handshaking");
+pub fn handshake_failed(connection: &Connection, call: HandshakeCall, cause: &rustls::Error) {
+    let text = format_args!("{call} failed (SSL: {cause}) while SSL handshaking");
     write(connection, level(cause), text);
 }
 
 /// A client has sent what is no ClientHello, or what cannot follow one.
-pub fn handshake_refused(connection: &Connection, refusal: Refusal) {
-    let text = format_args!("SSL_do_handshake() failed (SSL: {refusal}) while SSL handshaking");
+pub fn handshake_refused(connection: &Connection, call: HandshakeCall, refusal: Refusal) {
+    let text = format_args!("{call} failed (SSL: {refusal}) while SSL handshaking");
     write(connection, Level::Info, text);
 }
 
@@ -74,8 +92,13 @@ pub fn status_unknown(connection: &Connection, cause: &dyn std::fmt::Display) {
 }
 
 /// The server wants no handshake (`ssl_reject_handshake`).
-pub fn handshake_rejected(connection: &Connection) {
-    let text = format_args!("handshake rejected while SSL handshaking");
+pub fn handshake_rejected(connection: &Connection, call: HandshakeCall) {
+    let text = match call {
+        HandshakeCall::Plain => format_args!("handshake rejected while SSL handshaking"),
+        HandshakeCall::EarlyData => format_args!(
+            "{call} failed (SSL: error:0A0000EA:SSL routines::callback failed) while SSL handshaking"
+        ),
+    };
     write(connection, Level::Info, text);
 }
 

@@ -18,7 +18,7 @@ use crate::http::connection::Connection;
 use crate::http::modules::acme;
 use crate::http::plan::Server;
 use crate::http::request::Request;
-use crate::log;
+use crate::log::{self, HandshakeCall};
 use crate::panics;
 use crate::tls::hidden_name::HiddenName;
 use crate::tls::server::ServerTls;
@@ -61,6 +61,7 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
     let Some(default) = connection.first_server(&local) else {
         return Begun::Ended;
     };
+    let call = call(&default);
     let deadline = Some(connection.started + default.core.client_header_timeout);
     let mut received = received;
     let mut gathered = Vec::new();
@@ -90,7 +91,7 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
                 }
             }
         };
-        log::handshake_refused(connection, refusal);
+        log::handshake_refused(connection, call, refusal);
         return refuse(connection, refusal.alert());
     };
     if let Some(name) = hello.as_deref().and_then(ClientHello::server_name) {
@@ -114,7 +115,7 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
     session.feed(connection.stream.stream(), first);
     while session.is_handshaking() && !session.has_received() {
         if let Some(failure) = session.failure() {
-            log::handshake_failed(connection, &failure);
+            log::handshake_failed(connection, call, &failure);
             return Begun::Ended;
         }
         match receive(connection, deadline, false).await {
@@ -163,7 +164,14 @@ async fn begin(
     let asked = hello.as_deref().and_then(ClientHello::server_name);
     let name = asked.and_then(host);
     if let Some(validation) = hello.as_deref().and_then(validation) {
-        return make(connection, &validation, &validation.config, name, None);
+        return make(
+            connection,
+            &validation,
+            &validation.config,
+            name,
+            None,
+            call(default),
+        );
     }
     let named = match &name {
         Some(name) => {
@@ -185,7 +193,7 @@ async fn begin(
         (None, None) => return None, // no configuration without is loaded
     };
     if settings.rejects {
-        return reject(connection);
+        return reject(connection, call(default));
     }
     for stapling in &settings.stapled {
         stapling.refresh(&local);
@@ -214,7 +222,7 @@ async fn begin(
         false => config,
         true => Arc::new(by_clients_order(&config)),
     };
-    let session = make(connection, settings, &config, name, hello)?;
+    let session = make(connection, settings, &config, name, hello, call(default))?;
     if shows_number {
         session.keep_number();
     }
@@ -243,19 +251,29 @@ fn make(
     config: &Arc<ServerConfig>,
     name: Option<Bytes>,
     hello: Option<Box<ClientHello>>,
+    call: HandshakeCall,
 ) -> Option<Session> {
     match Session::new(settings, config, name, hello) {
         Ok(session) => Some(session),
         Err(error) => {
-            log::handshake_failed(connection, &error);
+            log::handshake_failed(connection, call, &error);
             None
         }
     }
 }
 
+/// How nginx shakes hands: as the default server of the address has it, before the client has named another.
+fn call(default: &Server) -> HandshakeCall {
+    let tls = default.tls.as_ref();
+    match tls.is_some_and(|tls| tls.config.max_early_data_size > 0) {
+        true => HandshakeCall::EarlyData,
+        false => HandshakeCall::Plain,
+    }
+}
+
 /// Ends a handshake with a server that wants none (`ssl_reject_handshake`).
-fn reject(connection: &Rc<Connection>) -> Option<Session> {
-    log::handshake_rejected(connection);
+fn reject(connection: &Rc<Connection>, call: HandshakeCall) -> Option<Session> {
+    log::handshake_rejected(connection, call);
     refuse(connection, UNRECOGNIZED_NAME);
     None
 }
