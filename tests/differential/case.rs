@@ -83,6 +83,27 @@ impl Case<'_> {
         })
     }
 
+    /// Whether the client sends less of a body than a request announces.
+    pub(crate) fn breaks_off(&self, request: usize) -> bool {
+        let exchange = self.conversation.exchanges.get(request);
+        exchange.is_some_and(|exchange| {
+            let bytes = exchange.segments.concat();
+            let text = String::from_utf8_lossy(&bytes);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                return false;
+            };
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                let is_length = name.eq_ignore_ascii_case("content-length");
+                value.trim().parse::<usize>().ok().filter(|_| is_length)
+            });
+            match is_in_chunks(exchange) {
+                true => !body.contains("\r\n0\r\n") && !body.starts_with("0\r\n"),
+                false => length.is_some_and(|length| body.len() < length),
+            }
+        })
+    }
+
     /// Whether nginx tells of a variable what it has told in the line of a subrequest before it.
     pub(crate) fn keeps_value_of_subrequest(&self, difference: &Difference) -> bool {
         let lines = || self.reference.access.iter().zip(&self.subject.access);

@@ -153,6 +153,9 @@ pub(super) const ROWS: &[Row] = &[
             let chunked = "\nTransfer-Encoding: chunked\n";
             let mut lines = case.reference.access.iter().zip(&case.subject.access);
             match difference.part {
+                Part::Access if difference.key == "upstream_bytes_sent" => case
+                    .lines_of(difference)
+                    .any(|pair| in_part(pair) && case.is_in_chunks_at(pair.0)),
                 Part::Access => {
                     difference.key == "request_body" && case.lines_of(difference).any(in_part)
                 }

@@ -136,6 +136,20 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        sentence: "**`$sent_http_connection` of a request whose body never ends** and is dropped is `close`, as behind any response \
+                   after which the connection goes on. nginx logs the request when the client has closed, and then it is what \
+                   was sent.",
+        is: |case, difference| {
+            let key = difference.key.as_str();
+            let mut requests = case.requests_of(difference);
+            matches!(key, "sent_http_connection" | "sent_http_keep_alive")
+                && requests.any(|request| {
+                    case.breaks_off(request)
+                        && is_as_sent(case.reference, Some(request), key, &difference.reference)
+                })
+        },
+    },
+    Row {
         sentence: "**`gunzip` and a 204**: an upstream's 204 with `Content-Encoding: gzip` goes to the client. nginx unpacks the body that \
                    there is not, fails and closes the connection without an answer.",
         is: |case, difference| {
