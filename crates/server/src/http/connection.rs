@@ -504,10 +504,11 @@ async fn converse(connection: &Rc<Connection>) -> After {
             }
         };
         // A body that did not come with its head, or did not fit beside it, was read without what follows it, were this
-        // nginx: `$pipe`.
-        let with_head = request.body.came_with_head();
-        let read_apart =
-            request.body.announced() > with_head.min(body::room_beside_head(&request)) as u64;
+        // nginx, and so was a head that fills its buffer: `$pipe`.
+        let room = body::room_beside_head(&request);
+        let with_head = request.body.came_with_head().min(room);
+        let fills_buffer = room == 0 && !request.pipelined;
+        let read_apart = fills_buffer || request.body.announced() > with_head as u64;
         let after = match after {
             Ok(after) => {
                 connection.keep_error_log(&request);
