@@ -305,7 +305,7 @@ pub(super) const ROWS: &[Row] = &[
                 difference.key.as_str(),
                 "upstream_bytes_received" | "upstream_bytes_sent" | "upstream_response_length"
             );
-            let counted = counts && asked.any(|asked| asked.bytes.starts_with(b" "));
+            let counted = counts && (twice || asked.any(|asked| asked.bytes.starts_with(b" ")));
             difference.part == Part::Upstream && (without_method || twice) || counted
         },
     },

@@ -36,6 +36,8 @@ const DROPPED_AT_ONCE_MAX: usize = 64;
 
 /// What a client that sent `Expect: 100-continue` waits for.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// How much of a client's next requests is received while a response to it is prepared, in bytes.
+const AHEAD_MAX: usize = 16 * 1024;
 
 /// How much of the request's body is still to come.
 #[derive(Debug)]
@@ -372,20 +374,29 @@ impl H1 {
         Ok(())
     }
 
-    /// See `Exchange::client_gone`. Bytes that come meanwhile (a pipelined request) are kept.
+    /// See `Exchange::client_gone`. Bytes that come meanwhile (pipelined requests) are kept, up to [`AHEAD_MAX`] of them: a
+    /// client that has sent more is not seen to leave.
     pub async fn client_gone(&mut self) -> Abort {
-        if !self.input.is_empty() || !matches!(self.incoming, Incoming::Nothing) {
+        if !matches!(self.incoming, Incoming::Nothing) {
             return std::future::pending().await;
         }
-        match self.connection.stream.recv(None).await {
-            Ok(buffer) if buffer.is_empty() => Abort::Closed(ErrorKind::ConnectionAborted.into()),
-            Ok(mut buffer) => {
-                buffer.fit(); // it may be kept as long as the response takes
-                self.input = buffer;
-                std::future::pending().await
+        while self.input.len() < AHEAD_MAX {
+            match self.connection.stream.recv(None).await {
+                Ok(buffer) if buffer.is_empty() => {
+                    return Abort::Closed(ErrorKind::ConnectionAborted.into());
+                }
+                Ok(mut buffer) if self.input.is_empty() => {
+                    buffer.fit(); // it may be kept as long as the response takes
+                    self.input = buffer;
+                }
+                Ok(buffer) => {
+                    let joined = [self.input.as_ref(), buffer.as_ref()].concat();
+                    self.input = Buffer::copy_of(&joined);
+                }
+                Err(error) => return error.into(),
             }
-            Err(error) => error.into(),
         }
+        std::future::pending().await
     }
 
     /// See `Exchange::send_early_hints`.
