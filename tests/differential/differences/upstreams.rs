@@ -355,6 +355,29 @@ pub(super) const ROWS: &[Row] = &[
                 }
         },
     },
+    Row {
+        sentence: "**A body in chunks that came by TLS with its head** goes on with its length where `proxy_request_buffering` is \
+                   `off`. nginx, which reads no more of a record at first than the buffer of the head takes, passes it in chunks.",
+        is: |case, difference| {
+            let has = |text: &str, line: &str| text.lines().any(|one| one.starts_with(line));
+            let in_chunks = |head: &str| has(head, "Transfer-Encoding: chunked");
+            let mut asked = case.reference.upstream.iter();
+            let follows = match difference.part {
+                Part::Upstream => {
+                    in_chunks(&difference.reference) && has(&difference.subject, "Content-Length: ")
+                }
+                // A body that is read on the way is no value of a variable.
+                Part::Access => {
+                    let is_lacking =
+                        difference.key == "request_body" && difference.reference == "-";
+                    let counts = is_lacking || difference.key == "upstream_bytes_sent";
+                    counts && asked.any(|asked| asked.is_chunked())
+                }
+                _ => false,
+            };
+            case.conversation.tls.is_some() && follows
+        },
+    },
 ];
 
 /// Whether a difference follows from an upstream's answer without a head that nginx takes for HTTP/0.9, which this word asks for.
