@@ -61,9 +61,10 @@ pub(super) const ROWS: &[Row] = &[
                 Part::Ending => difference.reference == "Closed",
                 Part::Status => difference.reference.ends_with("(no answer)"),
                 Part::Access => {
-                    let of_upstream = difference.key.starts_with("upstream_");
+                    let tells = ["upstream_", "sent_http_content_"];
+                    let of_answer = tells.iter().any(|begin| difference.key.starts_with(begin));
                     let status = ["status", "number of lines", "request_completion"];
-                    of_upstream || status.contains(&difference.key.as_str())
+                    of_answer || status.contains(&difference.key.as_str())
                 }
                 _ => false,
             };
@@ -71,14 +72,17 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`$sent_http_connection`** of a request whose body does not come whole is `close` in its log line, which is \
-                   written with the response. nginx waits for the body, and then knows that no other request follows.",
+        sentence: "**`$sent_http_connection`** of a request whose body does not come whole, or that is given up before its answer \
+                   is sent, is `close` in its log line. nginx tells what it would have announced: no other request follows.",
         is: |case, difference| {
             let mut requests = case.requests_of(difference);
             difference.key == "sent_http_connection"
                 && difference.reference == "keep-alive"
                 && difference.subject == "close"
-                && requests.any(|request| case.has_body(request))
+                && requests.any(|request| {
+                    let answers = case.reference.heard.answers.get(request);
+                    case.has_body(request) || answers.is_none_or(Vec::is_empty)
+                })
         },
     },
     Row {
