@@ -131,17 +131,19 @@ pub(super) const ROWS: &[Row] = &[
                 answer.cut && length.is_some_and(|length| length != "0")
             });
             // What is sent at once stands where the body should.
-            let length = |seen: &Seen| {
-                let answer = seen
-                    .heard
-                    .answers
-                    .first()
-                    .and_then(|answers| answers.first());
-                let length = answer.and_then(|answer| answer.field("content-length"));
-                length.map(String::from)
+            let lengths = |seen: &Seen| -> Vec<Option<String>> {
+                let answers = seen.heard.answers.iter().map(|answers| answers.first());
+                let lengths =
+                    answers.map(|answer| answer?.field("content-length").map(String::from));
+                lengths.collect()
             };
-            let at_once = length(case.subject).is_some_and(|length| length == "0")
-                && length(case.reference).is_some_and(|length| length != "0");
+            let mut pairs = lengths(case.reference)
+                .into_iter()
+                .zip(lengths(case.subject));
+            let at_once = pairs.any(|(reference, subject)| {
+                subject.is_some_and(|length| length == "0")
+                    && reference.is_some_and(|length| length != "0")
+            });
             let announced = announced || at_once;
             // Where what nginx sends is in chunks of nothing, ours has a length.
             let mut answers = case.subject.heard.answers.iter().flatten();
