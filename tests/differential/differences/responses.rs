@@ -2,7 +2,6 @@
 
 use super::{NO_LINE, Row};
 use crate::case::{any_status, decoded, is_as_sent, is_difference, request_of, value};
-use crate::client::Ending;
 use crate::compare::Part;
 use crate::run::Seen;
 
@@ -165,44 +164,6 @@ pub(super) const ROWS: &[Row] = &[
                 let mut answers = of_subject(request).into_iter().flatten();
                 answers.any(|answer| answer.status() == 204) && case.is_from(difference, request)
             })
-        },
-    },
-    Row {
-        sentence: "**`post_action` and `keepalive_requests`**: a connection that a response has announced as kept is kept. nginx asks \
-                   once more in the location that `post_action` leads to, and may close it behind the response.",
-        is: |case, difference| {
-            let announced = |seen: &Seen| {
-                let last = seen
-                    .heard
-                    .answers
-                    .iter()
-                    .rfind(|answers| !answers.is_empty());
-                let answer = last.and_then(|answers| answers.last());
-                answer.is_some_and(|answer| answer.field("connection") == Some("keep-alive"))
-            };
-            // Where the line of the log tells of another URI than the client's.
-            let led_on = |line: &Vec<(String, String)>| {
-                let asked = value(line, "request_uri");
-                value(line, "uri") == "/mirror" && !asked.starts_with("/mirror")
-            };
-            let reference = case.reference;
-            let answered = reference
-                .heard
-                .answers
-                .iter()
-                .take_while(|answers| !answers.is_empty());
-            let at = answered.count().saturating_sub(1);
-            let closed = matches!(reference.heard.ending, Ending::Closed);
-            let last_led_on = reference.access.last().is_some_and(led_on);
-            let told = reference
-                .errors
-                .iter()
-                .any(|line| line.contains(" closed keepalive connection"));
-            closed
-                && !told
-                && announced(reference)
-                && last_led_on
-                && case.is_lack_behind(difference, at)
         },
     },
     Row {
