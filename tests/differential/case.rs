@@ -106,6 +106,18 @@ impl Case<'_> {
 
     /// Whether nginx tells of a variable what it has told in the line of a subrequest before it.
     pub(crate) fn keeps_value_of_subrequest(&self, difference: &Difference) -> bool {
+        // These are made for each line anew.
+        let fresh = [
+            "status",
+            "bytes_sent",
+            "body_bytes_sent",
+            "request_length",
+            "connection_requests",
+            "pipe",
+        ];
+        if fresh.contains(&difference.key.as_str()) {
+            return false;
+        }
         let lines = || self.reference.access.iter().zip(&self.subject.access);
         lines().enumerate().any(|(at, (left, right))| {
             let mut before = self.reference.access.iter().take(at);
@@ -294,11 +306,16 @@ impl Case<'_> {
     }
 
     /// Whether the line of the error log names a request.
-    fn is_named(&self, difference: &Difference, request: usize) -> bool {
+    pub(crate) fn is_named(&self, difference: &Difference, request: usize) -> bool {
         let line = match difference.reference.as_str() {
             NO_LINE => &difference.subject,
             line => line,
         };
+        self.names(line, request)
+    }
+
+    /// Whether a line of the error log names a request.
+    pub(crate) fn names(&self, line: &str, request: usize) -> bool {
         let exchange = self.conversation.exchanges.get(request);
         let named = line.split_once(", request: \"").map(|(_, rest)| rest);
         named.zip(exchange).is_some_and(|(named, exchange)| {
@@ -337,9 +354,27 @@ fn same_at_first(one: &[&str], other: &[&str]) -> usize {
         .count()
 }
 
-fn is_in_chunks(exchange: &Exchange) -> bool {
+/// Whether a request has a body in chunks.
+pub(crate) fn is_in_chunks(exchange: &Exchange) -> bool {
     let text = String::from_utf8_lossy(&exchange.segments.concat()).to_ascii_lowercase();
     text.contains("\ntransfer-encoding: chunked")
+}
+
+/// Whether nginx asks an upstream for the same with a body in chunks that goes on with its length here.
+pub(crate) fn is_framed_otherwise(difference: &Difference) -> bool {
+    let chunked = "Transfer-Encoding: chunked";
+    let without = |text: &str| {
+        let framing = |line: &&str| *line != chunked && !line.starts_with("Content-Length: ");
+        text.lines()
+            .filter(framing)
+            .map(String::from)
+            .collect::<Vec<_>>()
+    };
+    let in_chunks = |text: &str| text.lines().any(|line| line == chunked);
+    difference.part == Part::Upstream
+        && in_chunks(&difference.reference)
+        && !in_chunks(&difference.subject)
+        && without(&difference.reference) == without(&difference.subject)
 }
 
 /// The number of the request that a line of the access log tells of, from 0.

@@ -459,7 +459,7 @@ pub(crate) fn shown(body: &[u8]) -> String {
 }
 
 /// The length of `HTTP/1.1 100 Continue` with its empty line.
-const CONTINUE_LENGTH: usize = 25;
+pub(crate) const CONTINUE_LENGTH: usize = 25;
 
 /// The same with all made equal that must differ.
 fn even(seen: &Seen) -> Seen {

@@ -45,7 +45,10 @@ pub(super) const ROWS: &[Row] = &[
             difference.part == Part::Error
                 && fails.iter().any(|text| line.contains(text))
                 && case.conversation.tls.is_some()
-                && case.subject.heard.answers.is_empty()
+                && [case.reference, case.subject].into_iter().all(|seen| {
+                    let failed = |line: &String| fails.iter().any(|text| line.contains(text));
+                    seen.heard.answers.is_empty() && seen.errors.iter().any(failed)
+                })
         },
     },
     Row {
@@ -62,7 +65,7 @@ pub(super) const ROWS: &[Row] = &[
             // `post_action` asks what the copy asks, too.
             let both_ask = asked(case.reference) > 1 && asked(case.subject) > 1;
             let of_one = (difference.reference == NO_LINE) != (difference.subject == NO_LINE);
-            let of_copy = said.contains(", subrequest: \"");
+            let of_copy = said.contains(", subrequest: \"/mirror\"");
             difference.part == Part::Error && of_one && of_copy && both_ask
         },
     },

@@ -1,8 +1,8 @@
 //! Differences in what is told of requests: of their lines, fields and bodies.
 
 use super::{NO_LINE, Row};
-use crate::case::{Line, any_status, is_as_sent, value};
-use crate::compare::Part;
+use crate::case::{Line, any_status, is_as_sent, is_framed_otherwise, is_in_chunks, value};
+use crate::compare::{CONTINUE_LENGTH, Part};
 use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
@@ -11,10 +11,20 @@ pub(super) const ROWS: &[Row] = &[
                    body that no handler reads, so that the client sends it for nothing.",
         is: |case, difference| {
             let expected = any_status(case.reference, 100) && !any_status(case.subject, 100);
+            let told = difference
+                .reference
+                .replace("HTTP/1.1 100 Continue, ", "")
+                .replace("HTTP/1.1 100 Continue", "(no answer)");
+            let alone = difference.part == Part::Status && told == difference.subject;
             // What the client still holds back comes along with its next request.
             let along = difference.key == "pipe";
-            let counts = difference.key.ends_with("bytes_sent");
-            expected && (difference.part == Part::Status || counts || along)
+            let number = |text: &str| text.parse::<usize>().ok();
+            let more = number(&difference.reference)
+                .zip(number(&difference.subject))
+                .and_then(|(reference, subject)| reference.checked_sub(subject));
+            let counts = matches!(difference.key.as_str(), "bytes_sent" | "body_bytes_sent")
+                && more == Some(CONTINUE_LENGTH);
+            expected && (alone || counts || along)
         },
     },
     Row {
@@ -31,11 +41,13 @@ pub(super) const ROWS: &[Row] = &[
                 };
                 of(case.reference) && of(case.subject)
             });
-            let of_connection = difference.part == Part::Ending
-                || difference.part == Part::Upstream
-                || (difference.part == Part::Status && difference.reference == "(no answer)")
-                || (difference.part == Part::Error && difference.reference == NO_LINE)
-                || matches!(difference.key.as_str(), "answers" | "number of lines");
+            let of_connection = |failed: usize| {
+                let of_copy = difference.part == Part::Error
+                    && difference.reference == NO_LINE
+                    && difference.subject.contains(", subrequest: \"")
+                    && case.is_named(difference, failed);
+                of_copy || case.is_lack_behind(difference, failed)
+            };
             // What is sent is the same, and in the log phase stays what it was.
             let stays = matches!(
                 difference.key.as_str(),
@@ -46,7 +58,9 @@ pub(super) const ROWS: &[Row] = &[
                 && (difference.key.starts_with("sent_http_") || difference.key == "status")
                 && errors.any(|line| line.contains("redirection cycle"));
             let stays = stays || stays_in_circle;
-            failed.is_some_and(|failed| of_connection || stays && case.is_from(difference, failed))
+            failed.is_some_and(|failed| {
+                of_connection(failed) || stays && case.is_from(difference, failed)
+            })
         },
     },
     Row {
@@ -95,7 +109,10 @@ pub(super) const ROWS: &[Row] = &[
             let less =
                 matches!((reference, subject), (Ok(reference), Ok(subject)) if reference < subject);
             // An answer that does not wait for the body brings the next request close behind it.
-            let followed = case.conversation.pipelined || case.is_followed(difference);
+            let mut exchanges = case.conversation.exchanges.iter();
+            let has_chunks = exchanges.any(is_in_chunks);
+            let followed =
+                case.conversation.pipelined && has_chunks || case.is_followed(difference);
             difference.key == "request_length" && less && followed
         },
     },
@@ -150,7 +167,6 @@ pub(super) const ROWS: &[Row] = &[
                     && value(left, "request_body_file") == "-"
                     && value(right, "request_body_file") == "-"
             };
-            let chunked = "\nTransfer-Encoding: chunked\n";
             let mut lines = case.reference.access.iter().zip(&case.subject.access);
             match difference.part {
                 Part::Access if difference.key == "upstream_bytes_sent" => case
@@ -160,8 +176,7 @@ pub(super) const ROWS: &[Row] = &[
                     difference.key == "request_body" && case.lines_of(difference).any(in_part)
                 }
                 Part::Upstream => {
-                    difference.reference.contains(chunked)
-                        && !difference.subject.contains(chunked)
+                    is_framed_otherwise(difference)
                         && lines.any(|pair| in_part(pair) && case.is_in_chunks_at(pair.0))
                 }
                 _ => false,
@@ -197,10 +212,23 @@ pub(super) const ROWS: &[Row] = &[
                    taken, so that the body goes to a temporary file sooner or later.",
         is: |case, difference| {
             let mut lines = case.reference.access.iter().zip(&case.subject.access);
-            matches!(
-                difference.key.as_str(),
-                "request_body" | "request_body_file"
-            ) && case.conversation.pipelined
+            let mut exchanges = case.conversation.exchanges.iter();
+            let buffered = "[warn] a client request body is buffered to a temporary file ";
+            let both = [&difference.reference, &difference.subject];
+            let is_of_file = match difference.part {
+                Part::Access => matches!(
+                    difference.key.as_str(),
+                    "request_body" | "request_body_file"
+                ),
+                Part::Error => {
+                    both.iter().any(|line| line.starts_with(buffered))
+                        && both.iter().any(|line| *line == NO_LINE)
+                }
+                _ => false,
+            };
+            is_of_file
+                && case.conversation.pipelined
+                && exchanges.any(is_in_chunks)
                 && lines.any(|(left, right)| {
                     let in_memory = |line| value(line, "request_body_file") == "-";
                     value(left, "connection_requests") != "1" && in_memory(left) != in_memory(right)
@@ -217,12 +245,18 @@ pub(super) const ROWS: &[Row] = &[
                 "headers at the same time",
                 "client sent unknown \"Transfer-Encoding\"",
             ];
-            let refused = |line: &String| framing.iter().any(|text| line.contains(text));
+            let is_refused = |line: &&String| framing.iter().any(|text| line.contains(text));
+            let mut lines = case.lines_of(difference);
+            let refused = lines.any(|(line, _)| {
+                let named = format!(", request: \"{}\"", value(line, "request"));
+                let mut refused = case.reference.errors.iter().filter(is_refused);
+                refused.any(|error| error.contains(&named))
+            });
             let of_body = matches!(
                 difference.key.as_str(),
                 "request_body" | "content_length" | "request_length"
             );
-            of_body && case.reference.errors.iter().any(refused)
+            of_body && refused
         },
     },
     Row {

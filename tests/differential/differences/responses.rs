@@ -1,8 +1,8 @@
 //! Differences in responses, and in what follows one on its connection.
 
 use super::{NO_LINE, Row};
-use crate::case::{any_status, decoded, is_as_sent, is_difference, request_of, value};
-use crate::compare::Part;
+use crate::case::{Line, any_status, decoded, is_as_sent, is_difference, request_of, value};
+use crate::compare::{Part, statuses};
 use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
@@ -35,11 +35,45 @@ pub(super) const ROWS: &[Row] = &[
                 last.is_some_and(|answer| answer.field("connection") == Some("close"))
             };
             let silent = |seen: &Seen| seen.heard.answers.last().is_some_and(Vec::is_empty);
-            let ends = |seen: &Seen| announces_end(seen) || silent(seen);
+            let refused = |line: &String| {
+                line.contains("client sent invalid chunked body")
+                    || line.contains("client intended to send too large")
+            };
+            let refuses = case.reference.errors.iter().any(refused);
+            let ends = |seen: &Seen| announces_end(seen) && refuses || silent(seen);
             difference.part == Part::Ending
                 && difference.reference == "Kept"
                 && ends(case.reference)
                 && ends(case.subject)
+        },
+    },
+    Row {
+        sentence: "**Behind the last byte of a response with `limit_rate`** the request is over. nginx first waits as long as what it \
+                   sent last takes at that rate, and tells of a client that has all and leaves meanwhile as if it had not.",
+        is: |case, difference| {
+            let gone = "[info] client prematurely closed connection while sending to client, ";
+            let tells = |line: &&String| line.starts_with(gone);
+            let mut told = case.reference.errors.iter().filter(tells);
+            let is_limited = |(left, right): (&Line, &Line)| {
+                let sent = |line| value(line, "bytes_sent") != "0";
+                value(left, "limit_rate") != "0"
+                    && value(left, "bytes_sent") == value(right, "bytes_sent")
+                    && sent(left)
+            };
+            let mut lines = case.reference.access.iter().zip(&case.subject.access);
+            let limited = lines.any(is_limited) && told.next().is_some();
+            let is_it = match difference.part {
+                Part::Ending => difference.reference == "Kept",
+                Part::Error => tells(&&difference.reference) && difference.subject == NO_LINE,
+                Part::Access => {
+                    let completes = difference.reference.is_empty() && difference.subject == "OK";
+                    difference.key == "request_completion"
+                        && completes
+                        && case.lines_of(difference).any(is_limited)
+                }
+                _ => false,
+            };
+            limited && is_it
         },
     },
     Row {
@@ -51,28 +85,38 @@ pub(super) const ROWS: &[Row] = &[
                     && line.contains("/temp/body/")
                     && line.contains("(9: Bad file")
             };
-            let closed = case.reference.errors.iter().any(|line| is_closed(&line));
+            let mut closed = case.reference.errors.iter().filter(is_closed);
             let asked = case.subject.upstream.len();
+            let requests = 0..case.conversation.exchanges.len();
+            let of_closed: Vec<usize> = requests
+                .filter(|request| closed.clone().any(|line| case.names(line, *request)))
+                .collect();
+            let mut behind = of_closed.iter();
+            let is_behind = behind.any(|request| case.is_lack_behind(difference, *request));
             // nginx asks its upstream without the body or not at all, and what comes behind the request has no answer.
             let follows = match difference.part {
                 Part::Upstream => case.reference.upstream.len() <= asked,
-                Part::Error => is_closed(&&difference.reference) || difference.reference == NO_LINE,
-                Part::Ending => difference.reference == "Closed",
-                Part::Status => difference.reference.ends_with("(no answer)"),
+                Part::Error if is_closed(&&difference.reference) => true,
+                Part::Error => {
+                    let mut requests = of_closed.iter();
+                    let of_them = requests.any(|request| case.is_named(difference, *request));
+                    difference.reference == NO_LINE && of_them
+                }
                 Part::Access => {
                     let tells = ["upstream_", "sent_http_content_"];
                     let of_answer = tells.iter().any(|begin| difference.key.starts_with(begin));
                     let status = ["status", "number of lines", "request_completion"];
-                    of_answer || status.contains(&difference.key.as_str())
+                    let tells = of_answer || status.contains(&difference.key.as_str());
+                    tells && case.is_seen_of(difference, &of_closed)
                 }
                 _ => false,
             };
-            closed && follows
+            closed.next().is_some() && (follows || is_behind)
         },
     },
     Row {
-        sentence: "**`$sent_http_connection`** of a request whose body does not come whole, or that is given up before its answer \
-                   is sent, is `close` in its log line. nginx tells what it would have announced: no other request follows.",
+        sentence: "**`$sent_http_connection`** of a request that is given up before its answer is sent is `close` in its log line. \
+                   nginx tells what it would have announced: no other request follows.",
         is: |case, difference| {
             let mut requests = case.requests_of(difference);
             difference.key == "sent_http_connection"
@@ -80,7 +124,7 @@ pub(super) const ROWS: &[Row] = &[
                 && difference.subject == "close"
                 && requests.any(|request| {
                     let answers = case.reference.heard.answers.get(request);
-                    case.has_body(request) || answers.is_none_or(Vec::is_empty)
+                    answers.is_none_or(Vec::is_empty)
                 })
         },
     },
@@ -110,7 +154,17 @@ pub(super) const ROWS: &[Row] = &[
                 let of_both = |has: &dyn Fn(&Seen, usize) -> bool| {
                     (has(case.reference, *request), has(case.subject, *request))
                 };
-                of_both(&answers_empty) == (false, true)
+                // nginx has no answer to it, or takes the next one for it.
+                let answers = |seen: &Seen, request: usize| {
+                    let answers = seen.heard.answers.get(request);
+                    answers.map(|answers| statuses(answers))
+                };
+                let taken = answers(case.reference, *request);
+                let mut behind = request + 1..case.subject.heard.answers.len();
+                let is_silent = taken.as_deref().is_none_or(|taken| taken == "(no answer)")
+                    || behind.any(|behind| answers(case.subject, behind) == taken)
+                    || misread;
+                is_silent && of_both(&answers_empty) == (false, true)
                     || (silent || misread && case.has_body(*request))
                         && of_both(&tells) == (false, true)
             });
@@ -132,10 +186,14 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**`$content_length` of a body in chunks that is dropped and never ends** is 0. nginx logs how much it \
                    wants to see next.",
-        is: |_, difference| {
+        is: |case, difference| {
             let wanted = difference.reference.parse::<u64>();
             let is_wanted = wanted.is_ok_and(|wanted| wanted > 0);
-            difference.key == "content_length" && is_wanted && difference.subject == "0"
+            let mut requests = case.requests_of(difference);
+            difference.key == "content_length"
+                && is_wanted
+                && difference.subject == "0"
+                && requests.any(|request| case.breaks_off(request))
         },
     },
     Row {
@@ -374,13 +432,10 @@ pub(super) const ROWS: &[Row] = &[
                     goes_through || refused.next().is_some()
                 }
                 _ => {
-                    let requests = 0..case.reference.heard.answers.len();
-                    let mut first = requests.filter(|request| {
-                        let mut answers = case.reference.heard.answers_to(*request);
-                        answers.any(|answer| answer.status() == 500)
-                    });
-                    let is_of = |request| case.is_from(difference, request);
-                    refused.next().is_some() && first.any(is_of)
+                    let mut requests = 0..case.conversation.exchanges.len();
+                    let first = requests
+                        .find(|request| refused.clone().any(|line| case.names(line, *request)));
+                    first.is_some_and(|first| case.is_from(difference, first))
                 }
             }
         },
@@ -399,7 +454,7 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "**Bytes sent.** `$bytes_sent` and `$body_bytes_sent` count what has been handed over for sending. nginx \
                    counts what the kernel took, which matters where they are asked for before the response's end: in \
                    trailers and in subrequests' lines.",
-        is: |_, difference| {
+        is: |case, difference| {
             let parts = |text: &str| {
                 let is_digit = |byte: char| byte.is_ascii_digit();
                 let words = text
@@ -410,9 +465,13 @@ pub(super) const ROWS: &[Row] = &[
             };
             let (reference, subject) = (parts(&difference.reference), parts(&difference.subject));
             let mut pairs = reference.1.iter().zip(&subject.1);
+            // No more than the whole response, and either is a count of bytes.
+            let lines = case.subject.access.iter();
+            let sent = lines.filter_map(|line| value(line, "bytes_sent").parse::<u64>().ok());
+            let most = sent.max().unwrap_or(u64::MAX);
             difference.part == Part::Trailer
                 && reference.0 == subject.0
-                && pairs.all(|(one, other)| one <= other)
+                && pairs.all(|(one, other)| one == other || one < other && *other <= most)
         },
     },
 ];

@@ -1,7 +1,7 @@
 //! Differences in what goes to upstreams, and in what becomes of their answers.
 
 use super::{NO_LINE, Row};
-use crate::case::{Case, any_status, value};
+use crate::case::{Case, Line, any_status, is_framed_otherwise, value};
 use crate::compare::{Difference, Part};
 use crate::run::Seen;
 use crate::upstream::Recorded;
@@ -16,8 +16,23 @@ pub(super) const ROWS: &[Row] = &[
                 Part::Body | Part::Framing | Part::Access | Part::Ending
             );
             let requests = case.asking(&["long", "badchunk"]);
+            let counts = [
+                "bytes_sent",
+                "body_bytes_sent",
+                "upstream_bytes_received",
+                "upstream_response_length",
+            ];
             let is_of_them = match difference.part {
                 Part::Ending => !requests.is_empty(),
+                Part::Body => requests.iter().any(|request| {
+                    let answers = case.reference.heard.answers_to(*request);
+                    let mut pairs = answers.zip(case.subject.heard.answers_to(*request));
+                    // What nginx holds back is the end.
+                    pairs.any(|(one, other)| {
+                        one.body != other.body && other.body.starts_with(&one.body)
+                    })
+                }),
+                Part::Access if !counts.contains(&difference.key.as_str()) => false,
                 _ => case.is_seen_of(difference, &requests),
             };
             partly && is_of_them
@@ -125,29 +140,19 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let mut asked = case.subject.upstream.iter();
             let with_head = asked.any(|record| record.bytes.starts_with(b"HEAD "));
-            let mut answers = case.reference.heard.answers.iter().flatten();
-            let announced = answers.any(|answer| {
-                let length = answer.field("content-length");
-                answer.cut && length.is_some_and(|length| length != "0")
-            });
-            // What is sent at once stands where the body should.
-            let lengths = |seen: &Seen| -> Vec<Option<String>> {
-                let answers = seen.heard.answers.iter().map(|answers| answers.first());
-                let lengths =
-                    answers.map(|answer| answer?.field("content-length").map(String::from));
-                lengths.collect()
+            // What is sent at once stands where the body should; what is in chunks of nothing has a length here.
+            let is_bodiless = |request: &usize| {
+                let mut own = case.subject.heard.answers_to(*request);
+                let empty = own.any(|answer| answer.field("content-length") == Some("0"));
+                let mut answers = case.reference.heard.answers_to(*request);
+                answers.any(|answer| match answer.field("content-length") {
+                    Some(length) => length != "0" && (answer.cut || empty),
+                    None => answer.framing == "chunked" && answer.body.is_empty() && empty,
+                })
             };
-            let mut pairs = lengths(case.reference)
-                .into_iter()
-                .zip(lengths(case.subject));
-            let at_once = pairs.any(|(reference, subject)| {
-                subject.is_some_and(|length| length == "0")
-                    && reference.is_some_and(|length| length != "0")
-            });
-            let announced = announced || at_once;
-            // Where what nginx sends is in chunks of nothing, ours has a length.
-            let mut answers = case.subject.heard.answers.iter().flatten();
-            let empty = answers.any(|answer| answer.field("content-length") == Some("0"));
+            let mut requests = 0..case.conversation.exchanges.len();
+            let first = requests.find(is_bodiless);
+            let is_from = first.is_some_and(|first| case.is_from(difference, first));
             let follows = match difference.part {
                 Part::Field => matches!(
                     difference.key.as_str(),
@@ -172,12 +177,10 @@ pub(super) const ROWS: &[Row] = &[
                 Part::Status | Part::Ending | Part::Body | Part::Framing => true,
                 _ => false,
             };
-            let in_chunks = !matches!(
-                difference.part,
-                Part::Status | Part::Ending | Part::Upstream | Part::Error
-            );
-            let told = difference.key == "sent_http_content_length" && difference.subject == "0";
-            with_head && (announced && follows || empty && in_chunks && follows || told)
+            let told = difference.key == "sent_http_content_length"
+                && difference.reference != "-"
+                && difference.subject == "0";
+            with_head && (is_from && follows || told)
         },
     },
     Row {
@@ -200,7 +203,13 @@ pub(super) const ROWS: &[Row] = &[
             let mut answers = case.reference.heard.answers.iter();
             let unanswered = answers.position(Vec::is_empty);
             let waits = unanswered.is_some_and(|request| case.is_from(difference, request));
-            let shows = difference.part == Part::Upstream || waits;
+            let without = |text: &str| {
+                let lines = text.lines().filter(|line| !announced(line));
+                lines.map(String::from).collect::<Vec<_>>()
+            };
+            let same = matches!(difference.key.as_str(), "cut" | "number of requests")
+                || without(&difference.reference) == without(&difference.subject);
+            let shows = difference.part == Part::Upstream && same || waits;
             // One that waits in vain for its body is recorded late, and what else is asked then has another number.
             let mut others = case.subject.upstream.clone();
             let is_without_partner = |asked: &&Recorded| {
@@ -273,8 +282,16 @@ pub(super) const ROWS: &[Row] = &[
                 line.is_some_and(|line| crate::upstream::find(line, b"%0D%0A").is_some())
             };
             let shown = |text: &str| text.replace("\\x0d", "%0D").replace("\\x0a", "%0A");
-            if case.says("%0d%0a") {
-                return case.subject.upstream.iter().any(escaped)
+            let numbered = case.requests().enumerate();
+            let breaking: Vec<usize> = numbered
+                .filter(|(_, bytes)| crate::upstream::find(bytes, b"%0d%0a").is_some())
+                .map(|(number, _)| number)
+                .collect();
+            if let Some(first) = breaking.first() {
+                let is_of_them = difference.part == Part::Upstream
+                    || case.is_seen_of(difference, &breaking)
+                    || case.is_lack_behind(difference, *first);
+                return is_of_them && case.subject.upstream.iter().any(escaped)
                     || shown(&difference.reference) == difference.subject;
             }
             // The value with a line break that configurations have.
@@ -296,7 +313,8 @@ pub(super) const ROWS: &[Row] = &[
                    method was understood, and of fields that may not come twice the first. nginx asks without a method, and \
                    passes both on.",
         is: |case, difference| {
-            let without_method = difference.reference.starts_with(' ');
+            let behind_method = difference.subject.strip_prefix("GET");
+            let without_method = behind_method.is_some_and(|behind| behind == difference.reference);
             let refused = |line: &String| line.contains("client sent duplicate header line");
             let refused =
                 any_status(case.reference, 400) || case.reference.errors.iter().any(refused);
@@ -308,7 +326,10 @@ pub(super) const ROWS: &[Row] = &[
                 "upstream_bytes_received" | "upstream_bytes_sent" | "upstream_response_length"
             );
             let counted = counts && (twice || asked.any(|asked| asked.bytes.starts_with(b" ")));
-            difference.part == Part::Upstream && (without_method || twice) || counted
+            // Of the lines some are left out, and none is another.
+            let mut lines = difference.subject.lines();
+            let fewer = lines.all(|line| difference.reference.lines().any(|other| other == line));
+            difference.part == Part::Upstream && (without_method || twice && fewer) || counted
         },
     },
     Row {
@@ -340,7 +361,12 @@ pub(super) const ROWS: &[Row] = &[
             let refused = difference.key.contains("connect() failed");
             case.turned
                 && match difference.part {
-                    Part::Access => difference.key.starts_with("upstream_"),
+                    Part::Access => {
+                        difference.key.starts_with("upstream_")
+                            && case
+                                .lines_of(difference)
+                                .any(|(left, right)| asked_otherwise(left, right, &difference.key))
+                    }
                     Part::Error => {
                         let lines = [&difference.reference, &difference.subject];
                         let one_alone = lines.iter().any(|line| *line == NO_LINE);
@@ -361,26 +387,43 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "**A body in chunks that came by TLS with its head** goes on with its length where `proxy_request_buffering` is \
                    `off`. nginx, which reads no more of a record at first than the buffer of the head takes, passes it in chunks.",
         is: |case, difference| {
-            let has = |text: &str, line: &str| text.lines().any(|one| one.starts_with(line));
-            let in_chunks = |head: &str| has(head, "Transfer-Encoding: chunked");
-            let mut asked = case.reference.upstream.iter();
-            let follows = match difference.part {
-                Part::Upstream => {
-                    in_chunks(&difference.reference) && has(&difference.subject, "Content-Length: ")
-                }
-                // A body that is read on the way is no value of a variable.
-                Part::Access => {
-                    let is_lacking =
-                        difference.key == "request_body" && difference.reference == "-";
-                    let counts = is_lacking || difference.key == "upstream_bytes_sent";
-                    counts && asked.any(|asked| asked.is_chunked())
-                }
-                _ => false,
+            // A body that is read on the way is no value of a variable.
+            let mut lines = case.lines_of(difference);
+            let is_passed = |(line, _): (&Line, &Line)| {
+                value(line, "upstream_addr") != "-" && case.is_in_chunks_at(line)
+            };
+            let follows = match difference.key.as_str() {
+                "request_body" => difference.reference == "-" && lines.any(is_passed),
+                "upstream_bytes_sent" => lines.any(is_passed),
+                _ => is_framed_otherwise(difference),
             };
             case.conversation.tls.is_some() && follows
         },
     },
 ];
+
+/// Whether what a variable tells of upstreams differs by the peers that were asked in vain alone: those that took no
+/// connection.
+fn asked_otherwise(reference: &Line, subject: &Line, key: &str) -> bool {
+    let peers = |line: &Line, key: &str| {
+        let list = value(line, key).replace(" : ", ", ");
+        let peers = list.split(", ").map(String::from);
+        peers.collect::<Vec<_>>()
+    };
+    let reached = |line: &Line| {
+        let received = peers(line, "upstream_bytes_received");
+        let addresses = peers(line, "upstream_addr");
+        let told = peers(line, key);
+        if told.len() != addresses.len() || received.len() != addresses.len() {
+            return None;
+        }
+        let all = told.into_iter().zip(received);
+        let reached = all.filter(|(_, received)| received != "0" && received != "-");
+        Some(reached.map(|(told, _)| told).collect::<Vec<_>>())
+    };
+    let other_peer = peers(reference, "upstream_addr") != peers(subject, "upstream_addr");
+    other_peer && (key == "upstream_addr" || reached(reference) == reached(subject))
+}
 
 /// Whether a difference follows from an upstream's answer without a head that nginx takes for HTTP/0.9, which this word asks for.
 fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
