@@ -164,7 +164,9 @@ pub(super) const ROWS: &[Row] = &[
                 let is_silent = taken.as_deref().is_none_or(|taken| taken == "(no answer)")
                     || behind.any(|behind| answers(case.subject, behind) == taken)
                     || misread;
-                is_silent && of_both(&answers_empty) == (false, true)
+                let (is_same, is_empty) = of_both(&answers_empty);
+                let differs = !is_same || taken != answers(case.subject, *request);
+                is_silent && differs && is_empty
                     || (silent || misread && case.has_body(*request))
                         && of_both(&tells) == (false, true)
             });

@@ -297,8 +297,17 @@ pub(super) const ROWS: &[Row] = &[
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
             let rest = difference.key == "line" && difference.reference == "line: (no colon)";
+            // A path that a redirect names.
+            let in_path = case.says("%0a") || case.says("%0d");
+            let cut_off = difference.reference == ": (no colon)" && difference.subject == "(none)";
+            let spaced = difference.subject.trim_end() == difference.reference;
+            let spaces = |text: &str| text.replace("\\x0A", " ").replace("\\x0D", " ");
+            let of_field = difference.key.starts_with("sent_http_");
             match difference.part {
-                Part::Field => broken || rest,
+                Part::Field => broken || rest || in_path && (cut_off || spaced),
+                Part::Access => {
+                    in_path && of_field && spaces(&difference.reference) == difference.subject
+                }
                 Part::Upstream => {
                     broken
                         && difference.reference.replace("and\\nline", "and line")
