@@ -58,6 +58,7 @@ impl Request {
             doing: "",
             changes_left: URI_CHANGES_MAX + 1,
             error_page_taken: false,
+            root_tested: false,
             error_status: 0,
             response: Response::default(),
             captures: Default::default(),
@@ -118,6 +119,7 @@ impl Request {
         self.doing = "";
         self.changes_left = URI_CHANGES_MAX + 1;
         self.error_page_taken = false;
+        self.root_tested = false;
         self.error_status = 0;
         self.captures.clear();
         self.clear_shared();

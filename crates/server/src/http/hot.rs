@@ -297,6 +297,7 @@ impl Answer {
 
 /// Looks for the response of the request's plan and path, and sends it.
 fn look_up(request: &mut Request) -> Option<After> {
+    request.root_tested = false;
     let local = Rc::clone(&request.local);
     let mut cache = local.hot.borrow_mut();
     let mut path = std::mem::take(&mut cache.scratch);
@@ -317,6 +318,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     if request.plan.access.is_some() && !access::allows(request) {
         return None;
     }
+    request.root_tested = matches!(entry.known, Known::File { .. });
     let asks_to_stay = request.client.head.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
     let logged = match &entry.known {

@@ -142,6 +142,8 @@ pub struct Request {
     pub changes_left: u8,
     /// Whether an `error_page` has been taken and none may follow.
     pub error_page_taken: bool,
+    /// A file has been found below its root, which so exists; never behind an `error_page` after which none may follow.
+    pub root_tested: bool,
     /// The status that an error page answers for, 0 when there is none.
     pub error_status: u16,
     /// The response as it is being made.

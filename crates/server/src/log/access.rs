@@ -428,12 +428,17 @@ pub fn write_access(request: &mut Request) {
 
 /// Appends a line to the file that a path with variables stands for in this request.
 fn append_by_path(request: &mut Request, path: &Text, cache: Option<&Arc<Limits>>, line: &[u8]) {
-    let root = request.document_root();
+    // Of an `alias` with the URI in it the file itself is the root.
+    let root = (!request.root_tested).then(|| request.document_root());
     let mut name = Vec::new();
     path.append_to(request, &mut name);
-    let (root, path) = (Request::path_of(&root), Request::path_of(&name));
-    if let Err(failure) = by_path::append(&root, &path, cache, line, || Noted::of(request)) {
-        let (level, text) = failure.shown(&root, &path);
+    let (root, path) = (
+        root.as_deref().map(Request::path_of),
+        Request::path_of(&name),
+    );
+    let root = root.as_deref();
+    if let Err(failure) = by_path::append(root, &path, cache, line, || Noted::of(request)) {
+        let (level, text) = failure.shown(root, &path);
         request_error(request, level, format_args!("{text}"));
     }
 }

@@ -76,7 +76,10 @@ pub(super) async fn open(
     let path = request.filename();
     let step = match open_file_cache::lookup(request, &path).await {
         Ok(looked) => match looked.file {
-            Some(file) if looked.metadata.is_file() => return Ok((file, looked.metadata)),
+            Some(file) if looked.metadata.is_file() => {
+                request.root_tested = !request.error_page_taken;
+                return Ok((file, looked.metadata));
+            }
             _ => Step::Next,
         },
         Err(error) => Step::Finish(refused(request, &path, &error)),

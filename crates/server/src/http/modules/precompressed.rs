@@ -173,6 +173,7 @@ async fn serve_one(request: &mut Request, coding: Coding, mode: Mode, accepted: 
         );
         return Step::Finish(404);
     }
+    request.root_tested = !request.error_page_taken;
     let step = static_file::respond(request, &looked);
     request.response.set_coding(coding.name());
     step

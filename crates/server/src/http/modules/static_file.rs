@@ -213,6 +213,7 @@ pub async fn serve(request: &mut Request) -> Step {
             return Step::Finish(refused(request, &path, &error));
         }
     };
+    request.root_tested = !request.error_page_taken;
     if looked.metadata.is_dir() {
         request.response.location = Some(with_slash(request));
         return Step::Finish(301);

@@ -110,11 +110,11 @@ pub(super) enum Failure {
 
 impl Failure {
     /// nginx's line about it.
-    pub(super) fn shown(&self, root: &Path, path: &Path) -> (Level, String) {
+    pub(super) fn shown(&self, root: Option<&Path>, path: &Path) -> (Level, String) {
         let printable = |path: &Path| Printable(path.as_os_str().as_bytes()).to_string();
         match self {
             Failure::Root(error) => {
-                let (root, error) = (printable(root), Errno(error));
+                let (root, error) = (root.map(printable).unwrap_or_default(), Errno(error));
                 let text =
                     format!("testing \"{root}\" existence failed {error} while logging request");
                 (Level::Error, text)
@@ -129,9 +129,9 @@ impl Failure {
 }
 
 /// Appends a whole line to the file at `path`, or has it wait until the file is open; `note` says what is then told of a
-/// failure. Lines of one path keep their order.
+/// failure. Lines of one path keep their order. `root` is the folder that must exist, unless that is known.
 pub(super) fn append(
-    root: &Path,
+    root: Option<&Path>,
     path: &Path,
     limits: Option<&Arc<Limits>>,
     line: &[u8],
@@ -139,13 +139,13 @@ pub(super) fn append(
 ) -> Result<(), Failure> {
     if !unwritten::is_deferred() {
         // Without a loop there is nobody to keep waiting.
-        openings::test(root).map_err(Failure::Root)?;
+        root.map_or(Ok(()), openings::test).map_err(Failure::Root)?;
         let file = LogFile::opened(path).map_err(Failure::Open)?;
         unwritten::append(&Arc::new(file), line, None);
         return Ok(());
     }
     let waiting = || Waiting {
-        root: root.to_owned(),
+        root: root.map(Path::to_owned),
         limits: limits.cloned(),
         line: line.into(),
         note: note(),
@@ -154,7 +154,7 @@ pub(super) fn append(
         openings::join(path, waiting());
         return Ok(());
     }
-    let tested = openings::test_now(root);
+    let tested = root.map_or(Some(Ok(())), openings::test_now);
     if let Some(Err(error)) = tested {
         return Err(Failure::Root(error));
     }

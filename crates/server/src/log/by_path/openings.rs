@@ -42,7 +42,8 @@ struct Opening {
 
 /// A line that waits for its file.
 pub(super) struct Waiting {
-    pub(super) root: PathBuf,
+    /// The folder that must exist; `None` where it is known to.
+    pub(super) root: Option<PathBuf>,
     pub(super) limits: Option<Arc<Limits>>,
     /// Its end included.
     pub(super) line: Box<[u8]>,
@@ -52,6 +53,8 @@ pub(super) struct Waiting {
 /// What the pool is asked: whether these folders exist, and if any of them does, the file at the path.
 struct Job {
     roots: Vec<PathBuf>,
+    /// Whether a line waits whose folder is known to exist.
+    wanted: bool,
     path: PathBuf,
     kept: Option<Arc<LogFile>>,
 }
@@ -64,13 +67,18 @@ struct Looked {
 
 impl Job {
     fn run(self) -> Looked {
-        let Job { roots, path, kept } = self;
+        let Job {
+            roots,
+            wanted,
+            path,
+            kept,
+        } = self;
         let tested = |root: PathBuf| {
             let tested = test(&root);
             (root, tested)
         };
         let roots: Map<PathBuf, io::Result<()>> = roots.into_iter().map(tested).collect();
-        let wanted = roots.values().any(Result::is_ok);
+        let wanted = wanted || roots.values().any(Result::is_ok);
         let open = || {
             let opened = LogFile::opened(&path)?;
             let same = |kept: &Arc<LogFile>| {
@@ -181,13 +189,14 @@ fn next_job(path: &Path) -> Option<Job> {
             return None;
         }
         let mut roots: Vec<PathBuf> = Vec::new();
-        for line in &opening.lines {
-            if !roots.contains(&line.root) {
-                roots.push(line.root.clone());
+        for root in opening.lines.iter().filter_map(|line| line.root.as_ref()) {
+            if !roots.contains(root) {
+                roots.push(root.clone());
             }
         }
         Some(Job {
             roots,
+            wanted: opening.lines.iter().any(|line| line.root.is_none()),
             path: path.to_owned(),
             kept: opening.kept.clone(),
         })
@@ -199,8 +208,9 @@ fn settle(path: &Path, looked: Looked) {
     let Looked { roots, file } = looked;
     roots.keys().for_each(|root| warm::looked_at(root));
     let mut used = false;
-    while let Some(line) = next_line(path, &roots) {
-        let outcome = match (roots.get(&line.root), &file) {
+    while let Some(line) = next_line(path, &roots, file.is_some()) {
+        let tested = line.root.as_ref().and_then(|root| roots.get(root));
+        let outcome = match (tested, &file) {
             (Some(Err(error)), _) => Err(Failure::Root(copy(error))),
             (_, Some(Err(error))) => Err(Failure::Open(copy(error))),
             (_, Some(Ok(file))) => Ok(file),
@@ -217,18 +227,22 @@ fn settle(path: &Path, looked: Looked) {
                 unwritten::append(file, &line.line, None);
             }
             Err(failure) => {
-                let (level, text) = failure.shown(&line.root, path);
+                let (level, text) = failure.shown(line.root.as_deref(), path);
                 line.note.write(level, format_args!("{text}"));
             }
         }
     }
 }
 
-/// The next line whose root was tested.
-fn next_line(path: &Path, roots: &Map<PathBuf, io::Result<()>>) -> Option<Waiting> {
+/// The next line that the answer is for: its root was tested, or the file `opened`.
+fn next_line(path: &Path, roots: &Map<PathBuf, io::Result<()>>, opened: bool) -> Option<Waiting> {
     OPENINGS.with_borrow_mut(|openings| {
         let opening = openings.by_path.get_mut(path)?;
-        if !roots.contains_key(&opening.lines.front()?.root) {
+        let is_answered = match &opening.lines.front()?.root {
+            Some(root) => roots.contains_key(root),
+            None => opened,
+        };
+        if !is_answered {
             return None;
         }
         let line = opening.lines.pop_front()?;

@@ -146,17 +146,38 @@ fn lines_wait_in_order_for_a_file_that_is_opened_elsewhere() {
     let (path, other) = (folder.join("a.log"), folder.join("other"));
     std::fs::create_dir(&other).unwrap();
     let errors = run(&folder, async |note| {
-        append(&folder, &path, None, b"1\n", note).unwrap();
+        append(Some(&folder), &path, None, b"1\n", note).unwrap();
         assert!(!path.exists(), "the loop has opened it");
-        append(&other, &path, None, b"2\n", note).unwrap();
-        append(&folder, &path, None, b"3\n", note).unwrap();
+        append(Some(&other), &path, None, b"2\n", note).unwrap();
+        append(Some(&folder), &path, None, b"3\n", note).unwrap();
         opened(&path).await;
         // Now all of it is in memory.
-        append(&other, &path, None, b"4\n", note).unwrap();
+        append(Some(&other), &path, None, b"4\n", note).unwrap();
         assert!(!openings::are_under_way(&path));
     });
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n4\n");
     assert_eq!(errors, "");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A line of a request that was answered with a file below its root asks for nothing more than the log.
+#[test]
+fn a_root_that_is_known_to_exist_is_not_asked_for() {
+    let folder = folder("log-openings-known");
+    let (missing, path) = (folder.join("missing"), folder.join("a.log"));
+    let errors = run(&folder, async |note| {
+        append(Some(&missing), &path, None, b"lost\n", note).unwrap();
+        // The answer to the line before is not for these: by then no file was wanted.
+        engine::yield_now().await;
+        append(None, &path, None, b"1\n", note).unwrap();
+        append(Some(&missing), &path, None, b"lost\n", note).unwrap();
+        append(None, &path, None, b"2\n", note).unwrap();
+        opened(&path).await;
+        append(None, &path, None, b"3\n", note).unwrap();
+        assert!(!openings::are_under_way(&path));
+    });
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n3\n");
+    assert_eq!(errors.matches("existence failed").count(), 2, "{errors}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -167,7 +188,7 @@ fn lines_that_wait_when_the_thread_ends_are_written() {
     run(&folder, async |note| {
         for number in 0..100 {
             let line = format!("{number}\n");
-            append(&folder, &path, None, line.as_bytes(), note).unwrap();
+            append(Some(&folder), &path, None, line.as_bytes(), note).unwrap();
         }
         assert!(openings::are_under_way(&path));
     });
@@ -183,8 +204,8 @@ fn what_cannot_be_opened_elsewhere_is_told() {
     let (missing, path) = (folder.join("missing"), folder.join("a.log"));
     let nowhere = folder.join("no/such.log");
     let errors = run(&folder, async |note| {
-        append(&missing, &path, None, b"lost\n", note).unwrap();
-        append(&folder, &nowhere, None, b"lost\n", note).unwrap();
+        append(Some(&missing), &path, None, b"lost\n", note).unwrap();
+        append(Some(&folder), &nowhere, None, b"lost\n", note).unwrap();
         opened(&path).await;
         opened(&nowhere).await;
         assert!(
@@ -220,7 +241,8 @@ fn a_file_in_the_cache_is_appended_to_at_once() {
         valid: Duration::from_secs(60),
     });
     run(&folder, async |note| {
-        let append = |line: &str| append(&folder, &path, Some(&limits), line.as_bytes(), note);
+        let append =
+            |line: &str| append(Some(&folder), &path, Some(&limits), line.as_bytes(), note);
         append("1\n").unwrap();
         append("2\n").unwrap();
         opened(&path).await;
