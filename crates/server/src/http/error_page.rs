@@ -172,7 +172,7 @@ pub async fn finish(
 ) -> Result<Option<Step>, Abort> {
     if matches!(status, 408 | 444 | 499) {
         request.response.status = status;
-        return Err(Abort::Silently);
+        return Err(Abort::Unanswered(status));
     }
     request.error_status = status;
     settle_connection(request, exchange, status);

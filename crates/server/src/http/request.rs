@@ -257,11 +257,25 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 /// What is still done for a request once it has been answered.
 pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
     if request.depth == 0 {
-        post_action::run(request, outcome).await;
+        let own = request.response.status;
+        if let Err(Abort::Unanswered(status)) = outcome {
+            note_unanswered(request, *status);
+        }
+        if !matches!(outcome, Err(Abort::Unanswered(status)) if *status != own) {
+            post_action::run(request, outcome).await;
+        }
         end_background(request, outcome).await;
     }
     if let Some(seen) = &mut request.upstream {
         seen.end();
+    }
+}
+
+/// The status that logs show of a request that a subrequest has ended, unless some of its response has left.
+fn note_unanswered(request: &mut Request, status: u16) {
+    let stream = &request.connection.stream;
+    if request.response.status == 0 || stream.holds_back(request.bytes_sent) {
+        request.response.status = status;
     }
 }
 

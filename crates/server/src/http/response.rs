@@ -201,6 +201,7 @@ impl Response {
     /// nginx's `ngx_http_clear_last_modified`.
     pub fn clear_last_modified(&mut self) {
         self.last_modified = None;
+        self.last_modified_unheard = false;
         self.remove(b"Last-Modified");
     }
 

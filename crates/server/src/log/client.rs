@@ -166,7 +166,12 @@ pub fn abort(request: &mut Request, abort: &Abort) {
             Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
         ),
         // Whoever found it has logged it, or there is nothing to say.
-        Abort::Upstream | Abort::Filter | Abort::BodyTimedOut | Abort::Silently | Abort::Ended => {}
+        Abort::Upstream
+        | Abort::Filter
+        | Abort::BodyTimedOut
+        | Abort::Unanswered(_)
+        | Abort::Silently
+        | Abort::Ended => {}
     }
 }
 

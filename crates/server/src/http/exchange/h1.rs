@@ -97,6 +97,8 @@ pub struct H1 {
     timed_out: bool,
     /// Bytes of the body that were copied since others had their turn.
     unshared: usize,
+    /// Nothing of the response has left, and nothing will.
+    taken_back: bool,
     /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
     portion: usize,
     /// What was received last has filled its buffer: the kernel may have more.
@@ -165,6 +167,7 @@ impl H1 {
             paused_until: None,
             timed_out: false,
             unshared: 0,
+            taken_back: false,
             portion: 0,
             before_portion: Refused::default(),
         }
@@ -697,12 +700,19 @@ impl H1 {
             }
         }
         // Where nothing has left yet, the client gets no answer rather than a broken one.
-        if self.connection.stream.holds_back(request.bytes_sent) {
-            request.bytes_sent = 0;
-            request.body_bytes_sent = 0;
+        if self.taken_back || self.connection.stream.holds_back(request.bytes_sent) {
             return After::Drop;
         }
         After::CLOSE
+    }
+
+    /// See `Exchange::take_back`.
+    pub fn take_back(&mut self, request: &mut Request) {
+        if self.connection.stream.holds_back(request.bytes_sent) {
+            self.taken_back = true;
+            request.bytes_sent = 0;
+            request.body_bytes_sent = 0;
+        }
     }
 
     /// Reads and drops what is left of the request's body so that the next request can follow.

@@ -55,7 +55,10 @@ pub enum Abort {
     },
     /// Something of ours failed; the words are for the log.
     Internal(&'static str),
-    /// `return 444`, or a handler that wants the connection closed without an answer.
+    /// The request, or a subrequest whose response is wanted within its own, ended with a status that has no response: 408,
+    /// 444 or 499.
+    Unanswered(u16),
+    /// A handler wants the connection closed without an answer; already logged.
     Silently,
     /// A tunnel ended as tunnels do.
     Ended,
@@ -255,6 +258,13 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
             Protocol::Memory(_) | Protocol::Ahead(_) => None,
+        }
+    }
+
+    /// Takes a response back that will not be completed, if nothing of it has left: the request has sent nothing.
+    pub fn take_back(&mut self, request: &mut Request) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.take_back(request);
         }
     }
 

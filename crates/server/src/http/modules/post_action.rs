@@ -68,8 +68,7 @@ const WITHOUT_ACTION: u16 = 444;
 /// Does what is to be done for a main request that ended with `outcome`, as where its client has left. The place that the
 /// request comes to may have a `post_action` too: they end with the changes of its URI.
 pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
-    let dropped =
-        matches!(outcome, Err(Abort::Silently)) && request.response.status == WITHOUT_ACTION;
+    let dropped = matches!(outcome, Err(Abort::Unanswered(WITHOUT_ACTION)));
     if dropped || request.plan.post_action.is_none() {
         return;
     }
@@ -77,6 +76,10 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     request.head_only = true;
     request.body.end_unread();
     join_charset(request);
+    if request.response.last_modified_unheard {
+        // What comes may have one of its own.
+        request.response.clear_last_modified();
+    }
     // Nobody listens, and nobody's leaving ends it.
     let mut nobody = Exchange::memory(Recorder::default());
     if request.changes_left == 0 {

@@ -94,8 +94,10 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.response.last_modified_unheard {
         return false;
     }
-    if let Some(value) = request.response.field(b"Last-Modified") {
-        out.extend_from_slice(value);
+    let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(b"Last-Modified");
+    // Behind a `post_action` there may be two: that of its answer is the last.
+    if let Some(field) = request.response.fields.iter().rfind(is_it) {
+        out.extend_from_slice(&field.value);
         return true;
     }
     let Some(time) = request.response.last_modified else {
