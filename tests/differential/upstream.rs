@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::answers::{self, Act};
@@ -16,7 +16,7 @@ const PING: &[u8] = b"ping\n";
 /// How long the other side may be silent within a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long requests that go on without a client are awaited. Those that take longer, as their bodies never come, are not
-/// awaited again.
+/// awaited in the turns that follow.
 const SETTLE_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// One request as it came.
@@ -45,18 +45,41 @@ impl Recorded {
 struct Shared {
     /// What has come and has not been taken, with the turn that it began in.
     records: Mutex<Vec<(usize, Recorded)>>,
-    /// How often has been taken what had come: a turn is one conversation.
-    turn: AtomicUsize,
-    /// Requests that have begun and are not answered.
-    busy: AtomicUsize,
+    work: Mutex<Work>,
     /// Requests that have begun.
     begun: AtomicUsize,
 }
 
+/// What is under way.
+#[derive(Default)]
+struct Work {
+    /// How often has been taken what had come: a turn is one conversation.
+    turn: usize,
+    /// Requests of this turn that have begun and are not answered.
+    of_turn: usize,
+    /// Those of all turns.
+    of_all: usize,
+}
+
 impl Shared {
-    fn begin(&self) {
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request begins. Returns its turn.
+    fn begin(&self) -> usize {
         self.begun.fetch_add(1, Ordering::AcqRel);
-        self.busy.fetch_add(1, Ordering::AcqRel);
+        let mut work = self.work();
+        work.of_turn += 1;
+        work.of_all += 1;
+        work.turn
+    }
+
+    /// A request of a turn has been answered.
+    fn end(&self, turn: usize) {
+        let mut work = self.work();
+        work.of_turn -= usize::from(work.turn == turn);
+        work.of_all -= 1;
     }
 }
 
@@ -64,8 +87,6 @@ impl Shared {
 pub(crate) struct Upstream {
     ports: Vec<u16>,
     shared: Arc<Shared>,
-    /// How many requests have been awaited in vain and go on.
-    stuck: AtomicUsize,
 }
 
 impl Upstream {
@@ -81,11 +102,7 @@ impl Upstream {
             std::thread::spawn(move || listen(&listener, &shared));
             ports.push(port);
         }
-        Ok(Upstream {
-            ports,
-            shared,
-            stuck: AtomicUsize::new(0),
-        })
+        Ok(Upstream { ports, shared })
     }
 
     /// Where it listens.
@@ -96,10 +113,9 @@ impl Upstream {
             .collect()
     }
 
-    /// Whether it works on a request, those that are stuck left aside.
+    /// Whether it works on a request of this turn.
     pub(crate) fn is_busy(&self) -> bool {
-        let busy = self.shared.busy.load(Ordering::Acquire);
-        busy > self.stuck.fetch_min(busy, Ordering::AcqRel)
+        self.shared.work().of_turn > 0
     }
 
     /// Waits until what had reached it is answered. Returns how many requests have begun since the start.
@@ -125,14 +141,17 @@ impl Upstream {
 
     /// The turn that is on.
     pub(crate) fn turn(&self) -> usize {
-        self.shared.turn.load(Ordering::Acquire)
+        self.shared.work().turn
     }
 
     /// Takes what has begun since the last call, sorted. What begins from now on is of another turn.
     pub(crate) fn take(&self) -> Vec<Recorded> {
-        let busy = self.shared.busy.load(Ordering::Acquire);
-        self.stuck.store(busy, Ordering::Release);
-        let turn = self.shared.turn.fetch_add(1, Ordering::AcqRel);
+        let turn = {
+            let mut work = self.shared.work();
+            work.of_turn = 0;
+            work.turn += 1;
+            work.turn - 1
+        };
         let mut taken = Vec::new();
         if let Ok(mut records) = self.shared.records.lock() {
             let own = |(of, _): &mut (usize, Recorded)| *of == turn;
@@ -145,7 +164,7 @@ impl Upstream {
     /// Waits for all that is under way, and takes what was whole only after its turn, with the turn that it began in.
     pub(crate) fn take_late(&self) -> Vec<(usize, Recorded)> {
         let start = Instant::now();
-        let is_busy = || self.shared.busy.load(Ordering::Acquire) > 0;
+        let is_busy = || self.shared.work().of_all > 0;
         while is_busy() && start.elapsed() < PATIENCE + SETTLE_TIME_MAX {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -159,13 +178,13 @@ impl Upstream {
 fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming().flatten() {
         let shared = Arc::clone(shared);
-        shared.begin();
+        let turn = shared.begin();
         std::thread::spawn(move || {
             let mut connection = Connection {
                 stream,
                 unread: Vec::new(),
                 busy: true,
-                turn: 0,
+                turn,
             };
             while let Ok(true) = connection.serve(&shared) {}
             connection.idle(&shared);
@@ -186,7 +205,7 @@ struct Connection {
 impl Connection {
     fn idle(&mut self, shared: &Shared) {
         if std::mem::take(&mut self.busy) {
-            shared.busy.fetch_sub(1, Ordering::AcqRel);
+            shared.end(self.turn);
         }
     }
 
@@ -201,9 +220,8 @@ impl Connection {
         }
         if !self.busy {
             self.busy = true;
-            shared.begin();
+            self.turn = shared.begin();
         }
-        self.turn = shared.turn.load(Ordering::Acquire);
         self.stream.set_read_timeout(Some(PATIENCE))?;
         if self.unread.starts_with(PING) {
             self.idle(shared);

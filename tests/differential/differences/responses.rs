@@ -170,7 +170,8 @@ pub(super) const ROWS: &[Row] = &[
                     || (silent || misread && case.has_body(*request))
                         && of_both(&tells) == (false, true)
             });
-            let misread_so = misread && difference.reference.contains(read);
+            // What is read as a request and what is not may each be told of.
+            let misread_so = misread && difference.part == Part::Error;
             let follows = first.is_some_and(|first| misread_so || case.is_from(difference, first));
             // Without a head there is no more to see of it.
             let lines = || case.reference.access.iter().zip(&case.subject.access);
