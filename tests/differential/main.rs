@@ -68,6 +68,13 @@ pub(crate) struct Options {
     pub(crate) findings: Option<PathBuf>,
 }
 
+impl Options {
+    /// Whether it is the run of `make test`.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.seeds == FIXED_SEEDS
+    }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--list") {

@@ -77,6 +77,48 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        sentence: "**A circle of internal redirects** ends in a 500 after as many rounds. What each round leaves behind may come in \
+                   another order: fields that upstreams have sent, and lines of requests that are under way at once.",
+        is: |case, difference| {
+            let circle = |seen: &Seen| {
+                let mut lines = seen.errors.iter();
+                lines.any(|line| line.contains("rewrite or internal redirection cycle"))
+            };
+            let ends = any_status(case.reference, 500) && any_status(case.subject, 500);
+            let sorted = |text: &str| {
+                let mut names: Vec<&str> = text.split(", ").collect();
+                names.sort_unstable();
+                names.join(", ")
+            };
+            let reordered = sorted(&difference.reference) == sorted(&difference.subject);
+            let follows = match difference.part {
+                Part::Field => difference.key == "order" && reordered,
+                Part::Error => case.reference.errors.len() == case.subject.errors.len(),
+                _ => false,
+            };
+            ends && circle(case.reference) && circle(case.subject) && follows
+        },
+    },
+    Row {
+        sentence: "**What `post_action` asks for a request whose body has not come** has none, and `$request_body` tells so. nginx \
+                   takes the body for one that has come, and waits for the rest of it where the action leads round in a circle.",
+        is: |case, difference| {
+            let asked = !case.subject.upstream.is_empty() && !case.reference.upstream.is_empty();
+            let circle = "redirection cycle while redirect to named location";
+            let mut lines = case.subject.errors.iter();
+            let ends = lines
+                .any(|line| line.contains(circle) && line.contains(" while sending to client"));
+            match difference.part {
+                Part::Access => {
+                    let is_it = difference.key == "request_body" && difference.subject == "-";
+                    is_it && asked && difference.reference.is_empty()
+                }
+                Part::Ending => ends && difference.reference == "Kept",
+                _ => false,
+            }
+        },
+    },
+    Row {
         sentence: "**A body in a file and `post_action`**: what it asks an upstream has the body. nginx has closed the file, \
                    logs `pread() … failed`, and closes the connection.",
         is: |case, difference| {
@@ -103,7 +145,7 @@ pub(super) const ROWS: &[Row] = &[
                     difference.reference == NO_LINE && of_them
                 }
                 Part::Access => {
-                    let tells = ["upstream_", "sent_http_content_"];
+                    let tells = ["upstream_", "sent_http_"];
                     let of_answer = tells.iter().any(|begin| difference.key.starts_with(begin));
                     let status = ["status", "number of lines", "request_completion"];
                     let tells = of_answer || status.contains(&difference.key.as_str());
@@ -170,8 +212,9 @@ pub(super) const ROWS: &[Row] = &[
                     || (silent || misread && case.has_body(*request))
                         && of_both(&tells) == (false, true)
             });
-            // What is read as a request and what is not may each be told of.
-            let misread_so = misread && difference.part == Part::Error;
+            // What is read as a request and what is not may each be told of. A body is still there for what is asked behind.
+            let misread_so = misread && difference.part == Part::Error
+                || case.has_body(first.unwrap_or(0)) && difference.part == Part::Upstream;
             let follows = first.is_some_and(|first| misread_so || case.is_from(difference, first));
             // Without a head there is no more to see of it.
             let lines = || case.reference.access.iter().zip(&case.subject.access);
@@ -260,10 +303,6 @@ pub(super) const ROWS: &[Row] = &[
                     created && is_empty && answer.cut == cut
                 })
             };
-            let has_trailers = |request: usize| {
-                let mut answers = case.subject.heard.answers_to(request);
-                answers.any(|answer| !answer.trailers.is_empty())
-            };
             let mut requests = 0..case.reference.heard.answers.len();
             requests.any(|request| {
                 let is_of_answer = match difference.part {
@@ -276,11 +315,13 @@ pub(super) const ROWS: &[Row] = &[
                 };
                 // What nginx sends for the next request is no chunk.
                 let rest = difference.key == "rest" && difference.subject.is_empty();
+                let taken = difference.part == Part::Status && difference.key == "answers";
                 let follows = rest
+                    || taken
                     || is_of_answer && case.is_seen_of(difference, &[request])
                     || case.is_lack_behind(difference, request);
                 let cut = made(case.reference, request, true) && made(case.subject, request, false);
-                cut && has_trailers(request) && follows
+                cut && follows
             })
         },
     },

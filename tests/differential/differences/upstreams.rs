@@ -276,15 +276,20 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "In fields of responses and of requests to upstreams they become spaces, in the URI of a `proxy_pass` with \
                    variables they are escaped. nginx sends them as they are, which lets a client write fields of its own.",
         is: |case, difference| {
+            let signs = |bytes: &[u8], signs: [&[u8]; 2]| {
+                let mut signs = signs.into_iter();
+                signs.any(|sign| crate::upstream::find(bytes, sign).is_some())
+            };
             // A client that writes fields so writes small letters.
             let escaped = |record: &Recorded| {
                 let line = record.bytes.split(|byte| *byte == b'\r').next();
-                line.is_some_and(|line| crate::upstream::find(line, b"%0D%0A").is_some())
+                line.is_some_and(|line| signs(line, [b"%0D", b"%0A"]))
             };
             let shown = |text: &str| text.replace("\\x0d", "%0D").replace("\\x0a", "%0A");
+            let spaced = |text: &str| text.replace("\\r", " ").replace("\\n", " ");
             let numbered = case.requests().enumerate();
             let breaking: Vec<usize> = numbered
-                .filter(|(_, bytes)| crate::upstream::find(bytes, b"%0d%0a").is_some())
+                .filter(|(_, bytes)| signs(bytes, [b"%0d", b"%0a"]))
                 .map(|(number, _)| number)
                 .collect();
             if let Some(first) = breaking.first() {
@@ -292,7 +297,9 @@ pub(super) const ROWS: &[Row] = &[
                     || case.is_seen_of(difference, &breaking)
                     || case.is_lack_behind(difference, *first);
                 return is_of_them && case.subject.upstream.iter().any(escaped)
-                    || shown(&difference.reference) == difference.subject;
+                    || shown(&difference.reference) == difference.subject
+                    || difference.part == Part::Upstream
+                        && spaced(&difference.reference) == spaced(&difference.subject);
             }
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
