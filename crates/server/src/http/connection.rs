@@ -823,9 +823,7 @@ async fn serve_slowly(
     let outcome = request::handle(request, &mut exchange).await;
     if let Err(abort) = &outcome {
         note_abort(request, abort);
-        if matches!(abort, Abort::Unanswered(_)) {
-            exchange.take_back(request);
-        }
+        exchange.take_back(request);
     }
     end(request);
     let (after, rest) = exchange.leave(request, outcome.is_ok()).await;
