@@ -83,8 +83,13 @@ impl Case<'_> {
         })
     }
 
-    /// Whether the client sends less of a body than a request announces.
+    /// Whether the client sends less of a body than a request announces, or chunks that are none.
     pub(crate) fn breaks_off(&self, request: usize) -> bool {
+        let mut errors = self.reference.errors.iter();
+        let invalid = "client sent invalid chunked body";
+        if errors.any(|line| line.contains(invalid) && self.names(line, request)) {
+            return true;
+        }
         let exchange = self.conversation.exchanges.get(request);
         exchange.is_some_and(|exchange| {
             let bytes = exchange.segments.concat();

@@ -296,7 +296,13 @@ pub(super) const ROWS: &[Row] = &[
                 let is_of_them = difference.part == Part::Upstream
                     || case.is_seen_of(difference, &breaking)
                     || case.is_lack_behind(difference, *first);
-                return is_of_them && case.subject.upstream.iter().any(escaped)
+                let injected =
+                    difference.key == "x-injected" || difference.subject.contains("  X-Injected:");
+                let of_field = difference.part == Part::Field
+                    && injected
+                    && case.is_seen_of(difference, &breaking);
+                return of_field
+                    || is_of_them && case.subject.upstream.iter().any(escaped)
                     || shown(&difference.reference) == difference.subject
                     || difference.part == Part::Upstream
                         && spaced(&difference.reference) == spaced(&difference.subject);
