@@ -384,14 +384,17 @@ pub(super) const ROWS: &[Row] = &[
             case.turned
                 && match difference.part {
                     Part::Access => {
-                        difference.key.starts_with("upstream_")
-                            && case
-                                .lines_of(difference)
-                                .any(|(left, right)| asked_otherwise(left, right, &difference.key))
+                        // Times are made equal in the difference.
+                        let mut lines = case.reference.access.iter().zip(&case.subject.access);
+                        let key = &difference.key;
+                        key.starts_with("upstream_")
+                            && lines.any(|(left, right)| {
+                                value(left, key) != value(right, key)
+                                    && asked_otherwise(left, right, key)
+                            })
                     }
                     Part::Error => {
                         let lines = [&difference.reference, &difference.subject];
-                        let one_alone = lines.iter().any(|line| *line == NO_LINE);
                         // The same line names another peer.
                         let without_peer = |line: &String| {
                             let (before, rest) = line.split_once(", upstream: \"")?;
@@ -399,7 +402,7 @@ pub(super) const ROWS: &[Row] = &[
                             Some(format!("{before}{after}"))
                         };
                         let same = lines.map(without_peer);
-                        refused && one_alone || same[0].is_some() && same[0] == same[1]
+                        refused || same[0].is_some() && same[0] == same[1]
                     }
                     _ => false,
                 }
@@ -441,7 +444,15 @@ fn asked_otherwise(reference: &Line, subject: &Line, key: &str) -> bool {
         }
         let all = told.into_iter().zip(received);
         let reached = all.filter(|(_, received)| received != "0" && received != "-");
-        Some(reached.map(|(told, _)| told).collect::<Vec<_>>())
+        // How long each took is chance.
+        let told = |told| {
+            if key.ends_with("_time") {
+                String::new()
+            } else {
+                told
+            }
+        };
+        Some(reached.map(|(own, _)| told(own)).collect::<Vec<_>>())
     };
     let other_peer = peers(reference, "upstream_addr") != peers(subject, "upstream_addr");
     other_peer && (key == "upstream_addr" || reached(reference) == reached(subject))
