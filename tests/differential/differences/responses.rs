@@ -77,6 +77,14 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        sentence: "**`$sent_http_location` after `post_action`** is the last answer's. nginx lists that of the answer before it as well.",
+        is: |case, difference| {
+            let twice = format!("{0}, {0}", difference.subject);
+            let asked = case.subject.upstream.len() > 1;
+            difference.key == "sent_http_location" && difference.reference == twice && asked
+        },
+    },
+    Row {
         sentence: "**A circle of internal redirects** ends in a 500 after as many rounds. What each round leaves behind may come in \
                    another order: fields that upstreams have sent, and lines of requests that are under way at once.",
         is: |case, difference| {

@@ -106,8 +106,8 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**Early hints of an upstream** leave the fields that `X-Accel-Redirect` has brought from another as they are. \
-                   nginx forgets those.",
+        sentence: "**Early hints of an upstream** leave the fields of the answer before it as they are: what `X-Accel-Redirect` has \
+                   brought, what `$sent_http_*` tells after `post_action`. nginx forgets those.",
         is: |case, difference| {
             let key = difference.key.as_str();
             let field = match difference.part {
@@ -124,8 +124,10 @@ pub(super) const ROWS: &[Row] = &[
                 "content-disposition",
             ];
             let requests = case.asking(&["hints"]);
-            let brings = field.is_some_and(|field| brought.contains(&field.as_str()))
-                && difference.subject.len() > difference.reference.len();
+            let twice = format!("{0}, {0}", difference.reference);
+            let longer = difference.subject.len() > difference.reference.len();
+            let brings = difference.subject == twice
+                || longer && field.is_some_and(|field| brought.contains(&field.as_str()));
             // A number, or one beside that of the body.
             let number = |text: &str| text.split(' ').next()?.parse::<u64>().ok();
             let counted =
@@ -156,11 +158,12 @@ pub(super) const ROWS: &[Row] = &[
             let follows = match difference.part {
                 Part::Field => matches!(
                     difference.key.as_str(),
-                    "content-length" | "transfer-encoding"
+                    "content-length" | "transfer-encoding" | "vary"
                 ),
                 Part::Access => matches!(
                     difference.key.as_str(),
                     "sent_http_content_length"
+                        | "sent_http_vary"
                         | "sent_http_transfer_encoding"
                         | "body_bytes_sent"
                         | "bytes_sent"
@@ -309,7 +312,11 @@ pub(super) const ROWS: &[Row] = &[
             }
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
-            let rest = difference.key == "line" && difference.reference == "line: (no colon)";
+            let rest = difference.key == "line"
+                && difference
+                    .reference
+                    .lines()
+                    .all(|line| line.trim() == "line: (no colon)");
             // A path that a redirect names.
             let in_path = case.says("%0a") || case.says("%0d");
             let cut_off = difference.reference == ": (no colon)" && difference.subject == "(none)";
