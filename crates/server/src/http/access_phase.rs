@@ -72,11 +72,12 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
 }
 
 /// `auth_delay`: holds the answer back, unless the client leaves.
-async fn delay(request: &Request, exchange: &mut Exchange) -> Result<(), Abort> {
+async fn delay(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     let delay = request.plan.core.auth_delay;
     if delay.is_zero() {
         return Ok(());
     }
+    request.start_background();
     log::error!(request, Info, "delaying unauthorized request");
     match either(engine::sleep(delay), exchange.client_gone()).await {
         Either::First(()) => Ok(()),

@@ -20,18 +20,31 @@ use crate::{log, panics};
 /// The background subrequests of one request. Those that still run are given up when it is
 /// dropped.
 #[derive(Default)]
-pub struct Background(Vec<Running>);
+pub struct Background {
+    /// Those that have not started, in their order.
+    #[expect(clippy::vec_box, reason = "their tasks take them in their boxes")]
+    held: Vec<Box<Request>>,
+    running: Vec<Running>,
+}
 
 impl Background {
-    /// Starts a subrequest, which begins when the caller waits next.
-    pub fn start(&mut self, child: Box<Request>) {
-        let nobody = Exchange::memory(Recorder::default());
-        self.0.push(Running::start(child, nobody));
+    /// Takes a subrequest that starts with the next [`Background::start`].
+    pub fn hold(&mut self, child: Box<Request>) {
+        self.held.push(child);
+    }
+
+    /// Starts those that are held, which begin when the caller waits next.
+    pub fn start(&mut self) {
+        for child in self.held.drain(..) {
+            let nobody = Exchange::memory(Recorder::default());
+            self.running.push(Running::start(child, nobody));
+        }
     }
 
     /// Waits until all have ended.
-    pub async fn ended(&self) {
-        for running in &self.0 {
+    pub async fn ended(&mut self) {
+        self.start();
+        for running in &self.running {
             // Whatever came of it has been logged.
             let _ = running.ended().await;
         }

@@ -154,6 +154,7 @@ pub async fn respond(
         }
     }
     if request.depth == 0 {
+        request.start_background();
         log::response(request);
         exchange.send_head(request)?;
         if request.response.header_only {

@@ -195,6 +195,14 @@ impl Request {
         Some(child)
     }
 
+    /// Starts the subrequests that are to run beside this request, before it waits for something other than a file: as in
+    /// nginx, where opening a file holds everything up, what they set of its variables does not show in a head made of files.
+    pub fn start_background(&mut self) {
+        if let Some(background) = &mut self.background {
+            background.start();
+        }
+    }
+
     /// Whether a subrequest to this URI may be made; says in the log why not. What a page that
     /// includes itself several times asks for in vain is said once a request: there is much of it.
     pub fn may_nest(&self, uri: &[u8]) -> bool {

@@ -257,6 +257,9 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 /// What is still done for a request once it has been answered.
 pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
     if request.depth == 0 {
+        if outcome.is_ok() {
+            request.start_background();
+        }
         let own = request.response.status;
         if let Err(Abort::Unanswered(status)) = outcome {
             note_unanswered(request, *status);
@@ -302,7 +305,7 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
 /// Waits for subrequests in the background, whose request has been answered; a request that could
 /// not be answered gives them up.
 async fn end_background(request: &mut Request, outcome: &Result<(), Abort>) {
-    let Some(background) = request.background.take() else {
+    let Some(mut background) = request.background.take() else {
         return;
     };
     if outcome.is_ok() {
@@ -461,7 +464,10 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
 /// The content handler of the plan, or files: index, listing, precompressed, plain.
 pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     match request.plan.handler.clone() {
-        Handler::Proxy(settings) => return proxy::serve(request, exchange, &settings).await,
+        Handler::Proxy(settings) => {
+            request.start_background();
+            return proxy::serve(request, exchange, &settings).await;
+        }
         Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
         Handler::StubStatus => return Ok(stub_status::serve(request)),
         Handler::Metrics(format) => return Ok(metrics::serve(request, format)),
@@ -470,6 +476,10 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
     let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post)
         || request.plan.dav.is_some()
         || request.plan.dav_ext.is_some();
+    if request.plan.dav.is_some() || request.plan.dav_ext.is_some() {
+        // They may wait for a body.
+        request.start_background();
+    }
     if asks_for_file && !request.has_filename() {
         return Ok(Step::Finish(500));
     }

@@ -95,6 +95,7 @@ pub async fn check(request: &mut Request, exchange: &mut Exchange) -> Result<Ver
         return Ok(Verdict::Declined);
     };
     if request.background.is_some() {
+        request.start_background();
         // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of this subrequest stays.
         engine::yield_now().await;
     }

@@ -79,7 +79,7 @@ impl Mirror {
     }
 }
 
-/// Starts the copies of a main request.
+/// Makes the copies of a main request. They start once it waits for another server or its response has a head.
 pub async fn precontent(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     let Some(mirror) = request.plan.mirror.clone() else {
         return Ok(Step::Next);
@@ -98,7 +98,7 @@ pub async fn precontent(request: &mut Request, exchange: &mut Exchange) -> Resul
         let Some(child) = request.background_subrequest(uri.to_vec(), request.args.clone()) else {
             return Ok(Step::Finish(500));
         };
-        request.background.get_or_insert_default().start(child);
+        request.background.get_or_insert_default().hold(child);
     }
     Ok(Step::Next)
 }

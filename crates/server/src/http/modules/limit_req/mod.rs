@@ -71,6 +71,9 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
         Decision::Reject => (Outcome::Rejected, Step::Finish(settings.status), None),
     };
     request.shared.limit_req.set(Some(outcome));
+    if delay.is_some() {
+        request.start_background();
+    }
     if let Some(delay) = delay
         && let Either::Second(abort) = either(engine::sleep(delay), exchange.client_gone()).await
     {
