@@ -377,7 +377,7 @@ impl H1 {
         Ok(())
     }
 
-    /// See `Exchange::client_gone`. Bytes that come meanwhile (pipelined requests) are kept, up to [`AHEAD_MAX`] of them: a
+    /// See `Exchange::client_gone`. Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
     /// client that has sent more is not seen to leave.
     pub async fn client_gone(&mut self) -> Abort {
         if !matches!(self.incoming, Incoming::Nothing) {
