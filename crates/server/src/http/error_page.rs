@@ -244,12 +244,11 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
     match page.overwrite {
         Overwrite::Keep => {}
         Overwrite::Own => request.error_status = 0,
-        Overwrite::Code(code) => {
-            request.error_status = code;
-            if code != 200 {
-                exchange.no_continue();
-            }
-        }
+        Overwrite::Code(code) => request.error_status = code,
+    }
+    // A client is not asked for the body of a request that is refused for sure.
+    if !matches!(page.overwrite, Overwrite::Own | Overwrite::Code(200)) {
+        exchange.no_continue();
     }
     let target = page.target.evaluate(request);
     match target.first() {

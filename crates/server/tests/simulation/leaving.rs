@@ -21,6 +21,9 @@ const INSTANT: Faults = Faults {
     backlog: 16,
 };
 
+/// What a turn of the simulated loop takes: with a body, one looks for what has come of it.
+const TURN: Duration = Duration::from_micros(1);
+
 /// Serves the site to a client on such a network. What a test leaves unanswered is given up when it ends.
 fn serve(faults: Faults, seed: u64, test: impl AsyncFnOnce(&Stream) -> Result<(), String>) {
     let site = Site::new();
@@ -44,9 +47,8 @@ fn assert_leaves(first: Asked, held: &[u8]) {
         let begun = engine::now();
         say(client, &[&first.request, held].concat());
         hear_first(client, &first).await?;
-        assert_eq!(
-            engine::now() - begun,
-            Duration::ZERO,
+        assert!(
+            engine::now() - begun <= TURN,
             "{:?} before {:?}",
             first.logged,
             String::from_utf8_lossy(held)
