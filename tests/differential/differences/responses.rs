@@ -234,7 +234,17 @@ pub(super) const ROWS: &[Row] = &[
                 let is_it = is_difference(difference, left, right);
                 is_it && value(right, "server_protocol") == "-" && sent == "0"
             });
-            headless || follows
+            // It is asked for a part as long as there is no status.
+            let sliced = difference.key == "slice_range"
+                && difference.reference.starts_with("bytes=")
+                && difference.subject == "-"
+                && case.lines_of(difference).any(|(left, right)| {
+                    let unsent = value(left, "body_bytes_sent") == "0";
+                    unsent
+                        && value(right, "body_bytes_sent") == "0"
+                        && value(right, "status") == "200"
+                });
+            headless || sliced || follows
         },
     },
     Row {

@@ -512,12 +512,20 @@ pub async fn read_at_hand(
         return Ok(None);
     }
     let came_with_head = request.body.came_with_head() as u64;
-    let beside_head = came_with_head.min(room_beside_head(request) as u64);
-    let held_max = memory_max(request, beside_head).saturating_add(beside_head);
+    let room = match came_with_head {
+        0 => 0,
+        _ => room_beside_head(request) as u64,
+    };
     let before = request.body.received_framed();
     let mut parts = Pieces::new();
     let mut held = 0;
-    while held <= held_max && exchange.receive_at_hand(request).await {
+    loop {
+        // The head's buffer may be larger than what is received at once.
+        let beside_head = room.min(came_with_head.max(held));
+        let held_max = memory_max(request, beside_head).saturating_add(beside_head);
+        if held > held_max || !exchange.receive_at_hand(request).await {
+            break;
+        }
         // Half a chunk's size line may be all that is at hand: that is not waited for.
         let Some(read) = at_once(next(request, exchange)).await else {
             break;
