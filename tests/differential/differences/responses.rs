@@ -373,7 +373,10 @@ pub(super) const ROWS: &[Row] = &[
             let kept = difference.subject.contains(" closed keepalive connection");
             let told = difference.part == Part::Error && difference.reference == NO_LINE && kept;
             let ended = difference.part == Part::Ending && difference.reference == "Closed";
-            (ended || told || is_unread && shows_unread)
+            let mut requests = 0..case.conversation.exchanges.len();
+            let lacks = requests
+                .any(|request| case.has_body(request) && case.is_lack_behind(difference, request));
+            (ended || told || lacks || is_unread && shows_unread)
                 && case.has_body(last)
                 && announces_more(case.reference)
                 && announces_more(case.subject)
