@@ -353,7 +353,7 @@ impl Draft<'_> {
                 "/index.html?from=$uri",
                 "=403",
                 "/none",
-                "=200",
+                "=410",
                 "/dir/?$args",
             ]);
             lines.push(Line::words(&format!("try_files {files} {last}")));

@@ -1,8 +1,8 @@
 //! Differences in responses, and in what follows one on its connection.
 
 use super::{NO_LINE, Row};
-use crate::case::{Line, any_status, decoded, is_as_sent, is_difference, request_of, value};
-use crate::compare::{Part, statuses};
+use crate::case::{Line, any_status, decoded, is_as_sent, request_of, value};
+use crate::compare::Part;
 use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
@@ -176,75 +176,6 @@ pub(super) const ROWS: &[Row] = &[
                     let answers = case.reference.heard.answers.get(request);
                     answers.is_none_or(Vec::is_empty)
                 })
-        },
-    },
-    Row {
-        sentence: "**`try_files … =200`** is answered, with an empty body. nginx sends nothing: the client waits, or takes the \
-                   next answer for it, and what it sent as a body may be read as its next request.",
-        is: |case, difference| {
-            let answers_empty = |seen: &Seen, request: usize| {
-                let mut answers = seen.heard.answers_to(request);
-                answers.any(|answer| {
-                    let has_type = answer.field("content-type").is_some();
-                    answer.status() == 200 && answer.body.is_empty() && !has_type
-                })
-            };
-            // The answer may be one that the client's conditions do not allow.
-            let tells = |seen: &Seen, request: usize| {
-                let mut answers = seen.heard.answers_to(request);
-                answers.any(|answer| matches!(answer.status(), 304 | 412))
-            };
-            let silent = case.reference.heard.answers.iter().any(Vec::is_empty);
-            // Its body is read as the next request.
-            let read = "reading client pipelined request line";
-            let misread = case.reference.errors.iter().any(|line| line.contains(read));
-            let mut requests = 0..case.subject.heard.answers.len();
-            // The first that nginx leaves without an answer; what comes behind it may take its place.
-            let first = requests.find(|request| {
-                let of_both = |has: &dyn Fn(&Seen, usize) -> bool| {
-                    (has(case.reference, *request), has(case.subject, *request))
-                };
-                // nginx has no answer to it, or takes the next one for it.
-                let answers = |seen: &Seen, request: usize| {
-                    let answers = seen.heard.answers.get(request);
-                    answers.map(|answers| statuses(answers))
-                };
-                let taken = answers(case.reference, *request);
-                let mut behind = request + 1..case.subject.heard.answers.len();
-                let is_silent = taken.as_deref().is_none_or(|taken| taken == "(no answer)")
-                    || behind.any(|behind| answers(case.subject, behind) == taken)
-                    || misread;
-                let (is_same, is_empty) = of_both(&answers_empty);
-                let differs = !is_same || taken != answers(case.subject, *request);
-                is_silent && differs && is_empty
-                    || (silent || misread && case.has_body(*request))
-                        && of_both(&tells) == (false, true)
-            });
-            // What is read as a request and what is not may each be told of. A body is still there for what is asked behind.
-            let misread_so = misread && difference.part == Part::Error
-                || case.has_body(first.unwrap_or(0)) && difference.part == Part::Upstream;
-            let follows = first.is_some_and(|first| misread_so || case.is_from(difference, first));
-            // Without a head there is no more to see of it.
-            let lines = || case.reference.access.iter().zip(&case.subject.access);
-            let headless = matches!(
-                (difference.key.as_str(), difference.reference.as_str()),
-                ("sent_http_content_length", "-") | ("status", "009")
-            ) && lines().any(|(left, right)| {
-                let sent = value(right, "body_bytes_sent");
-                let is_it = is_difference(difference, left, right);
-                is_it && value(right, "server_protocol") == "-" && sent == "0"
-            });
-            // It is asked for a part as long as there is no status.
-            let sliced = difference.key == "slice_range"
-                && difference.reference.starts_with("bytes=")
-                && difference.subject == "-"
-                && case.lines_of(difference).any(|(left, right)| {
-                    let unsent = value(left, "body_bytes_sent") == "0";
-                    unsent
-                        && value(right, "body_bytes_sent") == "0"
-                        && value(right, "status") == "200"
-                });
-            headless || sliced || follows
         },
     },
     Row {

@@ -13,7 +13,7 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let partly = matches!(
                 difference.part,
-                Part::Body | Part::Framing | Part::Access | Part::Ending
+                Part::Body | Part::Framing | Part::Access | Part::Ending | Part::Status
             );
             let requests = case.asking(&["long", "badchunk"]);
             let counts = [
@@ -24,6 +24,7 @@ pub(super) const ROWS: &[Row] = &[
             ];
             let is_of_them = match difference.part {
                 Part::Ending => !requests.is_empty(),
+                Part::Status if difference.reference != "(no answer)" => false,
                 Part::Body => requests.iter().any(|request| {
                     let answers = case.reference.heard.answers_to(*request);
                     let mut pairs = answers.zip(case.subject.heard.answers_to(*request));
@@ -304,11 +305,14 @@ pub(super) const ROWS: &[Row] = &[
                 let of_field = difference.part == Part::Field
                     && injected
                     && case.is_seen_of(difference, &breaking);
-                return of_field
+                let told = of_field
                     || is_of_them && case.subject.upstream.iter().any(escaped)
                     || shown(&difference.reference) == difference.subject
                     || difference.part == Part::Upstream
                         && spaced(&difference.reference) == spaced(&difference.subject);
+                if told {
+                    return true;
+                }
             }
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
