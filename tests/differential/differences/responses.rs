@@ -109,7 +109,8 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         sentence: "**What `post_action` asks for a request whose body has not come** has none, and `$request_body` tells so. nginx \
-                   takes the body for one that has come, and waits for the rest of it where the action leads round in a circle.",
+                   takes the body for one that has come, so that its upstream waits for the rest, and waits for it itself where the \
+                   action leads round in a circle.",
         is: |case, difference| {
             let asked = !case.subject.upstream.is_empty() && !case.reference.upstream.is_empty();
             let circle = "redirection cycle while redirect to named location";
@@ -122,6 +123,20 @@ pub(super) const ROWS: &[Row] = &[
                     is_it && asked && difference.reference.is_empty()
                 }
                 Part::Ending => ends && difference.reference == "Kept",
+                Part::Upstream => {
+                    let told = (difference.reference.as_str(), difference.subject.as_str());
+                    let mut requests = 0..case.conversation.exchanges.len();
+                    let is_less = requests.any(|request| case.breaks_off(request));
+                    let differs = match difference.key.as_str() {
+                        "cut" => told == ("true", "false"),
+                        "content-length" => {
+                            let mut lines = told.1.lines();
+                            lines.any(|line| line.eq_ignore_ascii_case("content-length: 0"))
+                        }
+                        _ => false,
+                    };
+                    is_less && differs
+                }
                 _ => false,
             }
         },
