@@ -7,6 +7,15 @@ use crate::upstream::Recorded;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
+        sentence: "**`access_log` with variables and `disable_symlinks`**: the line of a file that is not there is written. nginx takes the \
+                   file's error for one of the root, and loses the line.",
+        is: |_, difference| {
+            let tested = difference.reference.starts_with("[error] testing \"")
+                && difference.reference.contains("\" existence failed (");
+            tested && difference.subject == NO_LINE
+        },
+    },
+    Row {
         sentence: "**A header line that is too long**, behind other requests that were sent at once, is logged as far as \
                    it is without them. nginx logs less, as they stand in its buffer too.",
         is: |case, difference| {

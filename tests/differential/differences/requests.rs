@@ -7,6 +7,24 @@ use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
+        sentence: "**`set_real_ip_from` of a place that only a subrequest comes to**: the request keeps its own `$realip_remote_addr`. \
+                   With nginx the subrequest changes the address of the connection itself.",
+        is: |case, difference| {
+            let own = [
+                "realip_remote_addr",
+                "remote_addr",
+                "proxy_add_x_forwarded_for",
+            ];
+            own.contains(&difference.key.as_str())
+                && case.says("192.0.2.")
+                && case.lines_of(difference).all(|(left, right)| {
+                    let changed = value(left, "remote_addr");
+                    let kept = value(right, "realip_remote_addr");
+                    difference.reference.ends_with(changed) && difference.subject.ends_with(kept)
+                })
+        },
+    },
+    Row {
         sentence: "**100 Continue** is sent when something reads the body. nginx also sends it before it drops a \
                    body that no handler reads, so that the client sends it for nothing.",
         is: |case, difference| {

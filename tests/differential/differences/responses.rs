@@ -27,8 +27,8 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action` follows a \
-                   request whose body was refused, or that has no answer (408, 499).",
+        sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action`, or a copy of \
+                   `mirror`, follows a request whose body was refused or not read, or that has no answer (408, 499).",
         is: |case, difference| {
             let announces_end = |seen: &Seen| {
                 let last = seen.heard.answers.iter().flatten().last();
@@ -39,7 +39,8 @@ pub(super) const ROWS: &[Row] = &[
                 line.contains("client sent invalid chunked body")
                     || line.contains("client intended to send too large")
             };
-            let refuses = case.reference.errors.iter().any(refused);
+            let last = case.reference.heard.answers.len().saturating_sub(1);
+            let refuses = case.reference.errors.iter().any(refused) || case.has_body(last);
             let ends = |seen: &Seen| announces_end(seen) && refuses || silent(seen);
             difference.part == Part::Ending
                 && difference.reference == "Kept"
