@@ -7,6 +7,15 @@ use crate::upstream::Recorded;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
+        sentence: "**`ssl_ecdh_curve` without the curve of the server's own ECDSA certificate**: the certificate is used all the same. \
+                   OpenSSL refuses it for each connection.",
+        is: |case, _| {
+            let refused =
+                |line: &String| line.contains("SSL routines::wrong curve) while SSL handshaking");
+            case.reference.errors.iter().any(refused)
+        },
+    },
+    Row {
         sentence: "**`access_log` with variables and `disable_symlinks`**: the line of a file that is not there is written. nginx takes the \
                    file's error for one of the root, and loses the line.",
         is: |_, difference| {
