@@ -58,9 +58,9 @@ fmt:
 	$(CARGO) fmt --all
 
 docs:
+	$(CARGO) test --quiet --test differential -- --docs
 	$(CARGO) build --bin tidegate
 	$(CARGO) run --quiet --package xtask -- docs
-	$(CARGO) test --quiet --test differential -- --docs
 
 packages:
 	tests/install-packages
