@@ -106,7 +106,15 @@ impl Case<'_> {
                 value.trim().parse::<usize>().ok().filter(|_| is_length)
             });
             match is_in_chunks(exchange) {
-                true => !body.contains("\r\n0\r\n") && !body.starts_with("0\r\n"),
+                true => {
+                    let behind = |line: &str| body.split_once(line).map(|(_, trailers)| trailers);
+                    let trailers = match body.starts_with("0\r\n") {
+                        true => behind("0\r\n"),
+                        false => behind("\r\n0\r\n"),
+                    };
+                    let ends = |text: &str| text.starts_with("\r\n") || text.contains("\r\n\r\n");
+                    !trailers.is_some_and(ends)
+                }
                 false => length.is_some_and(|length| body.len() < length),
             }
         })

@@ -134,10 +134,9 @@ pub(crate) fn uris() -> Vec<String> {
     uris
 }
 
-/// Whether a path below the folder of a run is a link of the tree that leads nowhere.
-pub(crate) fn is_dangling(path: &str) -> bool {
-    let leads_nowhere = |kind: &Kind| matches!(kind, Link("nothing" | "loop.txt"));
-    let mut tree = TREE.iter().filter(|(_, kind)| leads_nowhere(kind));
+/// Whether a path below the folder of a run is a link of the tree.
+pub(crate) fn is_link(path: &str) -> bool {
+    let mut tree = TREE.iter().filter(|(_, kind)| matches!(kind, Link(_)));
     tree.any(|(name, _)| path.strip_prefix("html/") == Some(name))
 }
 

@@ -457,12 +457,17 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         sentence: "A tree is deleted without following symbolic links, which are removed themselves",
-        is: |_, difference| {
-            // nginx leaves a link in place that leads nowhere.
+        is: |case, difference| {
+            // nginx leaves a link in place that leads nowhere, or to a folder that it could not remove.
             let gone = difference.subject.strip_suffix("(gone)");
             let stays = difference.reference.strip_suffix("(not there)");
-            let is_dangling = |path: &str| crate::world::is_dangling(path.trim_end_matches(": "));
-            difference.part == Part::Files && gone == stays && gone.is_some_and(is_dangling)
+            let is_link = |path: &str| crate::world::is_link(path.trim_end_matches(": "));
+            let followed = difference.reference.starts_with("[crit] stat() \"");
+            match difference.part {
+                Part::Files => gone == stays && gone.is_some_and(is_link),
+                Part::Error => followed && case.says("DELETE "),
+                _ => false,
+            }
         },
     },
     Row {
