@@ -58,6 +58,8 @@ pub(super) fn begin(request: &mut Request) -> Result<Option<Cut>, u16> {
             BOUNDARY.fetch_add(1, Ordering::Relaxed),
         ))),
         Outcome::Unsatisfiable => {
+            // What `$status` tells in the URI of `error_page 416 = …`.
+            response.status = 416;
             response.set_content_range(format!("bytes */{size}"));
             response.clear_content_length();
             Err(416)
