@@ -20,7 +20,7 @@ pub(crate) struct Density {
 impl Density {
     /// About what the configuration of a large site holds. In an hour each directive comes more than 200 times.
     pub(crate) const WRITTEN: Density = Density { must: 45, may: 20 };
-    /// Three times as many, so that things meet in one place that hardly anybody writes together.
+    /// Three times as many, so that things meet in one place that sites seldom write together.
     pub(crate) const DENSE: Density = Density { must: 80, may: 110 };
 }
 

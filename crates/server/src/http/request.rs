@@ -260,12 +260,12 @@ pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
         if outcome.is_ok() {
             request.start_background();
         }
-        let own = request.response.status;
-        if let Err(Abort::Unanswered(status)) = outcome {
-            note_unanswered(request, *status);
-        }
-        if !matches!(outcome, Err(Abort::Unanswered(status)) if *status != own) {
-            post_action::run(request, outcome).await;
+        match outcome {
+            // A subrequest has ended it.
+            Err(Abort::Unanswered(status)) if *status != request.response.status => {
+                note_unanswered(request, *status);
+            }
+            _ => post_action::run(request, outcome).await,
         }
         end_background(request, outcome).await;
     }
