@@ -197,6 +197,7 @@ impl Campaign<'_> {
             ports: &ports,
             targets: &targets.concat(),
             hosts: &configuration.hosts(),
+            puts: !configuration.reads_ahead_of_put(),
         };
         let conversations = requests::random(&mut random.fork(), &aim, REQUESTS);
         let extra = configuration::files();

@@ -153,19 +153,6 @@ impl Case<'_> {
         exchanges.map(|exchange| exchange.segments.concat())
     }
 
-    /// The path of each request's target, whatever stands before it.
-    pub(crate) fn targets(&self) -> impl Iterator<Item = String> {
-        self.requests().filter_map(|bytes| {
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            let target = text.split(' ').nth(1)?;
-            let behind_host = target
-                .split_once("://")
-                .and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
-            let path = behind_host.unwrap_or(target);
-            (!path.is_empty()).then(|| String::from(path))
-        })
-    }
-
     /// Whether a request has two fields of one name.
     pub(crate) fn repeats_a_field(&self) -> bool {
         self.requests().any(|bytes| {
@@ -437,18 +424,4 @@ pub(crate) fn is_as_sent(seen: &Seen, request: Option<usize>, key: &str, logged:
 pub(crate) fn any_status(seen: &Seen, status: u16) -> bool {
     let mut answers = seen.heard.answers.iter().flatten();
     answers.any(|answer| answer.status() == status)
-}
-
-/// A text with what `%` stands for in it.
-pub(crate) fn decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let digits = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
-        let number = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        decoded.push(number.unwrap_or(*byte));
-        at += if number.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }

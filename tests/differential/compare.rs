@@ -471,7 +471,9 @@ fn even(seen: &Seen) -> Seen {
         let compressed = answer
             .field("content-encoding")
             .is_some_and(|coding| coding != "identity");
-        if answer.framing == "chunked" || compressed {
+        // Of nothing there is but one length.
+        let is_by_chance = (answer.framing == "chunked" || compressed) && answer.wire_length > 0;
+        if is_by_chance {
             wire_lengths.push((interim + answer.wire_length).to_string());
         }
         interim = match answer.status() {

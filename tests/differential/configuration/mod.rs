@@ -132,6 +132,16 @@ impl Configuration {
         hosts.into_iter().collect()
     }
 
+    /// Whether a body may have been read before `PUT` asks for it, which nginx then refuses.
+    pub(crate) fn reads_ahead_of_put(&self) -> bool {
+        let text = self.text(None);
+        let has = |words: &str| {
+            text.lines()
+                .any(|line| line.trim_start().starts_with(words))
+        };
+        has("dav_methods ") && (has("mirror /") || has("client_body_early_read "))
+    }
+
     /// The ports that servers listen on, with what a client says first there.
     pub(crate) fn ports(&self) -> Vec<(u16, Kind)> {
         let mut ports: BTreeMap<u16, Kind> = BTreeMap::new();

@@ -102,7 +102,16 @@ pub(super) const ROWS: &[Row] = &[
                    logged once for each use. nginx repeats them whenever another variable has emptied its cache.",
         is: |case, difference| {
             let more = difference.subject == NO_LINE;
-            let same = case.subject.errors.contains(&difference.reference);
+            // Which of a request and its subrequests a line names is another difference.
+            let without_name = |line: &str| {
+                let (before, rest) = line.split_once(", subrequest: \"")?;
+                let host = rest.find(", host: ").unwrap_or(rest.len());
+                Some(format!("{before}{}", rest.get(host..).unwrap_or_default()))
+            };
+            let of_request = |line: &str| without_name(line).unwrap_or_else(|| String::from(line));
+            let repeated = of_request(&difference.reference);
+            let mut lines = case.subject.errors.iter();
+            let same = lines.any(|line| of_request(line) == repeated);
             let fails = difference.reference.starts_with("[crit] realpath() ")
                 || difference
                     .reference

@@ -1,7 +1,7 @@
 //! Differences in what is told of requests: of their lines, fields and bodies.
 
 use super::{NO_LINE, Row};
-use crate::case::{Line, any_status, is_as_sent, is_framed_otherwise, is_in_chunks, value};
+use crate::case::{Line, any_status, is_framed_otherwise, is_in_chunks, value};
 use crate::compare::{CONTINUE_LENGTH, Part};
 use crate::run::Seen;
 
@@ -82,31 +82,6 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**Refused targets.** A target that is refused, or whose request line breaks off, stands in \
-                   `$request_uri` all the same. nginx leaves the variable empty.",
-        is: |case, difference| {
-            let empty = difference.reference == "-" || difference.reference.is_empty();
-            let refused = |line: &String| {
-                let mut reading = ["", "pipelined "].iter();
-                reading
-                    .any(|kind| line.contains(&format!("while reading client {kind}request line")))
-            };
-            let refused = case.reference.errors.iter().any(refused)
-                && case.subject.errors.iter().any(refused)
-                || case.is_of_refused_line(difference);
-            // Other values may have the variable in them.
-            let number = |text: &str| text.parse::<usize>().ok();
-            let longer = number(&difference.subject)
-                .zip(number(&difference.reference))
-                .and_then(|(subject, reference)| subject.checked_sub(reference));
-            let within = case.targets().any(|target| match difference.part {
-                Part::Field => difference.subject.replace(&target, "") == difference.reference,
-                _ => difference.key == "bytes_sent" && longer == Some(target.len()),
-            });
-            refused && (difference.key == "request_uri" && empty || within)
-        },
-    },
-    Row {
         sentence: "**`$args` without a question mark.** Where `try_files`, or an `error_page` with variables, leads to a \
                    URI without `?`, `$args` is empty after the former and not there after the latter. With nginx \
                    what its stack held before decides between empty and not there.",
@@ -148,20 +123,6 @@ pub(super) const ROWS: &[Row] = &[
                    each. nginx keeps many a value that the first of these lines asked for: `$request_completion` stays \
                    empty, `$sent_http_*` those of the subrequest.",
         is: |case, difference| case.keeps_value_of_subrequest(difference),
-    },
-    Row {
-        sentence: "**`$sent_http_*`** tell what was sent. Where `add_header`, `expires` or what they name has asked for one, \
-                   nginx keeps what that was before charset, ranges and chunks were decided.",
-        is: |case, difference| {
-            let key = &difference.key;
-            let told = |request: Option<usize>| {
-                is_as_sent(case.subject, request, key, &difference.subject)
-                    && !is_as_sent(case.reference, request, key, &difference.reference)
-            };
-            let mut requests = case.requests_of(difference);
-            key.starts_with("sent_http_content_")
-                && (told(None) || requests.any(|request| told(Some(request))))
-        },
     },
     Row {
         sentence: "**`$request` of a line that is refused before its end** shows what had come by then, with nginx as well.",

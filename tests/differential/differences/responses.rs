@@ -1,31 +1,11 @@
 //! Differences in responses, and in what follows one on its connection.
 
 use super::{NO_LINE, Row};
-use crate::case::{Line, any_status, decoded, is_as_sent, request_of, value};
+use crate::case::{Line, any_status, is_as_sent, value};
 use crate::compare::Part;
 use crate::run::Seen;
 
 pub(super) const ROWS: &[Row] = &[
-    Row {
-        sentence: "**`$sent_http_…` after `post_action`** tells of the answer that was dropped. nginx tells what a `map` has read \
-                   of the variable as the response was sent.",
-        is: |case, difference| {
-            let key = difference.key.as_str();
-            let mut lines = case.lines_of(difference);
-            key.starts_with("sent_http_")
-                && lines.any(|(line, _)| {
-                    let request = request_of(line);
-                    let sent_as =
-                        |key: &str, logged: &str| is_as_sent(case.reference, request, key, logged);
-                    // With nginx, too, the line tells of another answer than the one that was sent.
-                    let others = ["sent_http_content_length", "sent_http_etag"];
-                    others
-                        .iter()
-                        .any(|other| !sent_as(other, value(line, other)))
-                        && sent_as(key, &difference.reference)
-                })
-        },
-    },
     Row {
         sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action`, or a copy of \
                    `mirror`, follows a request whose body was refused or not read, or that has no answer (408, 499).",
@@ -423,36 +403,6 @@ pub(super) const ROWS: &[Row] = &[
             let shorter = without_host(&difference.reference) && !without_host(&difference.subject);
             is_location && shorter
                 || difference.key == "bytes_sent" && lengths.any(|length| longer == Some(length))
-        },
-    },
-    Row {
-        sentence: "A `PUT` whose body `mirror` or `client_body_early_read` has read is carried out. nginx answers 500.",
-        is: |case, difference| {
-            let is_refused = |line: &&String| line.contains("PUT request body must be in a file");
-            let mut refused = case.reference.errors.iter().filter(is_refused);
-            match difference.part {
-                // The file that it has put.
-                Part::Files => {
-                    let put = difference.reference.strip_suffix(": (not there)");
-                    let name = put.and_then(|path| path.rsplit('/').next());
-                    name.is_some_and(|name| refused.any(|line| decoded(line).contains(name)))
-                }
-                // Later requests lead through that file as if it were a folder, which with nginx is not there at all.
-                Part::Error if difference.reference.contains("/dav/") => {
-                    let through = difference
-                        .reference
-                        .replace("(2: No such file or directory)", "(20: Not a directory)");
-                    let goes_through =
-                        through != difference.reference && case.subject.errors.contains(&through);
-                    goes_through || refused.next().is_some()
-                }
-                _ => {
-                    let mut requests = 0..case.conversation.exchanges.len();
-                    let first = requests
-                        .find(|request| refused.clone().any(|line| case.names(line, *request)));
-                    first.is_some_and(|first| case.is_from(difference, first))
-                }
-            }
         },
     },
     Row {

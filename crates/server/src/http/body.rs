@@ -89,6 +89,9 @@ impl Feature for BodySettings {
     }
 }
 
+/// How much of a body is in memory while it goes from one file to another, in bytes.
+const COPY_SIZE: usize = 64 * 1024;
+
 /// A body that was read whole.
 #[derive(Clone, Default)]
 enum Stored {
@@ -382,7 +385,7 @@ impl RequestBody {
     /// The name of the temporary file that [`read_into_file`] made, which is left to the caller.
     pub fn take_file(&self) -> Option<PathBuf> {
         match &self.stored {
-            Stored::File(temporary) if temporary.in_file_only == InFileOnly::Removed => {
+            Stored::File(temporary) if temporary.in_file_only != InFileOnly::Off => {
                 temporary.taken.set(true);
                 Some(temporary.path.clone())
             }
@@ -483,12 +486,35 @@ pub async fn read_into_file(
     exchange: &mut Exchange,
 ) -> Result<(), Result<u16, Abort>> {
     request.body.to_file = true;
-    if matches!(request.body.stored, Stored::Memory(_))
-        && let Stored::Memory(parts) = std::mem::take(&mut request.body.stored)
-    {
-        return store(request, parts, None).await.map_err(Ok);
+    match std::mem::take(&mut request.body.stored) {
+        Stored::Memory(parts) => return store(request, parts, None).await.map_err(Ok),
+        Stored::File(unnamed) if unnamed.in_file_only == InFileOnly::Off => {
+            return copy(request, &unnamed.file).await.map_err(Ok);
+        }
+        stored => request.body.stored = stored,
     }
     read(request, exchange).await
+}
+
+/// Copies a body that lies in a file without a name to one that has a name.
+async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
+    let temporary = create(request).await?;
+    let mut offset = 0;
+    loop {
+        let mut part = Pieces::new();
+        match unnamed.read_at(offset, COPY_SIZE).await {
+            Ok(bytes) if bytes.is_empty() => break,
+            Ok(bytes) => part.push(bytes),
+            Err(error) => {
+                let error = log::Errno(&error);
+                log::error!(request, Crit, "pread() of a request body failed {error}");
+                return Err(500);
+            }
+        }
+        write(request, &temporary.file, &mut offset, &mut part).await?;
+    }
+    request.body.stored = Stored::File(Rc::new(temporary));
+    Ok(())
 }
 
 /// Reads the body whole before the request has a location: what a location says of files does not hold yet.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use conf::{Line, Position, ScopeRef, parse};
+use conf::{Line, Position, ScopeRef, Spec, parse};
 
 use crate::compile::Compiler;
 use crate::http::body::CLIENT_BODY_TEMP_PATH;
@@ -12,6 +12,13 @@ use crate::http::modules::proxy::TEMP_PATH;
 
 /// How many levels of subdirectories there may be.
 const LEVELS_MAX: usize = 3;
+
+/// Where files go that no line gives a directory, with its levels, as nginx is compiled: `proxy_temp_path` has no effect here, and
+/// so no default of its own.
+const DEFAULTS: [(&Spec, &str, &[u64]); 2] = [
+    (&CLIENT_BODY_TEMP_PATH.spec, "client_body_temp", &[]),
+    (&TEMP_PATH.spec, "proxy_temp", &[1, 2]),
+];
 
 /// Reports lines that give a directory other levels of subdirectories than the line that named it first. As nginx does,
 /// wherever the lines stand and in the order in which they are read.
@@ -50,4 +57,23 @@ pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
             Some(_) => {}
         }
     }
+    for (spec, name, levels) in DEFAULTS {
+        let path = compiler.path(Path::new(name));
+        let written = known.iter().find(|(other, ..)| *other == path);
+        let clashes = written.filter(|(_, other, _)| other != levels);
+        if let Some((.., position)) = clashes.filter(|_| is_default_used(root, spec)) {
+            let path = path.display();
+            compiler.report(conf::Fault::new(format!(
+                "the path name \"{path}\" in {position} has the same name as default path, but the different levels, you need to \
+                 define default path in http section"
+            )));
+        }
+    }
+}
+
+/// Whether there is a server for which no line names a directory.
+fn is_default_used(root: ScopeRef<'_>, spec: &Spec) -> bool {
+    let lacks = |scope: &ScopeRef<'_>| scope.own_lines(spec).is_empty();
+    let mut http = root.children("http").filter(lacks);
+    http.any(|http| http.children("server").any(|server| lacks(&server)))
 }

@@ -254,7 +254,7 @@ impl Format {
                 }
                 Part::Variable(variable) => {
                     let start = line.len();
-                    let found = request.append_variable(*variable, line);
+                    let found = request.append_logged(*variable, line);
                     if found {
                         escape_from(start, self.escape, line);
                     } else {
@@ -274,7 +274,7 @@ fn plain(name: &str) -> Option<Evaluate> {
         return None;
     }
     match core::find(name)?.source {
-        Source::Builtin(evaluate) => Some(evaluate),
+        Source::Builtin(evaluate) | Source::Kept(evaluate) => Some(evaluate),
         _ => None,
     }
 }

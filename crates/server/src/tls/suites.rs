@@ -395,7 +395,7 @@ pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
 
 /// The groups for the key exchange that a list names, best first: `ssl_ecdh_curve`.
 ///
-/// As with OpenSSL 3.5 `?` stands before a name that may be unknown, `*` before one to send a share for, `-` before one
+/// A group that is named again stays where it was first. As with OpenSSL 3.5 `?` stands before a name that may be unknown, `*` before one to send a share for, `-` before one
 /// to take out, `/` between tuples, and `DEFAULT` is every group there is.
 pub fn groups(list: &str) -> Chosen<&'static dyn SupportedKxGroup> {
     let mut chosen = Chosen::default();
@@ -424,6 +424,11 @@ pub fn groups(list: &str) -> Chosen<&'static dyn SupportedKxGroup> {
             Some(group) if prefix.contains('-') => {
                 chosen.found.retain(|found| found.name() != group.name());
             }
+            Some(group)
+                if chosen
+                    .found
+                    .iter()
+                    .any(|found| found.name() == group.name()) => {}
             Some(group) => chosen.found.push(group),
             None => chosen.missing.push(name.to_owned()),
         }
@@ -532,6 +537,15 @@ mod tests {
             names("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
             ["ECDHE-RSA-AES128-GCM-SHA256"]
         );
+    }
+
+    #[test]
+    fn groups_named_again_stay_where_they_were() {
+        let groups = groups("P-256:X25519:prime256v1:x25519:secp384r1");
+        let names: Vec<_> = groups.found.iter().map(|group| group.name()).collect();
+        use rustls::NamedGroup::{X25519, secp256r1, secp384r1};
+        assert_eq!(names, [secp256r1, X25519, secp384r1]);
+        assert!(groups.refused.is_none() && groups.missing.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list;
 //! the values are made in `client` (what the client sent), `connection`, `response` and
-//! `upstream`. They are computed on every use. Not here: variables of TLS and HTTP/2, of
+//! `upstream`. They are computed on every use, but for what [is kept](is_kept). Not here: variables of TLS and HTTP/2, of
 //! modules that we do not have, and those that a configuration defines.
 
 mod client;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use proto::header::Known;
 
-use super::{Evaluate, Source};
+use super::{Evaluate, EvaluateFamily, Source};
 use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::filters::compress::{self, Coding};
@@ -38,9 +38,6 @@ pub struct Found {
     pub assignable: bool,
 }
 
-/// Looks up a value by the rest of a family's name.
-type EvaluateFamily = fn(&mut Request, &[u8], &mut Vec<u8>) -> bool;
-
 /// Families by prefix. Any name of them may be assigned; until then the family answers.
 const FAMILIES: [(&str, EvaluateFamily); 9] = [
     ("arg_", client::argument),
@@ -56,14 +53,14 @@ const FAMILIES: [(&str, EvaluateFamily); 9] = [
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {
-    let builtin = |evaluate| {
-        Some(Found {
-            source: Source::Builtin(evaluate),
-            assignable: false,
-        })
-    };
     if let Some(evaluate) = fixed(name) {
-        return builtin(evaluate);
+        return Some(Found {
+            source: match is_kept(name) {
+                true => Source::Kept(evaluate),
+                false => Source::Builtin(evaluate),
+            },
+            assignable: false,
+        });
     }
     if name == "realpath_root" {
         return Some(Found {
@@ -103,10 +100,25 @@ pub fn find(name: &str) -> Option<Found> {
     }
     FAMILIES.iter().find_map(|(prefix, evaluate)| {
         let rest = name.strip_prefix(prefix)?;
-        let source = Source::Family(*evaluate, rest.as_bytes().into());
+        let rest = rest.as_bytes().into();
+        let source = match is_kept(name) {
+            true => Source::KeptFamily(*evaluate, rest),
+            false => Source::Family(*evaluate, rest),
+        };
         let assignable = !RESERVED.contains(&name);
         Some(Found { source, assignable })
     })
+}
+
+/// Whether what changes while a request is served stays what it was at its first use: with nginx most variables do, and of
+/// others it cannot be seen.
+fn is_kept(name: &str) -> bool {
+    let of_response = ["sent_http_", "sent_trailer_"];
+    of_response.iter().any(|family| name.starts_with(family))
+        || matches!(
+            name,
+            "body_bytes_sent" | "bytes_sent" | "request_body" | "request_body_file"
+        )
 }
 
 /// Variables of modules that are found out once a request.

@@ -1,7 +1,8 @@
 //! Variables: names become indices when a configuration is compiled, values are found lazily.
 //!
 //! A value is cached for the main request and its subrequests unless its source is volatile
-//! (the core variables are: computing them costs no more than looking them up).
+//! (the core variables are, where nothing changes them but what nginx, too, asks for anew: computing them costs no more than
+//! looking them up).
 
 pub mod core;
 pub mod unknown;
@@ -25,17 +26,25 @@ pub struct Variable(pub(crate) u16);
 /// Appends the value for a request; false when there is none (the variable is "not found").
 pub type Evaluate = fn(&mut Request, &mut Vec<u8>) -> bool;
 
+/// Appends the value of a family's member, by the rest of its name; false when there is none.
+pub type EvaluateFamily = fn(&mut Request, &[u8], &mut Vec<u8>) -> bool;
+
 /// Where a variable's value comes from.
 #[derive(Clone)]
 pub enum Source {
     /// A variable of the core, computed on every use.
     Builtin(Evaluate),
+    /// What changes while a request is served, and stays what it was at its first use. A line of an access log uses it
+    /// without that: see [`Request::append_logged`].
+    Kept(Evaluate),
     /// Computed once per request and remembered.
     Once(Evaluate),
     /// Computed on every use, unless there was none the first time: then there is none in this request.
     UntilMissing(Evaluate),
     /// A family such as `http_*`: the rest of the name, and how to look it up.
-    Family(fn(&mut Request, &[u8], &mut Vec<u8>) -> bool, Box<[u8]>),
+    Family(EvaluateFamily, Box<[u8]>),
+    /// A family as [`Source::Kept`].
+    KeptFamily(EvaluateFamily, Box<[u8]>),
     /// `map`.
     Map(Arc<MapVariable>),
     /// `geo`.
@@ -139,9 +148,14 @@ impl TableBuilder {
         if let Some(slot) = self.sources.get_mut(usize::from(variable.0)) {
             let weaker = matches!(slot, None | Some(Source::Set));
             match builtin.filter(|_| receives_only).map(|found| found.source) {
-                Some(Source::Family(..)) if matches!(source, Source::Set) => {} // see `finish`
-                Some(Source::Family(..)) | None if weaker || !receives_only => *slot = Some(source),
-                Some(Source::Family(..)) | None => {}
+                Some(Source::Family(..) | Source::KeptFamily(..))
+                    if matches!(source, Source::Set) => {} // see `finish`
+                Some(Source::Family(..) | Source::KeptFamily(..)) | None
+                    if weaker || !receives_only =>
+                {
+                    *slot = Some(source)
+                }
+                Some(Source::Family(..) | Source::KeptFamily(..)) | None => {}
                 builtin => *slot = builtin,
             }
         }
@@ -225,9 +239,13 @@ impl Request {
                 self.remember(variable, Cached::Value(Bytes::new()));
                 return true;
             }
-            Source::Once(evaluate) => {
+            Source::Once(evaluate) | Source::Kept(evaluate) => {
                 let mut value = Vec::new();
                 evaluate(self, &mut value).then(|| value.into())
+            }
+            Source::KeptFamily(evaluate, rest) => {
+                let mut value = Vec::new();
+                evaluate(self, rest, &mut value).then(|| value.into())
             }
             Source::Map(map) => {
                 let value = map.value(self);
@@ -260,6 +278,22 @@ impl Request {
         found
     }
 
+    /// Appends a variable's value to a line of an access log; false when there is none. What such a line asks for first is not
+    /// kept: nothing of the request comes after it, and a subrequest's line does not tell of its request's response.
+    pub fn append_logged(&mut self, variable: Variable, out: &mut Vec<u8>) -> bool {
+        let index = usize::from(variable.0);
+        let known = self.shared.values.borrow();
+        let is_known = !matches!(known.get(index), None | Some(Cached::Unset));
+        drop(known);
+        let local = self.local.clone();
+        let definition = local.generation.variables.definition(variable);
+        match definition.map(|definition| &definition.source) {
+            Some(Source::Kept(evaluate)) if !is_known => evaluate(self, out),
+            Some(Source::KeptFamily(evaluate, rest)) if !is_known => evaluate(self, rest, out),
+            _ => self.append_variable(variable, out),
+        }
+    }
+
     /// A variable's value, or `None` when there is none.
     pub fn variable(&mut self, variable: Variable) -> Option<Bytes> {
         let known = self.shared.values.borrow();
@@ -280,9 +314,14 @@ impl Request {
         }
         match core::find(name).map(|found| found.source) {
             Some(
-                Source::Builtin(evaluate) | Source::Once(evaluate) | Source::UntilMissing(evaluate),
+                Source::Builtin(evaluate)
+                | Source::Kept(evaluate)
+                | Source::Once(evaluate)
+                | Source::UntilMissing(evaluate),
             ) => evaluate(self, out),
-            Some(Source::Family(evaluate, rest)) => evaluate(self, &rest, out),
+            Some(Source::Family(evaluate, rest) | Source::KeptFamily(evaluate, rest)) => {
+                evaluate(self, &rest, out)
+            }
             _ => false,
         }
     }

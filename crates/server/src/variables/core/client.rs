@@ -15,11 +15,14 @@ pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     client.head.has_begun() || client.head.leading() > 0
 }
 
+/// Not found where no path could be made of the target.
 pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    let target = client.head.target(&client.bytes);
-    out.extend_from_slice(target);
-    !target.is_empty() || client.head.has_path()
+    let has_path = client.head.has_path();
+    if has_path {
+        out.extend_from_slice(client.head.target(&client.bytes));
+    }
+    has_path
 }
 
 /// The main request's method as sent, unless an error page has changed it. Not found where the request line

@@ -476,7 +476,9 @@ pub(super) fn local_uri(request: &Request, value: &[u8]) -> Result<Vec<u8>, Fore
         if host.is_empty() {
             return Err(Foreign::NoHost);
         }
-        let after_scheme = value.strip_prefix(b"http://").ok_or(Foreign::Invalid)?;
+        let scheme = value.strip_prefix(request.scheme().as_bytes());
+        let after_scheme = scheme.and_then(|rest| rest.strip_prefix(b"://"));
+        let after_scheme = after_scheme.ok_or(Foreign::Invalid)?;
         let after_host = after_scheme.strip_prefix(host).ok_or(Foreign::OtherHost)?;
         let path = memchr::memchr(b'/', after_host).ok_or(Foreign::Invalid)?;
         after_host.get(path..).unwrap_or_default()

@@ -388,8 +388,9 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         side.extend(peers.map_err(Fault::while_reading)?);
     }
     if peers.is_empty() {
+        // nginx finds it where the whole is read.
         let text = format!("no servers in upstream \"{}\"", name.text());
-        return Err(Fault::at(&line.name, text).while_reading());
+        return Err(Fault::at(&line.name, text));
     }
     let name = Bytes::copy_from_slice(&name.bytes);
     groups.add(name, None, peers.into(), backups.into());
