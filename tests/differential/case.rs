@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::answers::Act;
 use crate::compare::{Difference, Part, statuses};
 use crate::differences::NO_LINE;
 use crate::requests::{Conversation, Exchange};
@@ -75,6 +74,12 @@ impl Case<'_> {
         let exchange =
             request_of(line).and_then(|request| self.conversation.exchanges.get(request));
         exchange.is_some_and(is_in_chunks)
+    }
+
+    /// How many requests stand behind bodies of those before this one.
+    pub(crate) fn count_behind_bodies(&self, request: usize) -> usize {
+        let before = self.conversation.exchanges.iter().take(request);
+        before.filter(|exchange| exchange.asks_twice()).count()
     }
 
     /// Whether a request announces a body.
@@ -164,26 +169,6 @@ impl Case<'_> {
         })
     }
 
-    /// Whether an upstream was told to answer with two fields of one name.
-    pub(crate) fn answer_repeats_a_field(&self) -> bool {
-        self.requests().any(|bytes| {
-            let mut seen = BTreeSet::new();
-            let mut lines = crate::answers::acts(&bytes)
-                .into_iter()
-                .filter_map(|act| match act {
-                    Act::Send(bytes) => Some(bytes),
-                    _ => None,
-                })
-                .flat_map(|bytes| {
-                    let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
-                    let head = text.lines().take_while(|line| !line.is_empty());
-                    head.filter_map(|line| Some(String::from(line.split_once(':')?.0)))
-                        .collect::<Vec<_>>()
-                });
-            lines.any(|name| !seen.insert(name))
-        })
-    }
-
     /// The numbers of the requests, from 0, with one of these words among those that tell the upstream what to answer; none
     /// where it has not been asked.
     pub(crate) fn asking(&self, words: &[&str]) -> Vec<usize> {
@@ -239,6 +224,8 @@ impl Case<'_> {
                 at > request && left.get(at).is_none_or(|left| *left == "(no answer)")
             }
             Part::Status => difference.reference == "(no answer)",
+            // What stands behind a body is asked for, too, and no request of its own to the client.
+            Part::Ending if difference.key == "rest" => difference.reference.is_empty(),
             Part::Ending => difference.reference == "Closed",
             Part::Access => {
                 let fewer = reference.access.len() < subject.access.len();
@@ -288,8 +275,10 @@ impl Case<'_> {
             return statuses(&left) == difference.reference
                 && statuses(&right) == difference.subject;
         }
+        // Where only one has interim ones, the last ones belong together.
         left.iter()
-            .zip(&right)
+            .rev()
+            .zip(right.iter().rev())
             .any(|(left, right)| match difference.part {
                 Part::Field if difference.key == "order" => left.fields != right.fields,
                 Part::Field => {

@@ -9,6 +9,7 @@ use std::io::Read;
 
 use support::date::http_date;
 
+use crate::case::value;
 use crate::client::Answer;
 use crate::program::NAME;
 use crate::run::{Seen, Transcript, hash};
@@ -179,12 +180,11 @@ impl Found {
                 .collect::<Vec<_>>()
                 .join(" | ")
         };
-        if left.heard.answers.len() == right.heard.answers.len() {
-            for (left, right) in left.heard.answers.iter().zip(&right.heard.answers) {
-                self.answers(left, right);
-            }
-        } else {
+        if left.heard.answers.len() != right.heard.answers.len() {
             self.add(Part::Status, "answers", shown(left), shown(right));
+        }
+        for (left, right) in left.heard.answers.iter().zip(&right.heard.answers) {
+            self.answers(left, right);
         }
         self.same(
             Part::Ending,
@@ -204,9 +204,15 @@ impl Found {
     }
 
     fn answers(&mut self, left: &[Answer], right: &[Answer]) {
+        // Where only one has interim ones, the last ones still answer the same.
+        let (mut left, mut right) = (left, right);
         if statuses(left) != statuses(right) {
             self.add(Part::Status, "status", statuses(left), statuses(right));
-            return;
+            let last = |answers: &[Answer]| answers.len().saturating_sub(1);
+            (left, right) = (&left[last(left)..], &right[last(right)..]);
+            if statuses(left) != statuses(right) {
+                return;
+            }
         }
         for (left, right) in left.iter().zip(right) {
             self.fields(left, right);
@@ -293,6 +299,25 @@ impl Found {
         };
         if left.upstream.len() != right.upstream.len() {
             self.add(Part::Upstream, "number of requests", all(left), all(right));
+            let (fewer, mut more, is_left) = match left.upstream.len() < right.upstream.len() {
+                true => (&left.upstream, right.upstream.clone(), true),
+                false => (&right.upstream, left.upstream.clone(), false),
+            };
+            for asked in fewer {
+                match more.iter().position(|other| other == asked) {
+                    Some(at) => drop(more.remove(at)),
+                    None => {
+                        let text = asked
+                            .bytes
+                            .escape_ascii()
+                            .to_string()
+                            .replace("\\r\\n", "\n");
+                        let none = String::from("(not asked)");
+                        let (one, other) = if is_left { (text, none) } else { (none, text) };
+                        self.add(Part::Upstream, "request", one, other);
+                    }
+                }
+            }
             return;
         }
         for (left, right) in left.upstream.iter().zip(&right.upstream) {
@@ -355,8 +380,18 @@ impl Found {
         let lines = |seen: &Seen| seen.access.iter().map(line).collect::<Vec<_>>().join("\n");
         if left.access.len() != right.access.len() {
             self.add(Part::Access, "number of lines", lines(left), lines(right));
-            return;
         }
+        // Where lines lack, those of a request of which none does are still the same.
+        let of = |seen: &Seen, number: &str| {
+            let lines = seen.access.iter();
+            lines
+                .filter(|line| value(line, "connection_requests") == number)
+                .count()
+        };
+        let complete = |line: &&Vec<(String, String)>| {
+            let number = value(line, "connection_requests");
+            of(left, number) == of(right, number)
+        };
         let streams = |seen: &Seen| {
             seen.upstream
                 .iter()
@@ -364,7 +399,9 @@ impl Found {
         };
         // The more chunks a body takes, the more bytes.
         let by_chance = streams(left) && streams(right);
-        for (left, right) in left.access.iter().zip(&right.access) {
+        let lefts = left.access.iter().filter(complete);
+        let rights = right.access.iter().filter(complete);
+        for (left, right) in lefts.zip(rights) {
             for ((name, one), (_, other)) in left.iter().zip(right) {
                 if by_chance && name == "upstream_bytes_sent" {
                     continue;
@@ -467,14 +504,17 @@ fn even(seen: &Seen) -> Seen {
     let mut wire_lengths = Vec::new();
     // An interim head counts as part of the body that follows.
     let mut interim = 0;
-    for answer in even.heard.answers.iter_mut().flatten() {
+    let numbered = even.heard.answers.iter_mut().enumerate();
+    let each =
+        numbered.flat_map(|(number, answers)| answers.iter_mut().map(move |one| (number, one)));
+    for (number, answer) in each {
         let compressed = answer
             .field("content-encoding")
             .is_some_and(|coding| coding != "identity");
         // Of nothing there is but one length.
         let is_by_chance = (answer.framing == "chunked" || compressed) && answer.wire_length > 0;
         if is_by_chance {
-            wire_lengths.push((interim + answer.wire_length).to_string());
+            wire_lengths.push((number, (interim + answer.wire_length).to_string()));
         }
         interim = match answer.status() {
             100 => interim + CONTINUE_LENGTH,
@@ -577,7 +617,8 @@ fn even_answer(answer: &mut Answer) {
     }
 }
 
-fn even_access(values: &mut [(String, String)], wire_lengths: &[String]) {
+/// `wire_lengths` are the lengths, by the request's number from 0, that are not told before they are sent.
+fn even_access(values: &mut [(String, String)], wire_lengths: &[(usize, String)]) {
     let of = |values: &[(String, String)], name: &str| {
         values
             .iter()
@@ -585,7 +626,12 @@ fn even_access(values: &mut [(String, String)], wire_lengths: &[String]) {
             .and_then(|(_, value)| value.parse::<u64>().ok())
     };
     let (all, body) = (of(values, "bytes_sent"), of(values, "body_bytes_sent"));
-    let as_received = body.is_some_and(|body| wire_lengths.contains(&body.to_string()));
+    let request = of(values, "connection_requests").unwrap_or_default();
+    let as_received = body.is_some_and(|body| {
+        let body = body.to_string();
+        let mut lengths = wire_lengths.iter();
+        lengths.any(|(number, length)| *number as u64 + 1 == request && *length == body)
+    });
     for (name, value) in values {
         *value = match name.as_str() {
             "body_bytes_sent" if as_received => String::from("as received"),

@@ -31,24 +31,34 @@ pub(crate) const TABLE: &[Row] = &[
         // Of a list that OpenSSL takes the generator writes none.
         is: |Verdicts { reference, subject }, _| {
             let lists = ["SSL_CTX_set_cipher_list(\"", "SSL_CTX_set1_curves_list(\""];
-            let is_of_list = lists.iter().any(|call| reference.starts_with(call));
-            is_of_list && subject.starts_with("nothing of what \"")
+            let list = lists.iter().find_map(|call| {
+                let (list, _) = reference.strip_prefix(call)?.split_once('"')?;
+                Some(list)
+            });
+            let missing = subject.strip_prefix("nothing of what \"").and_then(|rest| {
+                let (_, missing) = rest.split_once("\" names is supported: ")?;
+                missing.split(" in /").next()
+            });
+            list.zip(missing)
+                .is_some_and(|(list, missing)| missing.split(", ").all(|name| list.contains(name)))
         },
     },
     Row {
         sentence: "**The line of an error** is that of the directive also where nginx finds the error at the end of the block, and \
                    names that line or none.",
-        is: |Verdicts { reference, subject }, _| {
-            let (text, place) = parts(reference);
-            let (own_text, own_place) = parts(subject);
+        is: |Verdicts { reference, subject }, text| {
+            let (error, place) = parts(reference);
+            let (own_error, own_place) = parts(subject);
             let is_ahead = match (place, own_place) {
                 (None, Some(_)) => true,
                 (Some((file, line)), Some((own_file, own_line))) => {
-                    file == own_file && own_line < line
+                    let end = text.lines().nth(line.saturating_sub(1));
+                    let is_end = end.is_some_and(|end| end.trim().ends_with('}'));
+                    file == own_file && own_line < line && is_end
                 }
                 _ => false,
             };
-            text == own_text && is_ahead
+            error == own_error && is_ahead
         },
     },
     Row {
@@ -114,7 +124,7 @@ fn values<'a>(text: &'a str, directive: &str) -> impl Iterator<Item = &'a str> {
 }
 
 /// Text, and file and line, of an error.
-fn parts(verdict: &str) -> (&str, Option<(&str, u32)>) {
+fn parts(verdict: &str) -> (&str, Option<(&str, usize)>) {
     let place = verdict.rsplit_once(" in /").and_then(|(text, place)| {
         let (file, line) = place.rsplit_once(':')?;
         Some((text, (file, line.parse().ok()?)))

@@ -7,12 +7,27 @@ use crate::upstream::Recorded;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
-        sentence: "**`ssl_ecdh_curve` without the curve of the server's own ECDSA certificate**: the certificate is used all the same. \
-                   OpenSSL refuses it for each connection.",
-        is: |case, _| {
+        sentence: "**`ssl_ecdh_curve` without the curve of a client's ECDSA certificate** (TLS 1.2): the certificate is looked at all the \
+                   same, as curves are about the exchange of keys. OpenSSL refuses the handshake.",
+        is: |case, difference| {
             let refused =
                 |line: &String| line.contains("SSL routines::wrong curve) while SSL handshaking");
-            case.reference.errors.iter().any(refused)
+            // No request comes to nginx, which closes the connection.
+            let reference = case.reference;
+            let answered = reference.heard.answers.iter().any(|all| !all.is_empty());
+            let is_nothing = !answered && reference.access.is_empty();
+            let is_lack = match difference.part {
+                Part::Status => true,
+                Part::Ending => difference.reference == "Closed",
+                Part::Access => difference.key == "number of lines",
+                Part::Upstream => difference.key == "number of requests",
+                Part::Error => difference.reference == NO_LINE || refused(&difference.reference),
+                _ => false,
+            };
+            reference.errors.iter().any(refused)
+                && case.conversation.identity.is_some()
+                && is_nothing
+                && is_lack
         },
     },
     Row {

@@ -15,7 +15,8 @@ pub(super) const ROWS: &[Row] = &[
                 "remote_addr",
                 "proxy_add_x_forwarded_for",
             ];
-            own.contains(&difference.key.as_str())
+            difference.part == Part::Access
+                && own.contains(&difference.key.as_str())
                 && case.says("192.0.2.")
                 && case.lines_of(difference).all(|(left, right)| {
                     let changed = value(left, "remote_addr");
@@ -35,7 +36,8 @@ pub(super) const ROWS: &[Row] = &[
                 .replace("HTTP/1.1 100 Continue", "(no answer)");
             let alone = difference.part == Part::Status && told == difference.subject;
             // What the client still holds back comes along with its next request.
-            let along = difference.key == "pipe";
+            let values = (difference.reference.as_str(), difference.subject.as_str());
+            let along = difference.key == "pipe" && values == (".", "p");
             let number = |text: &str| text.parse::<usize>().ok();
             let more = number(&difference.reference)
                 .zip(number(&difference.subject))
@@ -75,7 +77,12 @@ pub(super) const ROWS: &[Row] = &[
             let stays_in_circle = difference.part == Part::Access
                 && (difference.key.starts_with("sent_http_") || difference.key == "status")
                 && errors.any(|line| line.contains("redirection cycle"));
-            let stays = stays || stays_in_circle;
+            // Of a body that has not come yet nginx tells how much it wants to see next.
+            let mut lines = case.lines_of(difference);
+            let is_unread = difference.key == "content_length"
+                && difference.subject == "0"
+                && lines.any(|(line, _)| case.is_in_chunks_at(line));
+            let stays = stays || stays_in_circle || is_unread;
             failed.is_some_and(|failed| {
                 of_connection(failed) || stays && case.is_from(difference, failed)
             })
@@ -244,7 +251,11 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let mut requests = case.requests_of(difference);
             difference.key == "pipe"
-                && requests.any(|request| (0..request).any(|before| case.has_body(before)))
+                && requests.any(|request| {
+                    // A request behind a body counts as well.
+                    let at = request.saturating_sub(case.count_behind_bodies(request));
+                    (at.saturating_sub(1)..request).any(|before| case.has_body(before))
+                })
         },
     },
 ];

@@ -108,13 +108,26 @@ pub(super) const ROWS: &[Row] = &[
                     let told = (difference.reference.as_str(), difference.subject.as_str());
                     let mut requests = 0..case.conversation.exchanges.len();
                     let is_less = requests.any(|request| case.breaks_off(request));
+                    // nginx announces what has not come.
+                    let length = |text: &str| {
+                        let lengths = text.lines().filter_map(|line| line.split_once(": "));
+                        let mut lengths =
+                            lengths.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+                        lengths.next().map_or("0", |(_, length)| length).to_owned()
+                    };
+                    let without = |text: &str| {
+                        let is_length =
+                            |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
+                        let lines = text.lines().filter(|line| !is_length(line));
+                        lines.map(String::from).collect::<Vec<_>>()
+                    };
                     let differs = match difference.key.as_str() {
                         "cut" => told == ("true", "false"),
-                        "content-length" => {
-                            let mut lines = told.1.lines();
-                            lines.any(|line| line.eq_ignore_ascii_case("content-length: 0"))
+                        _ => {
+                            length(told.1) == "0"
+                                && length(told.0) != "0"
+                                && without(told.0) == without(told.1)
                         }
-                        _ => false,
                     };
                     is_less && differs
                 }

@@ -23,7 +23,13 @@ pub(super) const ROWS: &[Row] = &[
                 "upstream_response_length",
             ];
             let is_of_them = match difference.part {
-                Part::Ending => !requests.is_empty(),
+                Part::Ending => requests.iter().any(|request| {
+                    let reference = case.reference.heard.answers_to(*request);
+                    let mut subject = case.subject.heard.answers_to(*request);
+                    let last = reference.last();
+                    // What is cut here nginx may not even have begun.
+                    subject.any(|answer| answer.cut) || last.is_none_or(|answer| answer.cut)
+                }),
                 Part::Status if difference.reference != "(no answer)" => false,
                 Part::Body => requests.iter().any(|request| {
                     let answers = case.reference.heard.answers_to(*request);
@@ -153,7 +159,7 @@ pub(super) const ROWS: &[Row] = &[
                     None => answer.framing == "chunked" && answer.body.is_empty() && empty,
                 })
             };
-            let mut requests = 0..case.conversation.exchanges.len();
+            let mut requests = 0..case.reference.heard.answers.len();
             let first = requests.find(is_bodiless);
             let is_from = first.is_some_and(|first| case.is_from(difference, first));
             let follows = match difference.part {
@@ -171,6 +177,11 @@ pub(super) const ROWS: &[Row] = &[
                         | "number of lines"
                 ),
                 Part::Upstream => difference.key == "number of requests",
+                // What nginx sends next is taken for the body.
+                Part::Status => difference.key == "answers" || difference.reference == "(no head)",
+                Part::Body => difference.reference.starts_with("HTTP/1."),
+                Part::Framing => difference.key == "framing" || difference.reference == "true",
+                Part::Ending => true,
                 // nginx's client waits for the body and leaves, ours goes on to the next request.
                 Part::Error => {
                     let left = difference
@@ -178,7 +189,6 @@ pub(super) const ROWS: &[Row] = &[
                         .ends_with("closed keepalive connection");
                     difference.reference == NO_LINE || left && difference.subject == NO_LINE
                 }
-                Part::Status | Part::Ending | Part::Body | Part::Framing => true,
                 _ => false,
             };
             let told = difference.key == "sent_http_content_length"
@@ -213,7 +223,17 @@ pub(super) const ROWS: &[Row] = &[
             };
             let same = matches!(difference.key.as_str(), "cut" | "number of requests")
                 || without(&difference.reference) == without(&difference.subject);
-            let shows = difference.part == Part::Upstream && same || waits;
+            // One among others.
+            let among = difference.key == "request" && {
+                let text = |asked: &Recorded| {
+                    let text = asked.bytes.escape_ascii().to_string();
+                    without(&text.replace("\\r\\n", "\n"))
+                };
+                let told = without(&difference.reference);
+                let mut others = case.subject.upstream.iter();
+                others.any(|other| text(other) == told)
+            };
+            let shows = difference.part == Part::Upstream && (same || among) || waits;
             // One that waits in vain for its body is recorded late, and what else is asked then has another number.
             let mut others = case.subject.upstream.clone();
             let is_without_partner = |asked: &&Recorded| {
@@ -272,7 +292,8 @@ pub(super) const ROWS: &[Row] = &[
             let in_log = difference.part == Part::Error && escaped == difference.reference;
             let sent = difference.part == Part::Upstream
                 && difference.reference.contains("\nX-Injected:")
-                && !difference.subject.contains("\nX-Injected:");
+                && !difference.subject.contains("\nX-Injected:")
+                && unbroken(&difference.reference) == unbroken(&difference.subject);
             in_log || sent
         },
     },
@@ -297,13 +318,17 @@ pub(super) const ROWS: &[Row] = &[
                 .map(|(number, _)| number)
                 .collect();
             if let Some(first) = breaking.first() {
-                let is_of_them = difference.part == Part::Upstream
+                // nginx's upstream may find no request, or several, in what it is sent.
+                let is_asked = difference.part == Part::Upstream
+                    && (matches!(
+                        difference.key.as_str(),
+                        "number of requests" | "request" | "cut"
+                    ) || unbroken(&difference.reference) == unbroken(&difference.subject));
+                let is_of_them = is_asked
                     || case.is_seen_of(difference, &breaking)
                     || case.is_lack_behind(difference, *first);
-                let injected =
-                    difference.key == "x-injected" || difference.subject.contains("  X-Injected:");
                 let of_field = difference.part == Part::Field
-                    && injected
+                    && breaking.iter().any(|request| has_one_head(case, *request))
                     && case.is_seen_of(difference, &breaking);
                 let told = of_field
                     || is_of_them && case.subject.upstream.iter().any(escaped)
@@ -352,13 +377,23 @@ pub(super) const ROWS: &[Row] = &[
             let refused =
                 any_status(case.reference, 400) || case.reference.errors.iter().any(refused);
             let twice = refused && case.repeats_a_field();
-            // What is counted shows the method.
+            // What is counted shows the method, in what comes back too.
             let mut asked = case.reference.upstream.iter();
-            let counts = matches!(
-                difference.key.as_str(),
-                "upstream_bytes_received" | "upstream_bytes_sent" | "upstream_response_length"
-            );
-            let counted = counts && (twice || asked.any(|asked| asked.bytes.starts_with(b" ")));
+            let is_without_method = asked.any(|asked| asked.bytes.starts_with(b" "));
+            let sum = |text: &str| {
+                let words = text.split(|byte: char| !byte.is_ascii_digit());
+                words
+                    .filter_map(|word| word.parse::<u64>().ok())
+                    .sum::<u64>()
+            };
+            let (more, less) = (sum(&difference.subject), sum(&difference.reference));
+            let counted = match difference.key.as_str() {
+                "upstream_bytes_sent" => is_without_method && more > less || twice && more < less,
+                "upstream_bytes_received" | "upstream_response_length" => {
+                    is_without_method && more > less
+                }
+                _ => false,
+            };
             // Of the lines some are left out, and none is another.
             let mut lines = difference.subject.lines();
             let fewer = lines.all(|line| difference.reference.lines().any(|other| other == line));
@@ -438,6 +473,31 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
+/// Whether both answer a request with the same head, but for line breaks.
+fn has_one_head(case: &Case, request: usize) -> bool {
+    let head = |seen: &Seen| {
+        let answer = seen.heard.answers_to(request).last()?;
+        let fields = answer.fields.iter();
+        let lines = fields.filter_map(|(name, value)| match value.as_str() {
+            "(no colon)" => Some(name.clone()),
+            _ if name.eq_ignore_ascii_case("date") => None,
+            _ => Some(format!("{name}: {value}")),
+        });
+        Some(unbroken(&lines.collect::<Vec<_>>().join(" ")))
+    };
+    let (reference, subject) = (head(case.reference), head(case.subject));
+    reference.is_some() && reference == subject
+}
+
+/// A text whose line breaks are spaces, whether they are sent, escaped or shown, and which has no two spaces together.
+fn unbroken(text: &str) -> String {
+    const BREAKS: &[&str] = &["\\r", "\\n", "%0D", "%0A", "%0d", "%0a", "%20"];
+    let spaced = BREAKS
+        .iter()
+        .fold(String::from(text), |text, sign| text.replace(sign, " "));
+    spaced.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Whether what a variable tells of upstreams differs by the peers that were asked in vain alone: those that took no
 /// connection.
 fn asked_otherwise(reference: &Line, subject: &Line, key: &str) -> bool {
@@ -481,23 +541,39 @@ fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
 /// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or of what follows where the
 /// connection ends behind it.
 fn follows_answer(case: &Case, difference: &Difference, requests: &[usize]) -> bool {
-    // Of the request itself all is as it was.
-    let own = [
-        "request",
-        "request_method",
-        "request_uri",
-        "request_length",
-        "content_length",
-        "content_type",
+    // Of the request itself all is as it was, unless the answer leads to a page.
+    const OF_PAGE: &[&str] = &[
+        "args",
+        "document_root",
+        "document_uri",
+        "is_args",
+        "limit_rate",
+        "proxy_host",
+        "proxy_port",
+        "query_string",
+        "realpath_root",
+        "request_filename",
+        "uri",
+    ];
+    const OF_ANSWER: &[&str] = &[
+        "body_bytes_sent",
+        "bytes_sent",
+        "gzip_ratio",
+        "number of lines",
+        "request_completion",
+        "request_time",
+        "status",
     ];
     let key = difference.key.as_str();
-    // Where the answer leads to a page, that is asked for with GET.
-    let leads_on = key == "request_method" && difference.subject == "GET";
-    let is_own = difference.part == Part::Access
-        && !leads_on
-        && (own.contains(&key) || key.starts_with("http_"));
+    let is_of_answer = difference.part != Part::Access
+        || OF_ANSWER.contains(&key)
+        || OF_PAGE.contains(&key)
+        || key.starts_with("sent_http_")
+        || key.starts_with("upstream_")
+        // That page is asked for with GET.
+        || key == "request_method" && difference.subject == "GET";
     let mut behind = requests.iter();
-    !is_own
+    is_of_answer
         && (case.is_seen_of(difference, requests)
             || behind.any(|request| case.is_lack_behind(difference, *request)))
 }
