@@ -174,20 +174,6 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`$sent_http_connection`** of a request that is given up before its answer is sent is `close` in its log line. \
-                   nginx tells what it would have announced: no other request follows.",
-        is: |case, difference| {
-            let mut requests = case.requests_of(difference);
-            difference.key == "sent_http_connection"
-                && difference.reference == "keep-alive"
-                && difference.subject == "close"
-                && requests.any(|request| {
-                    let answers = case.reference.heard.answers.get(request);
-                    answers.is_none_or(Vec::is_empty)
-                })
-        },
-    },
-    Row {
         sentence: "**`$content_length` of a body in chunks that is dropped and never ends** is 0. nginx logs how much it \
                    wants to see next.",
         is: |case, difference| {

@@ -822,6 +822,9 @@ async fn serve_slowly(
     };
     let outcome = request::handle(request, &mut exchange).await;
     if let Err(abort) = &outcome {
+        if !exchange.has_sent_head() {
+            request.keepalive = exchange.keeps_alive(request);
+        }
         note_abort(request, abort);
         exchange.take_back(request);
     }
@@ -911,6 +914,14 @@ fn end(request: &mut Request) {
 /// A status for the log where no response was completed.
 fn note_abort(request: &mut Request, abort: &Abort) {
     log::abort(request, abort);
+    request.given_up = matches!(
+        abort,
+        Abort::Closed(_)
+            | Abort::TimedOut
+            | Abort::BodyTimedOut
+            | Abort::Unanswered(_)
+            | Abort::Silently
+    );
     match abort {
         Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,
         Abort::TimedOut | Abort::BodyTimedOut if request.response.status == 0 => {

@@ -133,6 +133,9 @@ pub struct Request {
     pub depth: u8,
     /// A location that the request came through lets the connection end with it, whatever the next one says.
     pub keepalive_refused: bool,
+    /// The client has left or was waited for in vain, or gets no answer: the connection was not made ready for another
+    /// request.
+    pub given_up: bool,
     /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its response (`post_action`).
     pub head_only: bool,
     /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them (` while reading

@@ -386,9 +386,9 @@ pub fn write_access(request: &mut Request) {
         return;
     }
     // In nginx a connection is made ready for its next request before this one is logged, so that
-    // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
-    request.keepalive &=
-        request.plan.core.keepalive_timeout.is_zero() && !request.keepalive_refused;
+    // `$sent_http_connection` is `close`, unless the connection ends against what was announced, or the request was given up.
+    request.keepalive &= request.given_up
+        || request.plan.core.keepalive_timeout.is_zero() && !request.keepalive_refused;
     let before = request.doing;
     if request.depth == 0 {
         request.doing = " while logging request";

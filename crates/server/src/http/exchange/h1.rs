@@ -424,6 +424,11 @@ impl H1 {
         self.keep_alive && !request.keepalive_refused && server_keeps_alive(&self.connection)
     }
 
+    /// See `Exchange::has_sent_head`.
+    pub fn has_sent_head(&self) -> bool {
+        self.head_sent
+    }
+
     /// See `Exchange::send_head`.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         let plan = Arc::clone(&request.plan);

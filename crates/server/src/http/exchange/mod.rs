@@ -187,6 +187,14 @@ impl Exchange {
         }
     }
 
+    /// Whether the head of the response has gone to the client.
+    pub fn has_sent_head(&self) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.has_sent_head(),
+            Protocol::Memory(_) | Protocol::Ahead(_) => true,
+        }
+    }
+
     /// Sends the head of `request.response`; decides how the body is framed.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         settle_head(request);
