@@ -211,6 +211,7 @@ impl Response {
         self.clear_last_modified();
         self.remove_coding();
         self.content_type = Bytes::new();
+        self.allow_ranges = false;
     }
 
     /// nginx's `ngx_http_weak_etag`: the body changes, the meaning does not.
