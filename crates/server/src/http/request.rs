@@ -288,7 +288,9 @@ fn note_unanswered(request: &mut Request, status: u16) {
 /// `client_body_early_read`: the body is there before anything looks at the request.
 async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     let server = Arc::clone(&request.server);
-    if !request.body.is_announced() || !server.core.reads_early(request) {
+    // Variables are found out for it without a body, too, and keep what they are by then.
+    let is_wanted = server.core.reads_early(request);
+    if !is_wanted || !request.body.is_announced() {
         return Ok(Step::Next);
     }
     if let Some(step) = refuse_long_body(request, READING_HEADERS) {
