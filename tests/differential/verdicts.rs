@@ -107,6 +107,22 @@ pub(crate) const TABLE: &[Row] = &[
         },
     },
     Row {
+        sentence: "**Names of an address's only server** count wherever one of them captures. nginx goes by the last regular expression \
+                   alone: where that captures nothing, it warns of no conflict and leaves the variables of the others empty.",
+        is: |Verdicts { reference, subject }, text| {
+            let forgets = |line: &str| {
+                let names = line.trim_start().strip_prefix("server_name ");
+                let words = names.into_iter().flat_map(|names| names.split([' ', ';']));
+                let patterns = words.filter(|word| word.trim_start_matches('"').starts_with('~'));
+                let captures: Vec<bool> = patterns.map(|pattern| pattern.contains('(')).collect();
+                captures.contains(&true) && captures.last() == Some(&false)
+            };
+            reference == "no such warning"
+                && subject.starts_with("warns: conflicting server name \"")
+                && text.lines().any(forgets)
+        },
+    },
+    Row {
         sentence: "**A row of `split_clients` with one word** is refused. nginx reads the second from what its memory held before.",
         is: |Verdicts { subject, .. }, _| {
             subject.starts_with("invalid number of parameters in \"split_clients\" block")
@@ -158,14 +174,13 @@ pub(crate) fn differ(
     let (taken, words) = reference.verdict(prefix, text)?;
     let (taken_too, own_words) = subject.verdict(prefix, text)?;
     let (reference, subject) = (verdict(taken, &words), verdict(taken_too, &own_words));
-    if reference != subject {
-        let differ = Verdicts { reference, subject };
-        let is_known = TABLE.iter().any(|row| (row.is)(&differ, text));
-        return Ok((!is_known).then_some(differ));
-    }
-    // After an error nginx stops, and warns of nothing that comes later.
-    let differ = taken.then(|| warnings_differ(&words, &own_words)).flatten();
-    Ok(differ)
+    let differ = match reference != subject {
+        true => Some(Verdicts { reference, subject }),
+        // After an error nginx stops, and warns of nothing that comes later.
+        false => taken.then(|| warnings_differ(&words, &own_words)).flatten(),
+    };
+    let is_known = |differ: &Verdicts| TABLE.iter().any(|row| (row.is)(differ, text));
+    Ok(differ.filter(|differ| !is_known(differ)))
 }
 
 /// The first warning that one gives and the other does not, or not there or not as often.
