@@ -82,7 +82,13 @@ pub(super) const ROWS: &[Row] = &[
             let is_unread = difference.key == "content_length"
                 && difference.subject == "0"
                 && lines.any(|(line, _)| case.is_in_chunks_at(line));
-            let stays = stays || stays_in_circle || is_unread;
+            // A copy that is made passes limits of its own place.
+            let is_limited = matches!(
+                difference.key.as_str(),
+                "limit_conn_status" | "limit_req_status"
+            );
+            let is_uncopied = is_limited && difference.reference == "-";
+            let stays = stays || stays_in_circle || is_unread || is_uncopied;
             failed.is_some_and(|failed| {
                 of_connection(failed) || stays && case.is_from(difference, failed)
             })
