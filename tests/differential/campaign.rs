@@ -227,8 +227,9 @@ impl Campaign<'_> {
             let transcript = run(subject);
             let found = compare::differences(&reference, &transcript);
             let both = (&reference, &transcript);
-            let (unknown, known) =
-                differences::judge(self.reference.version(), &conversations, both, found);
+            let text = configuration.text(None);
+            let version = self.reference.version();
+            let (unknown, known) = differences::judge(version, &text, &conversations, both, found);
             if let Ok(mut rows) = self.rows.lock() {
                 known
                     .into_iter()

@@ -12,6 +12,8 @@ pub(crate) type Line = Vec<(String, String)>;
 
 /// What a row judges by: a conversation, and what has been seen of it.
 pub(crate) struct Case<'a> {
+    /// The text of the configuration.
+    pub(crate) configuration: &'a str,
     pub(crate) conversation: &'a Conversation,
     pub(crate) reference: &'a Seen,
     pub(crate) subject: &'a Seen,

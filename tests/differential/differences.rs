@@ -51,6 +51,7 @@ pub(crate) fn rows(version: [u32; 3]) -> impl Iterator<Item = &'static Row> {
 /// Parts the differences that no row knows from the numbers of rows that know the others.
 pub(crate) fn judge(
     version: [u32; 3],
+    configuration: &str,
     conversations: &[Conversation],
     (reference, subject): (&Transcript, &Transcript),
     found: Vec<Difference>,
@@ -76,6 +77,7 @@ pub(crate) fn judge(
     for difference in found {
         let of_conversation = difference.conversation.and_then(|index| {
             Some(Case {
+                configuration,
                 conversation: conversations.get(index)?,
                 reference: reference.conversations.get(index)?,
                 subject: subject.conversations.get(index)?,
@@ -83,6 +85,7 @@ pub(crate) fn judge(
             })
         });
         let case = of_conversation.unwrap_or(Case {
+            configuration,
             conversation: &silence,
             reference: &all_of_reference,
             subject: &all_of_subject,

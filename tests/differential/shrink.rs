@@ -62,7 +62,9 @@ impl Pair<'_> {
         let subject = self.run(self.subject, configuration, conversations, quiet);
         let found = compare::differences(&reference, &subject);
         let version = self.reference.version();
-        let (found, _) = differences::judge(version, conversations, (&reference, &subject), found);
+        let text = configuration.text(None);
+        let both = (&reference, &subject);
+        let (found, _) = differences::judge(version, &text, conversations, both, found);
         let difference = found
             .into_iter()
             .find(|difference| difference.kind() == wanted.kind())?;

@@ -240,10 +240,9 @@ impl Connection {
         let head = self.unread[..end].to_vec();
         let acts = answers::acts(&head);
         let early = acts.contains(&Act::Early);
-        if !early {
-            self.body(shared, &head)?;
-        }
-        let mut goes_on = !early;
+        // A connection that goes on as its answer says: whether the other side knew of its end as it sent the next request
+        // would be a matter of moments.
+        let mut goes_on = early || self.body(shared, &head)?;
         for act in &acts {
             match act {
                 Act::Send(bytes) => self.stream.write_all(bytes)?,
@@ -253,7 +252,7 @@ impl Connection {
             }
         }
         if early {
-            self.body(shared, &head)?;
+            goes_on &= self.body(shared, &head)?;
         }
         if !goes_on {
             let _ = self.stream.shutdown(std::net::Shutdown::Write);
@@ -262,8 +261,8 @@ impl Connection {
         Ok(goes_on)
     }
 
-    /// Reads the body and keeps the whole request.
-    fn body(&mut self, shared: &Shared, head: &[u8]) -> std::io::Result<()> {
+    /// Reads the body and keeps the request. Returns whether it is whole.
+    fn body(&mut self, shared: &Shared, head: &[u8]) -> std::io::Result<bool> {
         let text = String::from_utf8_lossy(head).to_ascii_lowercase();
         let length = text
             .lines()
@@ -279,11 +278,11 @@ impl Connection {
             };
             if let Some(end) = end {
                 self.keep(shared, head.len() + end, false);
-                return Ok(());
+                return Ok(true);
             }
             if !self.more().unwrap_or(false) {
                 self.keep(shared, self.unread.len(), true);
-                return Ok(());
+                return Ok(false);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{NO_LINE, Row};
 use crate::case::{Line, any_status, is_as_sent, value};
+use crate::client::Ending;
 use crate::compare::Part;
 use crate::run::Seen;
 
@@ -26,6 +27,33 @@ pub(super) const ROWS: &[Row] = &[
                 && difference.reference == "Kept"
                 && ends(case.reference)
                 && ends(case.subject)
+        },
+    },
+    Row {
+        sentence: "**`keepalive_timeout 0` where a copy of `mirror` goes** says nothing of the client's connection, which goes on as was \
+                   announced. nginx closes it where the copy ends behind the response.",
+        is: |case, difference| {
+            let is_set = ["keepalive_timeout 0", "mirror /"]
+                .iter()
+                .all(|line| case.configuration.contains(line));
+            let answers = &case.reference.heard.answers;
+            let last = answers.iter().rposition(|answers| !answers.is_empty());
+            let keeps = |request: &usize| {
+                let mut answers = case.reference.heard.answers_to(*request);
+                answers.any(|answer| answer.field("connection") == Some("keep-alive"))
+            };
+            let closed = case.reference.heard.ending == Ending::Closed;
+            let is_of_line = |last: usize| {
+                let key = difference.key.as_str();
+                matches!(key, "sent_http_connection" | "sent_http_keep_alive")
+                    && case.requests_of(difference).any(|request| request == last)
+                    && is_as_sent(case.reference, Some(last), key, &difference.reference)
+            };
+            is_set
+                && closed
+                && last
+                    .filter(keeps)
+                    .is_some_and(|last| is_of_line(last) || case.is_lack_behind(difference, last))
         },
     },
     Row {
@@ -184,20 +212,6 @@ pub(super) const ROWS: &[Row] = &[
                 && is_wanted
                 && difference.subject == "0"
                 && requests.any(|request| case.breaks_off(request))
-        },
-    },
-    Row {
-        sentence: "**`$sent_http_connection` of a request whose body never ends** and is dropped is `close`, as behind any response \
-                   after which the connection goes on. nginx logs the request when the client has closed, and then it is what \
-                   was sent.",
-        is: |case, difference| {
-            let key = difference.key.as_str();
-            let mut requests = case.requests_of(difference);
-            matches!(key, "sent_http_connection" | "sent_http_keep_alive")
-                && requests.any(|request| {
-                    case.breaks_off(request)
-                        && is_as_sent(case.reference, Some(request), key, &difference.reference)
-                })
         },
     },
     Row {

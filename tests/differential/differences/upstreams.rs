@@ -75,7 +75,12 @@ pub(super) const ROWS: &[Row] = &[
                 || any_status(case.reference, 100)
                 || case.reference.access.iter().any(shown)
                 || case.reference.errors.iter().any(refused);
-            taken && follows_answer(case, difference, &requests)
+            // Where the answer leads to, another log may count, and other things may be asked.
+            let led = matches!(
+                difference.key.as_str(),
+                "number of lines" | "number of requests"
+            );
+            taken && !requests.is_empty() && (led || follows_answer(case, difference, &requests))
         },
     },
     Row {

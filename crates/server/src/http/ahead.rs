@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use base::pieces::join;
 use engine::select::{Either, either};
 
-use crate::http::background::{Ended, Running};
+use crate::http::background::{Ended, Line, Running};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::Piece;
 use crate::http::request::Request;
@@ -71,7 +71,7 @@ impl Ahead {
             pipe: Rc::clone(&pipe),
         };
         Ahead {
-            running: Running::start(child, Exchange::ahead(writer)),
+            running: Running::start(child, Exchange::ahead(writer), Line::InItsTurn),
             pipe,
             shared,
         }
@@ -89,9 +89,13 @@ impl Ahead {
         self.pipe.next().await
     }
 
-    /// Waits for the end of the subrequest.
+    /// Waits for the end of the subrequest, and writes its line of the access log.
     pub async fn ended(&self) -> Result<Ended, Abort> {
-        self.running.ended().await
+        let mut ended = self.running.ended().await?;
+        if let Some(mut child) = ended.unlogged.take() {
+            log::write_access(&mut child);
+        }
+        Ok(ended)
     }
 }
 

@@ -37,7 +37,8 @@ impl Background {
     pub fn start(&mut self) {
         for child in self.held.drain(..) {
             let nobody = Exchange::memory(Recorder::default());
-            self.running.push(Running::start(child, nobody));
+            self.running
+                .push(Running::start(child, nobody, Line::AtItsEnd));
         }
     }
 
@@ -63,6 +64,17 @@ pub struct Ended {
     pub sending: &'static str,
     /// What it holds until the end of the main request.
     pub leases: Vec<Lease>,
+    /// Itself, where its line of the access log is still to be written.
+    pub unlogged: Option<Box<Request>>,
+}
+
+/// When the line of the access log is written, where `log_subrequest` asks for one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// As soon as the subrequest has ended.
+    AtItsEnd,
+    /// By who takes [`Ended`]: as in nginx a subrequest whose turn never comes has no line.
+    InItsTurn,
 }
 
 /// It, as its task and the request that has started it see it.
@@ -80,9 +92,9 @@ struct Task {
 
 impl Running {
     /// Starts a subrequest, which begins when the caller waits next.
-    pub fn start(child: Box<Request>, exchange: Exchange) -> Running {
+    pub fn start(child: Box<Request>, exchange: Exchange, line: Line) -> Running {
         let task = Rc::new(Task::default());
-        engine::spawn(run(child, exchange, Rc::clone(&task)));
+        engine::spawn(run(child, exchange, Rc::clone(&task), line));
         Running(task)
     }
 
@@ -120,7 +132,7 @@ impl Drop for End {
     }
 }
 
-async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>) {
+async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, line: Line) {
     let end = End(task);
     let given_up = poll_fn(|context| match end.0.given_up.get() {
         true => Poll::Ready(()),
@@ -132,14 +144,18 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>) {
     let answered = Box::pin(request::handle(&mut child, &mut exchange));
     match panics::catch(either(answered, given_up)).await {
         Ok(Either::First(outcome)) => {
-            if child.plan.core.log_subrequest {
-                log::write_access(&mut child);
-            }
-            let ended = Ended {
+            let mut ended = Ended {
                 status: child.response.status,
                 sending: child.sending,
                 leases: std::mem::take(&mut child.leases),
+                unlogged: None,
             };
+            if child.plan.core.log_subrequest {
+                match line {
+                    Line::AtItsEnd => log::write_access(&mut child),
+                    Line::InItsTurn => ended.unlogged = Some(child),
+                }
+            }
             end.0.outcome.set(Some(outcome.map(|()| ended)));
         }
         Ok(Either::Second(())) => {}
@@ -154,7 +170,6 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>) {
             end.0.outcome.set(Some(Err(lost)));
         }
     }
-    drop(child);
     drop(exchange);
     drop(end);
 }

@@ -583,7 +583,7 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     if request.response.status == 0 {
         request.response.status = 500;
     }
-    end(&mut request);
+    end(&mut request, &Ok(()), &After::Drop);
     After::CLOSE
 }
 
@@ -744,7 +744,7 @@ fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> Afte
     tell_ignored(request, true);
     log::incomplete_head(connection, request, timed_out);
     request.response.status = if timed_out { 408 } else { 400 };
-    end(request);
+    end(request, &Ok(()), &After::Drop);
     if timed_out && request.plan.core.reset_timedout_connection {
         connection.stream.reset_when_dropped();
         return After::Drop;
@@ -787,8 +787,9 @@ async fn refuse(
         std::mem::take(input),
     ));
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
-    end(request);
-    exchange.leave(request, outcome.is_ok()).await.0
+    let (after, _) = exchange.leave(request, outcome.is_ok()).await;
+    end(request, &outcome, &after);
+    after
 }
 
 /// Serves a request through the phases, with a future of its own.
@@ -816,8 +817,9 @@ async fn serve_slowly(
             let length = request.body.framing();
             let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
-            end(request);
-            return exchange.leave(request, outcome.is_ok()).await.0;
+            let (after, _) = exchange.leave(request, outcome.is_ok()).await;
+            end(request, &outcome, &after);
+            return after;
         }
     };
     let outcome = request::handle(request, &mut exchange).await;
@@ -828,8 +830,8 @@ async fn serve_slowly(
         note_abort(request, abort);
         exchange.take_back(request);
     }
-    end(request);
     let (after, rest) = exchange.leave(request, outcome.is_ok()).await;
+    end(request, &outcome, &after);
     *input = rest;
     after
 }
@@ -905,23 +907,32 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
     }
 }
 
-/// What is written down of a request that has ended.
-fn end(request: &mut Request) {
+/// What is written down of a request that has ended: as in nginx, once the rest of its body has been read away and its client
+/// has been waited for.
+fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
     meter::count(request);
-    log::write_access(request);
+    match (outcome, after) {
+        (_, After::KeepAlive) => log::write_access(request),
+        // Answered, or given up: the client has left or was waited for in vain, or gets no answer.
+        (
+            Ok(())
+            | Err(
+                Abort::Closed(_)
+                | Abort::TimedOut
+                | Abort::BodyTimedOut
+                | Abort::Unanswered(_)
+                | Abort::Silently,
+            ),
+            _,
+        ) => log::write_access_of_ended(request),
+        // As in nginx no other request was awaited any more.
+        _ => log::write_access(request),
+    }
 }
 
 /// A status for the log where no response was completed.
 fn note_abort(request: &mut Request, abort: &Abort) {
     log::abort(request, abort);
-    request.given_up = matches!(
-        abort,
-        Abort::Closed(_)
-            | Abort::TimedOut
-            | Abort::BodyTimedOut
-            | Abort::Unanswered(_)
-            | Abort::Silently
-    );
     match abort {
         Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,
         Abort::TimedOut | Abort::BodyTimedOut if request.response.status == 0 => {

@@ -53,7 +53,6 @@ impl Request {
             compressed: None,
             internal: false,
             keepalive_refused: false,
-            given_up: false,
             depth: 0,
             head_only: false,
             doing: "",
@@ -115,7 +114,6 @@ impl Request {
         self.compressed = None;
         self.internal = false;
         self.keepalive_refused = false;
-        self.given_up = false;
         self.depth = 0;
         self.head_only = false;
         self.doing = "";

@@ -162,9 +162,15 @@ pub async fn respond(
             return Ok(None);
         }
     }
+    // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what is added before it.
+    let joins_end = filters.add_behind() && request.slices.is_none();
+    let mut last = None;
     match body {
         Body::Empty => {}
-        Body::Pieces(pieces) => {
+        Body::Pieces(mut pieces) => {
+            if joins_end {
+                last = pieces.pop();
+            }
             for piece in pieces {
                 send_piece(request, exchange, &mut filters, piece).await?;
             }
@@ -173,7 +179,11 @@ pub async fn respond(
             request.sending = regex::WHILE_SENDING_ON;
             request.doing = regex::WHILE_SENDING_ON;
             while let Some(piece) = upstream.next(request, exchange).await? {
-                send_piece(request, exchange, &mut filters, piece).await?;
+                if joins_end && upstream.is_whole() {
+                    last = Some(piece);
+                } else {
+                    send_piece(request, exchange, &mut filters, piece).await?;
+                }
             }
         }
     }
@@ -189,7 +199,10 @@ pub async fn respond(
     if request.depth == 0 && request.response.expect_trailers {
         filters::headers::trailers(request);
     }
-    send_piece(request, exchange, &mut filters, Piece::Last).await?;
+    match last {
+        Some(piece) => send_last(request, exchange, &mut filters, piece).await?,
+        None => send_piece(request, exchange, &mut filters, Piece::Last).await?,
+    }
     if request.depth == 0 {
         exchange.end(request).await?;
     }
@@ -277,22 +290,51 @@ async fn send_piece(
             } if filters.need_bytes() => {
                 let mut reading = Reading::new(file, offset, length);
                 while let Some(piece) = reading.next().await? {
-                    send_filtered(request, exchange, filters, piece).await?;
+                    send_filtered(request, exchange, filters, piece, false).await?;
                 }
             }
-            piece => send_filtered(request, exchange, filters, piece).await?,
+            piece => send_filtered(request, exchange, filters, piece, false).await?,
         }
     }
     Ok(())
 }
 
-/// One piece through the filters that look at it. A filter that waits for a subrequest gives the rest
-/// afterwards.
+/// The last piece of the source together with the end of the body.
+async fn send_last(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+    piece: Piece,
+) -> Result<(), Abort> {
+    let piece = match piece {
+        Piece::File {
+            file,
+            offset,
+            length,
+        } if filters.need_bytes() => {
+            let mut reading = Reading::new(file, offset, length);
+            let mut last = None;
+            while let Some(piece) = reading.next().await? {
+                if let Some(before) = last.replace(piece) {
+                    send_filtered(request, exchange, filters, before, false).await?;
+                }
+            }
+            last.unwrap_or(Piece::Last)
+        }
+        piece => piece,
+    };
+    let ends = !matches!(piece, Piece::Last);
+    send_filtered(request, exchange, filters, piece, ends).await
+}
+
+/// One piece through the filters that look at it, with the end of the body right behind it where it `ends` that. A filter
+/// that waits for a subrequest gives the rest afterwards.
 async fn send_filtered(
     request: &mut Request,
     exchange: &mut Exchange,
     filters: &mut Filters,
     piece: Piece,
+    ends: bool,
 ) -> Result<(), Abort> {
     request.output_begun |= piece.is_output();
     let mut out = Vec::new();
@@ -300,6 +342,9 @@ async fn send_filtered(
     while let Some(mut piece) = rest.take() {
         rest = filters.split(&mut piece);
         filters.apply(request, piece, &mut out)?;
+        if ends && rest.is_none() {
+            filters.apply(request, Piece::Last, &mut out)?;
+        }
         loop {
             send_all(request, exchange, &mut out).await?;
             if !filters.resume(request, &mut out) {

@@ -133,9 +133,6 @@ pub struct Request {
     pub depth: u8,
     /// A location that the request came through lets the connection end with it, whatever the next one says.
     pub keepalive_refused: bool,
-    /// The client has left or was waited for in vain, or gets no answer: the connection was not made ready for another
-    /// request.
-    pub given_up: bool,
     /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its response (`post_action`).
     pub head_only: bool,
     /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them (` while reading
@@ -263,14 +260,22 @@ pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
         if outcome.is_ok() {
             request.start_background();
         }
-        match outcome {
+        let has_acted = match outcome {
             // A subrequest has ended it.
             Err(Abort::Unanswered(status)) if *status != request.response.status => {
                 note_unanswered(request, *status);
+                false
             }
             _ => post_action::run(request, outcome).await,
-        }
-        end_background(request, outcome).await;
+        };
+        let waits = match outcome {
+            // As far as nginx goes a request whose upstream broke off has been answered.
+            Ok(()) | Err(Abort::Upstream) => true,
+            // A client that has left ends all.
+            Err(Abort::Closed(_)) => false,
+            Err(_) => has_acted,
+        };
+        end_background(request, waits).await;
     }
     if let Some(seen) = &mut request.upstream {
         seen.end();
@@ -307,13 +312,13 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     }
 }
 
-/// Waits for subrequests in the background, whose request has been answered; a request that could
-/// not be answered gives them up.
-async fn end_background(request: &mut Request, outcome: &Result<(), Abort>) {
+/// Waits for subrequests in the background, or gives them up: a request that could not be answered does, unless a
+/// `post_action` has been done for it, which may have made some itself.
+async fn end_background(request: &mut Request, waits: bool) {
     let Some(mut background) = request.background.take() else {
         return;
     };
-    if outcome.is_ok() {
+    if waits {
         background.ended().await;
     }
 }

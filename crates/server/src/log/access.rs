@@ -380,15 +380,20 @@ fn absolute(compiler: &Compiler<'_>, mut path: Template) -> Text {
     compiler.text(&path)
 }
 
-/// The log phase of a main request: appends its line to every access log of the plan in force.
+/// The log phase of a request whose connection goes on, or ends as was announced.
 pub fn write_access(request: &mut Request) {
+    // In nginx a connection is made ready for its next request before this one is logged, so that
+    // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
+    request.keepalive &= request.plan.core.keepalive_timeout.is_zero();
+    write_access_of_ended(request);
+}
+
+/// The log phase of a request that its connection ends with: appends its line to every access log of the plan in force.
+pub fn write_access_of_ended(request: &mut Request) {
     if request.plan.access_log.logs.is_empty() {
         return;
     }
-    // In nginx a connection is made ready for its next request before this one is logged, so that
-    // `$sent_http_connection` is `close`, unless the connection ends against what was announced, or the request was given up.
-    request.keepalive &= request.given_up
-        || request.plan.core.keepalive_timeout.is_zero() && !request.keepalive_refused;
+    request.keepalive &= !request.keepalive_refused;
     let before = request.doing;
     if request.depth == 0 {
         request.doing = " while logging request";

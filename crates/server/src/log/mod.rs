@@ -29,7 +29,7 @@ mod unwritten;
 
 pub use base::level::Level;
 
-pub use access::{ACCESS_LOG, AccessLogs, write_access};
+pub use access::{ACCESS_LOG, AccessLogs, write_access, write_access_of_ended};
 pub use by_path::{Limits, OPEN_LOG_FILE_CACHE};
 pub use client::{
     abort, connection_closed, connection_closed_early, incomplete_head, proxy_protocol_broken,

@@ -98,6 +98,11 @@ pub(super) struct Wrap {
 }
 
 impl Wrap {
+    /// Whether something is added behind the body. Such a body is never cut.
+    pub(super) fn adds_behind(&self) -> bool {
+        !self.after.is_empty()
+    }
+
     /// The piece with what belongs before and after it.
     pub(super) fn apply(&mut self, piece: Piece) -> [Option<Piece>; 3] {
         let before = include(std::mem::take(&mut self.before));

@@ -96,6 +96,12 @@ impl Filters {
         self.gunzip.is_some() || self.sub.is_some() || self.recode.is_some() || self.ssi.is_some()
     }
 
+    /// Whether something is added behind the body.
+    pub fn add_behind(&self) -> bool {
+        let addition = self.addition.as_ref();
+        addition.is_some_and(addition::Wrap::adds_behind)
+    }
+
     /// Cuts what was asked for out of the body as it is stored; what is left is appended.
     pub fn cut(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         match &mut self.range {

@@ -66,11 +66,12 @@ const CHANGES_AFTER_CYCLE: u8 = 16;
 const WITHOUT_ACTION: u16 = 444;
 
 /// Does what is to be done for a main request that ended with `outcome`, as where its client has left. The place that the
-/// request comes to may have a `post_action` too: they end with the changes of its URI.
-pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
+/// request comes to may have a `post_action` too: they end with the changes of its URI. Returns whether there was anything to
+/// be done.
+pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
     let dropped = matches!(outcome, Err(Abort::Unanswered(WITHOUT_ACTION)));
     if dropped || request.plan.post_action.is_none() {
-        return;
+        return false;
     }
     let header_only = request.response.header_only;
     request.head_only = true;
@@ -94,6 +95,7 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) {
     request.response.header_only = header_only;
     // No head has been written of what was dropped, with which its charset would have joined its type.
     request.response.charset = Bytes::new();
+    true
 }
 
 /// Makes the charset a part of the type, as the head that was sent had it: logs tell of that where what comes keeps the type.

@@ -183,6 +183,16 @@ impl UpstreamBody {
         }
     }
 
+    /// Whether nothing follows the piece that came last, as far as is known without waiting. Not where every part leaves at
+    /// once: as in nginx the end comes once that has left.
+    pub fn is_whole(&self) -> bool {
+        let nothing = matches!(
+            self.remaining,
+            Remaining::Nothing | Remaining::NothingAfterChunks
+        );
+        nothing && !self.flush
+    }
+
     /// The upstream closed: the end where nothing else marks it, else a broken response.
     fn closed(&mut self, request: &mut Request) -> Result<Option<Piece>, Abort> {
         if matches!(self.remaining, Remaining::UntilClose) {

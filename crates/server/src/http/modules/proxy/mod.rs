@@ -819,11 +819,15 @@ fn client_left(request: &mut Request, abort: Abort, doing: &str) -> Abort {
     left(request)
 }
 
-/// What the log shows for a client that left before anything of an answer had been sent.
+/// What the log shows for a client that left before anything of an answer had been sent. A subrequest tells its request.
 fn left(request: &mut Request) -> Abort {
+    const CLIENT_CLOSED: u16 = 499;
     let stream = &request.connection.stream;
     if request.response.status == 0 || stream.holds_back(request.bytes_sent) {
-        request.response.status = 499;
+        request.response.status = CLIENT_CLOSED;
     }
-    Abort::Silently
+    match request.is_main() {
+        true => Abort::Silently,
+        false => Abort::Unanswered(CLIENT_CLOSED),
+    }
 }
