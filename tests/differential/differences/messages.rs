@@ -172,7 +172,15 @@ pub(super) const ROWS: &[Row] = &[
                 logging.then(|| format!("{before}{}", rest.get(host..).unwrap_or_default()))
             };
             let without = behind_copy(&difference.reference);
-            difference.part == Part::Error && without.is_some_and(|text| text == difference.subject)
+            // The request may have asked an upstream itself.
+            let without_upstream = |text: &str| {
+                let (before, rest) = text.split_once(", upstream: \"")?;
+                let host = rest.find(", host: ").unwrap_or(rest.len());
+                Some(format!("{before}{}", rest.get(host..).unwrap_or_default()))
+            };
+            let own = without_upstream(&difference.subject);
+            let own = own.as_ref().unwrap_or(&difference.subject);
+            difference.part == Part::Error && without.is_some_and(|text| text == *own)
         },
     },
     Row {
