@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::compare::{Difference, Part, statuses};
+use crate::compare::{AS_RECEIVED, Difference, Part, SOMETHING, statuses};
 use crate::differences::NO_LINE;
 use crate::requests::{Conversation, Exchange};
-use crate::run::Seen;
+use crate::run::{Seen, printable};
 
 /// A line of the access log: names of variables with their values.
 pub(crate) type Line = Vec<(String, String)>;
@@ -104,7 +104,11 @@ impl Case<'_> {
         exchange.is_some_and(|exchange| {
             let bytes = exchange.segments.concat();
             let text = String::from_utf8_lossy(&bytes);
-            let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            // Lines may end without a carriage return.
+            let ends = ["\r\n\r\n", "\n\n"]
+                .iter()
+                .filter_map(|end| text.split_once(end));
+            let Some((head, body)) = ends.min_by_key(|(head, _)| head.len()) else {
                 return false;
             };
             let length = head.lines().find_map(|line| {
@@ -203,7 +207,10 @@ impl Case<'_> {
                 let mut lines = self.reference.access.iter().zip(&self.subject.access);
                 lines.any(|(left, right)| {
                     // Times and lengths that are chance are made equal in the difference.
-                    let differ = value(left, &difference.key) != value(right, &difference.key);
+                    let differ = value(left, &difference.key) != value(right, &difference.key)
+                        || [&difference.reference, &difference.subject]
+                            .iter()
+                            .any(|text| text.starts_with(AS_RECEIVED));
                     differ && request_of(left).is_some_and(|request| requests.contains(&request))
                 })
             }
@@ -316,9 +323,9 @@ impl Case<'_> {
         let named = line.split_once(", request: \"").map(|(_, rest)| rest);
         named.zip(exchange).is_some_and(|(named, exchange)| {
             let bytes = exchange.segments.concat();
-            let text = String::from_utf8_lossy(&bytes);
-            let line = text.trim_start().lines().next().unwrap_or_default();
-            named.starts_with(line)
+            let text = bytes.trim_ascii_start();
+            let line = text.split(|byte| matches!(byte, b'\r' | b'\n')).next();
+            named.starts_with(&printable(line.unwrap_or_default()))
         })
     }
 
@@ -391,9 +398,13 @@ pub(crate) fn is_difference(
     reference: &[(String, String)],
     subject: &[(String, String)],
 ) -> bool {
+    let shows = |line, text: &str| match value(line, &difference.key) {
+        "-" => text == "-",
+        value => text == value || text == SOMETHING || text == AS_RECEIVED,
+    };
     difference.part == Part::Access
-        && value(reference, &difference.key) == difference.reference
-        && value(subject, &difference.key) == difference.subject
+        && shows(reference, &difference.reference)
+        && shows(subject, &difference.subject)
 }
 
 /// Whether the field that a variable tells of was sent with this value; where there is none, without it. `request` counts

@@ -617,6 +617,12 @@ fn even_answer(answer: &mut Answer) {
     }
 }
 
+/// What stands for a value that is chance.
+pub(crate) const SOMETHING: &str = "(something)";
+
+/// What stands for the length of a body of which the client has received as much as the line says.
+pub(crate) const AS_RECEIVED: &str = "as received";
+
 /// `wire_lengths` are the lengths, by the request's number from 0, that are not told before they are sent.
 fn even_access(values: &mut [(String, String)], wire_lengths: &[(usize, String)]) {
     let of = |values: &[(String, String)], name: &str| {
@@ -634,12 +640,12 @@ fn even_access(values: &mut [(String, String)], wire_lengths: &[(usize, String)]
     });
     for (name, value) in values {
         *value = match name.as_str() {
-            "body_bytes_sent" if as_received => String::from("as received"),
+            "body_bytes_sent" if as_received => String::from(AS_RECEIVED),
             "bytes_sent" if as_received => {
                 format!("{} and the body", all.unwrap_or(0) - body.unwrap_or(0))
             }
             "gzip_ratio" | "request_body_file" | "request_id" if value != "-" => {
-                String::from("(something)")
+                String::from(SOMETHING)
             }
             name if name.ends_with("_time") => value
                 .split_inclusive([',', ':'])

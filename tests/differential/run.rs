@@ -256,14 +256,17 @@ const LINE_MAX: usize = 2048;
 
 fn lines(path: &Path) -> Vec<String> {
     let bytes = fs::read(path).unwrap_or_default();
-    let text = bytes.split(|byte| *byte == b'\n').map(|line| {
-        let escaped = line.iter().map(|byte| match byte {
-            b'\t' | b' '..=b'~' => char::from(*byte).to_string(),
-            byte => format!("\\x{byte:02x}"),
-        });
-        escaped.collect()
-    });
+    let text = bytes.split(|byte| *byte == b'\n').map(printable);
     text.filter(|line: &String| !line.is_empty()).collect()
+}
+
+/// A line with what is no printable ASCII as `\xNN`.
+pub(crate) fn printable(line: &[u8]) -> String {
+    let escaped = line.iter().map(|byte| match byte {
+        b'\t' | b' '..=b'~' => char::from(*byte).to_string(),
+        byte => format!("\\x{byte:02x}"),
+    });
+    escaped.collect()
 }
 
 /// `2026/01/02 03:04:05 [error] 12#13: *14 text` in its parts: level, connection, text.

@@ -50,8 +50,9 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**After a 412.** A failed precondition (412) lets the connection go on, as its head says. nginx \
                    announces `keep-alive` and closes: what follows on the connection goes unanswered, and so do the \
-                   copies that `mirror` makes of the request; `$request_completion` is empty, `$sent_http_keep_alive` stays, and \
-                   where `post_action` leads round in a circle, `$status` and the other variables of the response stay, too.",
+                   copies that `mirror` makes of the request; `$request_completion` is empty, `$sent_http_keep_alive` and the \
+                   `$content_length` of a body in chunks stay what they were, and where `post_action` leads round in a circle, \
+                   `$status` and the other variables of the response stay, too.",
         is: |case, difference| {
             let mut requests = 0..case.reference.heard.answers.len();
             let failed = requests.position(|request| {

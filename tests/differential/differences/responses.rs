@@ -75,10 +75,15 @@ pub(super) const ROWS: &[Row] = &[
                 Part::Ending => difference.reference == "Kept",
                 Part::Error => tells(&&difference.reference) && difference.subject == NO_LINE,
                 Part::Access => {
-                    let completes = difference.reference.is_empty() && difference.subject == "OK";
-                    difference.key == "request_completion"
-                        && completes
-                        && case.lines_of(difference).any(is_limited)
+                    let key = difference.key.as_str();
+                    let completes = key == "request_completion"
+                        && difference.reference.is_empty()
+                        && difference.subject == "OK";
+                    // No other request follows there.
+                    let stays = key == "sent_http_connection"
+                        && difference.reference == "keep-alive"
+                        && difference.subject == "close";
+                    (completes || stays) && case.lines_of(difference).any(is_limited)
                 }
                 _ => false,
             };
@@ -176,7 +181,11 @@ pub(super) const ROWS: &[Row] = &[
             let asked = case.subject.upstream.len();
             let requests = 0..case.conversation.exchanges.len();
             let of_closed: Vec<usize> = requests
-                .filter(|request| closed.clone().any(|line| case.names(line, *request)))
+                .filter(|request| {
+                    // Lines of that level may be left out, or be elsewhere.
+                    let silent = case.reference.errors.is_empty() && case.has_body(*request);
+                    silent || closed.clone().any(|line| case.names(line, *request))
+                })
                 .collect();
             let mut behind = of_closed.iter();
             let is_behind = behind.any(|request| case.is_lack_behind(difference, *request));
@@ -198,7 +207,34 @@ pub(super) const ROWS: &[Row] = &[
                 }
                 _ => false,
             };
-            closed.next().is_some() && (follows || is_behind)
+            let is_less = case.reference.upstream.len() < asked;
+            (closed.next().is_some() || is_less) && (follows || is_behind)
+        },
+    },
+    Row {
+        sentence: "**`add_after_body` behind a page with SSI** comes after the whole page. nginx puts it where the page first waits \
+                   for an included one.",
+        is: |_, difference| {
+            let (early, late) = (
+                difference.reference.as_bytes(),
+                difference.subject.as_bytes(),
+            );
+            let mut before = 0..early
+                .iter()
+                .zip(late)
+                .take_while(|(one, other)| one == other)
+                .count()
+                + 1;
+            let moved = |at: usize| {
+                let (early, late) = (early.get(at..)?, late.get(at..)?);
+                (1..early.len()).find(|length| {
+                    let (added, rest) = early.split_at(*length);
+                    late.strip_prefix(rest) == Some(added)
+                })
+            };
+            difference.part == Part::Body
+                && early.len() == late.len()
+                && before.any(|at| moved(at).is_some())
         },
     },
     Row {

@@ -87,7 +87,7 @@ pub(super) const ROWS: &[Row] = &[
         // nginx asks again what it has asked on a connection that was kept and is closed without an answer.
         sentence: "connections to upstreams are not kept yet",
         is: |case, difference| {
-            let requests = case.asking(&["none", "cut"]);
+            let requests = case.asking(&["none", "cut", "close"]);
             let closed = "upstream prematurely closed connection while reading response header from upstream";
             let none_left = "no live upstreams while connecting to upstream";
             let lines = |seen: &Seen, text: &str| {
@@ -161,7 +161,7 @@ pub(super) const ROWS: &[Row] = &[
                 let mut answers = case.reference.heard.answers_to(*request);
                 answers.any(|answer| match answer.field("content-length") {
                     Some(length) => length != "0" && (answer.cut || empty),
-                    None => answer.framing == "chunked" && answer.body.is_empty() && empty,
+                    None => answer.body.is_empty() && empty,
                 })
             };
             let mut requests = 0..case.reference.heard.answers.len();
@@ -346,19 +346,21 @@ pub(super) const ROWS: &[Row] = &[
             }
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
-            let rest = difference.key == "line"
+            let alone = difference.key == "line"
                 && difference
                     .reference
                     .lines()
                     .all(|line| line.trim() == "line: (no colon)");
             // A path that a redirect names.
             let in_path = case.says("%0a") || case.says("%0d");
-            let cut_off = difference.reference == ": (no colon)" && difference.subject == "(none)";
-            let spaced = difference.subject.trim_end() == difference.reference;
+            let cut_off =
+                difference.reference.ends_with(": (no colon)") && difference.subject == "(none)";
+            let rest = difference.subject.strip_prefix(&difference.reference);
+            let spaced = rest.is_some_and(|rest| rest.starts_with(' '));
             let spaces = |text: &str| text.replace("\\x0A", " ").replace("\\x0D", " ");
             let of_field = difference.key.starts_with("sent_http_");
             match difference.part {
-                Part::Field => broken || rest || in_path && (cut_off || spaced),
+                Part::Field => broken || alone || in_path && (cut_off || spaced),
                 Part::Access => {
                     in_path && of_field && spaces(&difference.reference) == difference.subject
                 }

@@ -640,7 +640,12 @@ async fn store(
 pub fn room_beside_head(request: &Request) -> usize {
     let limits = request.server.core.head_limits();
     let head = request.client.bytes.as_slice();
-    let (mut start, mut size) = (0, limits.buffer_size);
+    // The first buffer is taken before the client has named its host.
+    let first = request.connection.first_server(&request.local);
+    let first_size = first
+        .map_or(limits, |server| server.core.head_limits())
+        .buffer_size;
+    let (mut start, mut size) = (0, first_size);
     let mut is_large = false;
     while let Some(full) = head
         .get(..start + size)

@@ -235,7 +235,7 @@ impl Connection {
 
     /// Keeps the error log of a request that has ended for what happens until the next.
     fn keep_error_log(&self, request: &Request) {
-        let log = &request.plan.error_log;
+        let log = request.error_log();
         let mut kept = self.error_log.borrow_mut();
         if !kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, log)) {
             *kept = Some(Arc::clone(log));

@@ -80,7 +80,7 @@ impl Request {
             secure_link_expires: None,
             userid: None,
             background: None,
-            main_error_log: None,
+            earlier_error_log: None,
             told_peer: None,
             slices: None,
             script: Default::default(),
@@ -120,6 +120,7 @@ impl Request {
         self.changes_left = URI_CHANGES_MAX + 1;
         self.error_page_taken = false;
         self.root_tested = false;
+        self.earlier_error_log = None;
         self.error_status = 0;
         self.captures.clear();
         self.clear_shared();
@@ -150,7 +151,7 @@ impl Request {
     /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
     /// began had then.
     pub fn error_log(&self) -> &Arc<log::ErrorLog> {
-        match &self.main_error_log {
+        match &self.earlier_error_log {
             Some(log) => log,
             None => &self.plan.error_log,
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use engine::file::File;
+use proto::method::Method;
 
 use crate::http::ahead::Ahead;
 use crate::http::body;
@@ -158,6 +159,13 @@ pub async fn respond(
         log::response(request);
         exchange.send_head(request)?;
         if request.response.header_only {
+            // As in nginx an upstream's 204 or 304 has an end, whose trailers logs may ask for.
+            let by_status =
+                request.response.status_text.is_some() && request.method != Method::Head;
+            if by_status && request.response.expect_trailers {
+                request.doing = regex::WHILE_SENDING_ON;
+                filters::headers::trailers(request);
+            }
             exchange.end(request).await?;
             return Ok(None);
         }

@@ -173,7 +173,7 @@ impl Request {
         child.changes_left = URI_CHANGES_MAX + 1;
         child.body = self.body.shared();
         child.prepared = true;
-        child.main_error_log = Some(Arc::clone(self.error_log()));
+        child.earlier_error_log = Some(Arc::clone(self.error_log()));
         child.main_charset = if self.depth == 0 {
             self.response.charset.clone()
         } else {

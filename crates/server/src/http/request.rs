@@ -183,8 +183,9 @@ pub struct Request {
     pub background: Option<Box<Background>>,
     /// Its places among the connections that `limit_conn` counts.
     pub leases: Vec<Lease>,
-    /// In a subrequest: the error log of the main one.
-    pub main_error_log: Option<Arc<log::ErrorLog>>,
+    /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
+    /// location has refused a request the one that it had before.
+    pub earlier_error_log: Option<Arc<log::ErrorLog>>,
     /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
     pub told_peer: Option<Box<Address>>,
     /// The time that `$secure_link` has found in a link.
@@ -437,7 +438,7 @@ fn find_location(request: &mut Request) -> Step {
         }
     };
     request.leave_location();
-    request.plan = plan;
+    let before = std::mem::replace(&mut request.plan, plan);
     log::error!(
         request,
         Debug,
@@ -445,7 +446,13 @@ fn find_location(request: &mut Request) -> Step {
         log::Printable(&request.plan.name)
     );
     if request.plan.internal && !request.internal {
+        // What is refused so never comes to the location's own log.
+        let log = request.earlier_error_log.take();
+        request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
         return Step::Finish(404);
+    }
+    if request.depth == 0 {
+        request.earlier_error_log = None;
     }
     request.ask_keepalive();
     match (refuse_long_body(request, ""), with_slash) {

@@ -85,13 +85,16 @@ impl Response {
         self.remove_one(b"Content-Encoding", coding);
     }
 
-    /// Takes the first field of this name and value away.
+    /// Takes the field of this name away that shares this value's bytes, else the first with an equal one.
     fn remove_one(&mut self, name: &[u8], value: Option<Bytes>) {
         let Some(value) = value else {
             return;
         };
-        let is_it = |f: &Field| f.name.eq_ignore_ascii_case(name) && f.value == value;
-        if let Some(at) = self.fields.iter().position(is_it) {
+        let is_equal = |f: &Field| f.name.eq_ignore_ascii_case(name) && f.value == value;
+        let is_it = |f: &Field| is_equal(f) && f.value.as_ptr() == value.as_ptr();
+        let mut fields = self.fields.iter();
+        let found = fields.position(is_it);
+        if let Some(at) = found.or_else(|| self.fields.iter().position(is_equal)) {
             self.fields.remove(at);
         }
     }

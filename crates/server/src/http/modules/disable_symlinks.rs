@@ -113,6 +113,24 @@ impl DisableSymlinks {
     }
 }
 
+/// Why a path was not opened.
+#[derive(Debug)]
+pub struct Refused {
+    /// What the system said.
+    pub error: io::Error,
+    /// The call that failed, as logs name it.
+    pub call: &'static str,
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Refused {
+        Refused {
+            error,
+            call: "openat()",
+        }
+    }
+}
+
 /// How a path is to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Links {
@@ -159,13 +177,25 @@ impl Links {
     ///
     /// # Errors
     /// `ELOOP` for a link that is refused as the last component, `ENOTDIR` for one before it;
-    /// those of `openat()`.
-    pub fn open(self, path: &[u8]) -> io::Result<OwnedFd> {
-        let (mut at, mut rest) = match path.split_at_checked(self.from) {
-            Some((part, rest)) if !part.is_empty() => (Some(open_part(part)?), rest),
-            _ if path.starts_with(b"/") => (Some(open_part(b"/")?), path),
-            _ => (None, path),
+    /// those of `openat()`, and those of `open()` for what comes before the first component that is looked at.
+    pub fn open(self, path: &[u8]) -> Result<OwnedFd, Refused> {
+        let part = match path.split_at_checked(self.from) {
+            Some((part, rest)) if !part.is_empty() => Some((part, rest)),
+            _ if path.starts_with(b"/") => Some((&b"/"[..], path)),
+            _ => None,
         };
+        let Some((part, rest)) = part else {
+            return Ok(self.walk(None, path)?);
+        };
+        let at = open_part(part).map_err(|error| Refused {
+            error,
+            call: "open()",
+        })?;
+        Ok(self.walk(Some(at), rest)?)
+    }
+
+    /// Opens what `rest` leads to from a directory, one component after the other.
+    fn walk(self, mut at: Option<OwnedFd>, mut rest: &[u8]) -> io::Result<OwnedFd> {
         while let Some(slash) = memchr::memchr(b'/', rest) {
             let (name, after) = rest.split_at(slash);
             rest = after.get(1..).unwrap_or_default();
@@ -262,7 +292,7 @@ mod tests {
                 Links::below(policy, path.as_bytes(), part.as_bytes()).open(path.as_bytes());
             opened
                 .map(drop)
-                .map_err(|error| error.raw_os_error().unwrap())
+                .map_err(|refused| refused.error.raw_os_error().unwrap())
         };
         let on = |path: &str| open(Policy::On, "", path);
         assert_eq!(on("/dir/file"), Ok(()));

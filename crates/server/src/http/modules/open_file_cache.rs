@@ -20,7 +20,7 @@ use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting,
 use engine::file::{self, File, Metadata};
 
 use crate::compile::{Compiler, Feature};
-use crate::http::modules::disable_symlinks::Links;
+use crate::http::modules::disable_symlinks::{Links, Refused};
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -188,6 +188,12 @@ pub struct LookupError {
     pub call: &'static str,
 }
 
+impl From<Refused> for LookupError {
+    fn from(Refused { error, call }: Refused) -> LookupError {
+        LookupError { error, call }
+    }
+}
+
 impl LookupError {
     /// The system's error number; 0 where it gave none.
     pub fn errno(&self) -> i32 {
@@ -288,22 +294,27 @@ fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
 async fn open(path: &[u8], links: Links) -> Result<Looked, LookupError> {
     if links.are_followed() {
         let opened = file::open(Path::new(OsStr::from_bytes(path))).await;
-        looked("open()", opened)
+        looked(followed(opened))
     } else {
-        looked("openat()", open_looking_at_links(path, links).await)
+        looked(open_looking_at_links(path, links).await)
     }
 }
 
 fn open_now(path: &[u8], links: Links) -> Result<Looked, LookupError> {
     if links.are_followed() {
-        looked("open()", file::open_now(Path::new(OsStr::from_bytes(path))))
+        looked(followed(file::open_now(Path::new(OsStr::from_bytes(path)))))
     } else {
-        looked("openat()", open_looking_at_links_now(path, links))
+        looked(open_looking_at_links_now(path, links))
     }
 }
 
-fn looked(call: &'static str, opened: io::Result<(File, Metadata)>) -> Result<Looked, LookupError> {
-    let (file, metadata) = opened.map_err(|error| LookupError { error, call })?;
+fn followed(opened: io::Result<(File, Metadata)>) -> Result<(File, Metadata), Refused> {
+    let call = "open()";
+    opened.map_err(|error| Refused { error, call })
+}
+
+fn looked(opened: Result<(File, Metadata), Refused>) -> Result<Looked, LookupError> {
+    let (file, metadata) = opened?;
     let file = (!metadata.is_dir()).then_some(file);
     Ok(Looked { file, metadata })
 }
@@ -321,13 +332,8 @@ fn stat_now(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
 
 async fn stat(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
     if !links.are_followed() {
-        return match open_looking_at_links(path, links).await {
-            Ok((_, metadata)) => Ok(metadata),
-            Err(error) => Err(LookupError {
-                error,
-                call: "openat()",
-            }),
-        };
+        let (_, metadata) = open_looking_at_links(path, links).await?;
+        return Ok(metadata);
     }
     file::stat(Path::new(OsStr::from_bytes(path)))
         .await
@@ -337,12 +343,12 @@ async fn stat(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
         })
 }
 
-async fn open_looking_at_links(path: &[u8], links: Links) -> io::Result<(File, Metadata)> {
+async fn open_looking_at_links(path: &[u8], links: Links) -> Result<(File, Metadata), Refused> {
     let path = path.to_vec();
     engine::blocking(move || open_looking_at_links_now(&path, links)).await
 }
 
-fn open_looking_at_links_now(path: &[u8], links: Links) -> io::Result<(File, Metadata)> {
+fn open_looking_at_links_now(path: &[u8], links: Links) -> Result<(File, Metadata), Refused> {
     let file = File::from(links.open(path)?);
     let metadata = file.metadata()?;
     Ok((file, metadata))

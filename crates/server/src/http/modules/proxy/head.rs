@@ -146,7 +146,8 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
 
 fn write_host(request: &mut Request, settings: &Settings, target: &Target, head: &mut Vec<u8>) {
     let mut host = Vec::new();
-    let set = settings.set.iter().find(|field| &*field.lower == b"host");
+    // Of several the last holds.
+    let set = settings.set.iter().rfind(|field| &*field.lower == b"host");
     if let Some(field) = set {
         field.value.append_to(request, &mut host);
         if host.is_empty() && settings.version == HttpVersion::Http10 {

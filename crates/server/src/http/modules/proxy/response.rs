@@ -521,12 +521,11 @@ fn keep_over_redirect(request: &mut Request, answer: &Answer) {
         if field.known == Known::ContentType {
             set_content_type(request, value);
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+            let value = Bytes::copy_from_slice(value);
             if name.eq_ignore_ascii_case(b"Accept-Ranges") {
-                request.response.accept_ranges = Some(Bytes::copy_from_slice(value));
+                request.response.accept_ranges = Some(value.clone());
             }
-            request
-                .response
-                .add(Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
+            request.response.add(Bytes::copy_from_slice(name), value);
         }
     }
 }
