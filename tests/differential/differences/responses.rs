@@ -73,7 +73,11 @@ pub(super) const ROWS: &[Row] = &[
             let limited = lines.any(is_limited) && told.next().is_some();
             let is_it = match difference.part {
                 Part::Ending => difference.reference == "Kept",
-                Part::Error => tells(&&difference.reference) && difference.subject == NO_LINE,
+                Part::Error => {
+                    let goes_on = difference.subject.contains(" closed keepalive connection");
+                    tells(&&difference.reference) && difference.subject == NO_LINE
+                        || difference.reference == NO_LINE && goes_on
+                }
                 Part::Access => {
                     let key = difference.key.as_str();
                     let completes = key == "request_completion"
