@@ -248,8 +248,9 @@ impl Case<'_> {
                 // Which of the two ends a connection follows from the answer, too.
                 let left = " closed keepalive connection";
                 let ended = difference.subject.contains(left);
+                let later = later.any(|request| self.is_named(difference, request));
                 difference.reference == NO_LINE
-                    && (ended || later.any(|request| self.is_named(difference, request)))
+                    && (ended || later || self.is_behind_body(difference))
                     || difference.subject == NO_LINE && difference.reference.contains(left)
             }
             _ => false,
@@ -273,7 +274,7 @@ impl Case<'_> {
                         line.contains(" closed keepalive connection")
                             || line.contains(" closed connection")
                     });
-        of_connection || self.is_seen_of(difference, &requests)
+        of_connection || self.is_seen_of(difference, &requests) || self.is_behind_body(difference)
     }
 
     /// Whether the answers to a request differ so.
@@ -304,6 +305,16 @@ impl Case<'_> {
                 Part::Trailer => left.trailers != right.trailers,
                 _ => false,
             })
+    }
+
+    /// Whether the line of the error log is about what stands behind a body: that is none of the conversation's own requests.
+    fn is_behind_body(&self, difference: &Difference) -> bool {
+        let lines = [&difference.reference, &difference.subject];
+        let names_one = lines.iter().any(|line| line.contains(", request: \""));
+        let mut own = 0..self.conversation.exchanges.len();
+        difference.part == Part::Error
+            && names_one
+            && !own.any(|request| self.is_named(difference, request))
     }
 
     /// Whether the line of the error log names a request.

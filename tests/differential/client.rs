@@ -173,9 +173,10 @@ pub(crate) fn converse(
         let closes =
             |last: &Answer| last.field("connection") == Some("close") && !conversation.pipelined;
         // After a 412 nginx closes without a word, which the table of differences tells of.
-        let over = answers.last().is_none_or(|last| {
-            last.cut || last.framing == "end" || last.status() == 412 || closes(last)
-        });
+        let fails = |last: &Answer| last.status() == 412 && !conversation.pipelined;
+        let over = answers
+            .last()
+            .is_none_or(|last| last.cut || last.framing == "end" || fails(last) || closes(last));
         heard.answers.push(answers);
         if over || line.ended.is_some() {
             break;

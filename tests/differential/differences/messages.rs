@@ -165,18 +165,21 @@ pub(super) const ROWS: &[Row] = &[
         sentence: "**A line of the log phase** (`while logging request`) is the request's. Behind a copy that `mirror` has made \
                    nginx's tells of the copy: `subrequest:`, `upstream:`.",
         is: |_, difference| {
+            let of_client = |rest: &str| {
+                let fields = [", host: \"", ", referrer: \""].iter();
+                let first = fields.filter_map(|field| rest.find(field)).min();
+                String::from(first.and_then(|at| rest.get(at..)).unwrap_or_default())
+            };
             let behind_copy = |text: &str| {
                 let (before, rest) = text.split_once(", subrequest: \"")?;
-                let host = rest.find(", host: ").unwrap_or(rest.len());
                 let logging = before.contains(" while logging request, ");
-                logging.then(|| format!("{before}{}", rest.get(host..).unwrap_or_default()))
+                logging.then(|| format!("{before}{}", of_client(rest)))
             };
             let without = behind_copy(&difference.reference);
             // The request may have asked an upstream itself.
             let without_upstream = |text: &str| {
                 let (before, rest) = text.split_once(", upstream: \"")?;
-                let host = rest.find(", host: ").unwrap_or(rest.len());
-                Some(format!("{before}{}", rest.get(host..).unwrap_or_default()))
+                Some(format!("{before}{}", of_client(rest)))
             };
             let own = without_upstream(&difference.subject);
             let own = own.as_ref().unwrap_or(&difference.subject);

@@ -242,15 +242,15 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**`$content_length` of a body in chunks that is dropped and never ends** is 0. nginx logs how much it \
-                   wants to see next.",
+        sentence: "**`$content_length` of a body in chunks that is dropped and never ends** is 0, and not there if they are \
+                   broken. nginx logs how much it wants to see next.",
         is: |case, difference| {
             let wanted = difference.reference.parse::<u64>();
             let is_wanted = wanted.is_ok_and(|wanted| wanted > 0);
             let mut requests = case.requests_of(difference);
             difference.key == "content_length"
                 && is_wanted
-                && difference.subject == "0"
+                && matches!(difference.subject.as_str(), "0" | "-")
                 && requests.any(|request| case.breaks_off(request))
         },
     },

@@ -346,11 +346,11 @@ pub(super) const ROWS: &[Row] = &[
             }
             // The value with a line break that configurations have.
             let broken = difference.subject.contains("tab\\tand line");
-            let alone = difference.key == "line"
-                && difference
-                    .reference
-                    .lines()
-                    .all(|line| line.trim() == "line: (no colon)");
+            let mut requests = 0..case.conversation.exchanges.len();
+            let alone = difference.reference.contains("(no colon)")
+                && requests.any(|request| {
+                    has_one_head(case, request) && case.is_seen_of(difference, &[request])
+                });
             // A path that a redirect names.
             let in_path = case.says("%0a") || case.says("%0d");
             let cut_off =

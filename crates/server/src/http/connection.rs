@@ -505,10 +505,12 @@ async fn converse(connection: &Rc<Connection>) -> After {
         };
         // A body that did not come with its head, or did not fit beside it, was read without what follows it, were this
         // nginx, and so was a head that fills its buffer: `$pipe`.
-        let room = body::room_beside_head(&request);
-        let with_head = request.body.came_with_head().min(room);
-        let fills_buffer = room == 0 && !request.pipelined;
-        let read_apart = fills_buffer || request.body.announced() > with_head as u64;
+        let read_apart = !input.is_empty() && {
+            let room = body::room_beside_head(&request);
+            let with_head = request.body.came_with_head().min(room);
+            let fills_buffer = room == 0 && !request.pipelined;
+            fills_buffer || request.body.announced() > with_head as u64
+        };
         let after = match after {
             Ok(after) => {
                 connection.keep_error_log(&request);
@@ -925,6 +927,8 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
             ),
             _,
         ) => log::write_access_of_ended(request),
+        // An upstream's chunks are broken: what is left of the response is given up with the connection.
+        (Err(Abort::Upstream), _) if !request.complete => log::write_access_of_ended(request),
         // As in nginx no other request was awaited any more.
         _ => log::write_access(request),
     }
