@@ -207,6 +207,16 @@ impl Run<'_> {
             None if !rewrite.keep_args => self.request.args.clear(),
             None => {}
         }
+        if self.log {
+            // A subrequest is named by the URI that it has had so far.
+            log::error!(
+                self.request,
+                Notice,
+                "rewritten data: \"{}\", args: \"{}\"",
+                log::Printable(&path),
+                log::Printable(&self.request.args)
+            );
+        }
         let old = std::mem::replace(&mut self.request.uri, path);
         self.request.script.give_buffer(old);
         let Request {
@@ -217,15 +227,6 @@ impl Run<'_> {
             let (uri, args) = (String::from_utf8_lossy(uri), String::from_utf8_lossy(args));
             format!("the URI becomes {uri}{mark}{args}")
         });
-        if self.log {
-            log::error!(
-                self.request,
-                Notice,
-                "rewritten data: \"{}\", args: \"{}\"",
-                log::Printable(&self.request.uri),
-                log::Printable(&self.request.args)
-            );
-        }
     }
 
     fn answer(&mut self, answer: &Answer) -> Step {
