@@ -119,7 +119,8 @@ pub struct Request {
     pub pipelined: bool,
     /// The whole response has been handed to the connection (`$request_completion`).
     pub complete: bool,
-    /// Whether the connection goes on after the response.
+    /// Whether the connection goes on after the response; before there is one, whether the client asks for it. See
+    /// `keepalive_refused`.
     pub keepalive: bool,
     /// Whether the response's body is sent in chunks.
     pub chunked: bool,
@@ -229,6 +230,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     #[cfg(test)]
     crate::panics::plant(&request.uri);
     if request.depth == 0 {
+        request.keepalive = request.client.head.keeps_alive();
         realip::apply(request);
         log::head(request);
     }

@@ -110,10 +110,15 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// As far as is known by now: before there is a response, the locations that the request has come through tell.
+fn keeps_alive(request: &Request) -> bool {
+    request.keepalive && !request.keepalive_refused
+}
+
 pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let value = match request.response.status {
         101 => "upgrade",
-        _ if request.keepalive => "keep-alive",
+        _ if keeps_alive(request) => "keep-alive",
         _ => "close",
     };
     text(value, out)
@@ -121,7 +126,7 @@ pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 pub(super) fn keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.plan.core.keepalive_header {
-        Some(seconds) if request.keepalive && seconds > 0 => {
+        Some(seconds) if keeps_alive(request) && seconds > 0 => {
             text("timeout=", out);
             decimal(seconds, out)
         }
