@@ -156,7 +156,12 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
                     Line::InItsTurn => ended.unlogged = Some(child),
                 }
             }
-            end.0.outcome.set(Some(outcome.map(|()| ended)));
+            let outcome = match (outcome, line) {
+                // As in nginx an upstream that breaks off ends what is included; the page goes on behind what came.
+                (Ok(()), _) | (Err(Abort::Upstream), Line::InItsTurn) => Ok(ended),
+                (Err(abort), _) => Err(abort),
+            };
+            end.0.outcome.set(Some(outcome));
         }
         Ok(Either::Second(())) => {}
         Err(panics::Panicked { place, message }) => {

@@ -186,7 +186,17 @@ pub async fn respond(
         Body::Upstream(mut upstream) => {
             request.sending = regex::WHILE_SENDING_ON;
             request.doing = regex::WHILE_SENDING_ON;
-            while let Some(piece) = upstream.next(request, exchange).await? {
+            loop {
+                let piece = match upstream.next(request, exchange).await {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break,
+                    Err(abort) => {
+                        if matches!(abort, Abort::Upstream) {
+                            send_stub(request, exchange, &mut filters).await?;
+                        }
+                        return Err(abort);
+                    }
+                };
                 if joins_end && upstream.is_whole() {
                     last = Some(piece);
                 } else {
@@ -195,12 +205,7 @@ pub async fn respond(
             }
         }
     }
-    if let Some(stub) = request.stub.take()
-        && !request.output_begun
-    {
-        let stub = Piece::Bytes(stub.text);
-        send_piece(request, exchange, &mut filters, stub).await?;
-    }
+    send_stub(request, exchange, &mut filters).await?;
     if request.slices.is_some() && request.depth == 0 {
         send_slices(request, exchange, &mut filters).await?;
     }
@@ -272,6 +277,20 @@ async fn send_slice(
         }
     }
     Ok(())
+}
+
+/// The stub of an included response that has come to its end and was empty.
+async fn send_stub(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    filters: &mut Filters,
+) -> Result<(), Abort> {
+    match request.stub.take() {
+        Some(stub) if !request.output_begun => {
+            send_piece(request, exchange, filters, Piece::Bytes(stub.text)).await
+        }
+        _ => Ok(()),
+    }
 }
 
 /// One piece of the source through the request's own filters. Ranges are cut out of files as they

@@ -167,6 +167,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         ),
         // Whoever found it has logged it, or there is nothing to say.
         Abort::Upstream
+        | Abort::UpstreamFraming
         | Abort::Filter
         | Abort::BodyTimedOut
         | Abort::Unanswered(_)

@@ -42,6 +42,8 @@ pub enum Abort {
     FileTruncated,
     /// The upstream's response ended before its announced end; already logged.
     Upstream,
+    /// The upstream's response breaks framing; already logged.
+    UpstreamFraming,
     /// A filter cannot go on with the body; already logged.
     Filter,
     /// The client's body breaks framing.

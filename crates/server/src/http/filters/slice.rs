@@ -178,7 +178,7 @@ pub fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort>
             "unexpected status code {} in slice response {READING}",
             child.response.status
         );
-        return Err(Abort::Upstream);
+        return Err(Abort::Filter);
     }
     check(child, slices)?;
     child.response.status = 200;
@@ -189,7 +189,7 @@ pub fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort>
 fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
     let refuse = |text: std::fmt::Arguments<'_>| {
         log::error!(request, Error, "{text} {READING}");
-        Err(Abort::Upstream)
+        Err(Abort::Filter)
     };
     let etag = request.response.field(b"ETag").cloned();
     if !slices.etag.is_empty() && etag.as_ref() != Some(&slices.etag) {

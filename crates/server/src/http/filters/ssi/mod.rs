@@ -163,7 +163,8 @@ pub fn respond_with_stub(request: &mut Request) -> Step {
     let Some(stub) = request.stub.take() else {
         return Step::Finish(500); // only called where there is one
     };
-    request.response.status = 200;
+    // As in nginx no status is given to what is no response of its own.
+    request.response.status = 0;
     request.response.content_type = stub.content_type;
     request.response.content_length = None;
     Step::Respond(Body::bytes(stub.text))

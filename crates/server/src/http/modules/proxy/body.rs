@@ -257,9 +257,9 @@ impl UpstreamBody {
                             Error,
                             "upstream sent invalid chunked response while reading upstream"
                         );
-                        let abort = self.broken(request);
+                        self.broken(request);
                         request.complete = false;
-                        return Err(abort);
+                        return Err(Abort::UpstreamFraming);
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
