@@ -927,8 +927,8 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
             ),
             _,
         ) => log::write_access_of_ended(request),
-        // An upstream's chunks are broken: what is left of the response is given up with the connection.
-        (Err(Abort::Upstream), _) if !request.complete => log::write_access_of_ended(request),
+        // An upstream's chunks or a filter's input is broken: what is left of the response is given up with the connection.
+        (Err(Abort::UpstreamFraming | Abort::Filter), _) => log::write_access_of_ended(request),
         // As in nginx no other request was awaited any more.
         _ => log::write_access(request),
     }
