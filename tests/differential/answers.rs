@@ -209,7 +209,6 @@ pub(crate) fn acts(head: &[u8]) -> Vec<Act> {
     let bodiless = head.starts_with("HEAD ") || answer.status == 204 || answer.status == 304;
     if bodiless {
         acts.push(Act::Send(answer.bytes));
-        acts.extend(has("close").then_some(Act::Close));
         return acts;
     }
     if has("cut") {
@@ -247,7 +246,9 @@ pub(crate) fn acts(head: &[u8]) -> Vec<Act> {
     } else {
         acts.push(Act::Send(answer.bytes));
     }
-    if has("close") || has("long") || has("short") || has("http10") {
+    // A close behind an answer that is whole without it would race with the next request on its connection.
+    let is_whole = has("chunked") || (has("short") && body.is_empty() && !has("close"));
+    if !is_whole && (has("close") || has("long") || has("short") || has("http10")) {
         acts.push(Act::Close);
     }
     acts
