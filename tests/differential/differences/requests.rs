@@ -265,4 +265,38 @@ pub(super) const ROWS: &[Row] = &[
                 })
         },
     },
+    Row {
+        sentence: "**`$pipe` behind several requests that came at once** is `p`. Where they fill the buffer of \
+                   `client_header_buffer_size` to its last byte, nginx reads what follows apart, and `$pipe` is `.`.",
+        is: |case, difference| {
+            let sizes = buffer_sizes(case.configuration);
+            let lengths: Vec<usize> = case.requests().map(|bytes| bytes.len()).collect();
+            let is_behind_full = |request: usize| {
+                let before = lengths.get(..request).unwrap_or_default();
+                // One request alone is known to fill it.
+                (0..before.len().saturating_sub(1))
+                    .any(|first| sizes.contains(&before[first..].iter().sum()))
+            };
+            let is_apart = |(left, right): (&Line, &Line)| {
+                value(left, "pipe") == "." && value(right, "pipe") == "p"
+            };
+            difference.key == "pipe"
+                && case.conversation.pipelined
+                && case.lines_of(difference).all(is_apart)
+                && case.requests_of(difference).all(is_behind_full)
+        },
+    },
 ];
+
+/// The sizes of the first buffer for a request's head, in bytes: nginx's own and those of the configuration.
+fn buffer_sizes(configuration: &str) -> Vec<usize> {
+    let written = configuration.split("client_header_buffer_size ").skip(1);
+    let sizes = written.filter_map(|rest| {
+        let size = rest.split(';').next()?.trim();
+        match size.strip_suffix(['k', 'K']) {
+            Some(size) => Some(size.parse::<usize>().ok()? * 1024),
+            None => size.parse().ok(),
+        }
+    });
+    sizes.chain([1024]).collect()
+}
