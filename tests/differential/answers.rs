@@ -113,6 +113,9 @@ pub(crate) const WORDS: &[&str] = &[
     "echo",
 ];
 
+/// Words of which the table of differences tells: what follows on a connection cannot be compared any more, so they are rare.
+const OTHERWISE: &[&str] = &["badline", "badversion", "continue"];
+
 /// Statuses that are worth an answer.
 pub(crate) const STATUSES: &[u16] = &[
     200, 200, 200, 201, 202, 204, 206, 207, 301, 302, 303, 304, 307, 308, 400, 401, 402, 403, 404,
@@ -159,7 +162,10 @@ pub(crate) fn random(random: &mut Random) -> String {
         ])));
     }
     if random.chance(15) {
-        words.push(String::from(WORDS[random.below(WORDS.len())]));
+        let word = WORDS[random.below(WORDS.len())];
+        if !OTHERWISE.contains(&word) || random.chance(25) {
+            words.push(String::from(word));
+        }
     }
     words.join(",")
 }
@@ -184,8 +190,20 @@ fn words_of(head: &str) -> Vec<String> {
         .collect()
 }
 
-/// The steps of the answer to a request with this head.
+/// The steps of the answer to a request with this head. What is sent without a pause is sent at once: how much a server
+/// receives of it before it needs no more would be chance.
 pub(crate) fn acts(head: &[u8]) -> Vec<Act> {
+    let mut acts: Vec<Act> = Vec::new();
+    for act in single_acts(head) {
+        match (acts.last_mut(), act) {
+            (Some(Act::Send(before)), Act::Send(bytes)) => before.extend(bytes),
+            (_, act) => acts.push(act),
+        }
+    }
+    acts
+}
+
+fn single_acts(head: &[u8]) -> Vec<Act> {
     let head = String::from_utf8_lossy(head);
     let words = words_of(&head);
     let has = |word: &str| words.iter().any(|known| known == word);

@@ -101,6 +101,9 @@ pub(crate) struct Transcript {
     pub(crate) alarms: Vec<String>,
 }
 
+/// How long the end of the last connection may take to its server.
+const LEAVING_TIME: Duration = Duration::from_millis(5);
+
 /// Runs a program through the conversations. `quiet` is how long a silent server is waited for.
 pub(crate) fn run(
     lane: &Lane,
@@ -170,6 +173,8 @@ fn try_run(
             seen.upstream.sort();
         }
     }
+    // That the last client has left may come on another core, behind what is sent after it.
+    std::thread::sleep(LEAVING_TIME);
     server.pass()?;
     let numbers = Numbers {
         firsts,

@@ -84,7 +84,6 @@ pub(super) const TEXTS: &[&str] = &[
     "a-$uri-b",
     "\"$host: $request_uri\"",
     "pre${arg_a}post",
-    "\"tab\\tand\\nline\"",
     "1",
     "0",
     "äöü",
@@ -92,6 +91,9 @@ pub(super) const TEXTS: &[&str] = &[
     "%2F%20",
     "max-age=60",
 ];
+
+/// A text with a tab and a line break.
+pub(super) const BROKEN_TEXT: &str = "\"tab\\tand\\nline\"";
 
 /// Media types.
 pub(super) const TYPES: &[&str] = &[

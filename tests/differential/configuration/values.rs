@@ -150,6 +150,8 @@ fn value(word: &str, random: &mut Random, world: &World) -> String {
 pub(super) fn text(random: &mut Random) -> String {
     match random.chance(55) {
         true => String::from(random.pick(lists::VARIABLES)),
+        // A line break is in the table of differences, and rare.
+        false if random.chance(2) => String::from(lists::BROKEN_TEXT),
         false => String::from(random.pick(lists::TEXTS)),
     }
 }
@@ -565,7 +567,18 @@ impl Own<'_> {
                 "Set-Cookie Vary",
                 "X-Accel-Limit-Rate X-Accel-Buffering X-Accel-Charset",
             ]),
-            "proxy_method" => self.one(&["POST", "HEAD", "$request_method", "get", "PUT"]),
+            // `HEAD` is in the table of differences, and hides much of what follows.
+            "proxy_method" => self.one(&[
+                "POST",
+                "$request_method",
+                "get",
+                "PUT",
+                "GET",
+                "PATCH",
+                "$request_method",
+                "OPTIONS",
+                "HEAD",
+            ]),
             "proxy_next_upstream" => self.one(&[
                 "error timeout",
                 "off",

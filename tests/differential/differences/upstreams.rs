@@ -542,7 +542,19 @@ fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
     let requests = case.asking(&[word]);
     // Where this is logged elsewhere, nothing is.
     let errors = &case.reference.errors;
-    (errors.is_empty() || errors.iter().any(told)) && follows_answer(case, difference, &requests)
+    let is_taken = errors.is_empty() || errors.iter().any(told);
+    // To HEAD nginx answers nothing then, and the client takes the next answer for its own.
+    let exchanges = &case.conversation.exchanges;
+    let mut silent = requests.iter().copied().filter(|request| {
+        let exchange = exchanges.get(*request);
+        exchange.is_some_and(|exchange| exchange.head_only)
+    });
+    let is_heard = matches!(
+        difference.part,
+        Part::Status | Part::Field | Part::Framing | Part::Body | Part::Trailer | Part::Ending
+    );
+    let is_displaced = is_heard && silent.any(|request| case.is_from(difference, request));
+    is_taken && (is_displaced || follows_answer(case, difference, &requests))
 }
 
 /// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or of what follows where the
