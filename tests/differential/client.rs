@@ -288,6 +288,8 @@ impl Line<'_, '_> {
     fn send_exchange(&mut self, exchange: &Exchange, shuts: bool) -> Result<(), String> {
         for (number, segment) in exchange.segments.iter().enumerate() {
             if number > 0 {
+                // What the connection began with may take rounds of its own.
+                self.surroundings.server.pass()?;
                 self.surroundings.server.pass()?;
             }
             self.send(segment);

@@ -138,7 +138,10 @@ pub(super) const ROWS: &[Row] = &[
             let requests = case.asking(&["hints"]);
             let twice = format!("{0}, {0}", difference.reference);
             let longer = difference.subject.len() > difference.reference.len();
+            let is_forgotten =
+                difference.part == Part::Access && field.is_some() && difference.reference == "-";
             let brings = difference.subject == twice
+                || is_forgotten
                 || longer && field.is_some_and(|field| brought.contains(&field.as_str()));
             // A number, or one beside that of the body.
             let number = |text: &str| text.split(' ').next()?.parse::<u64>().ok();
@@ -238,7 +241,12 @@ pub(super) const ROWS: &[Row] = &[
                 let mut others = case.subject.upstream.iter();
                 others.any(|other| text(other) == told)
             };
-            let shows = difference.part == Part::Upstream && (same || among) || waits;
+            // The next upstream is connected to and waits with its client.
+            let next = difference.key == "request"
+                && difference.reference == "(not asked)"
+                && difference.subject.contains("\nContent-Length: 0")
+                && unanswered.is_some();
+            let shows = difference.part == Part::Upstream && (same || among || next) || waits;
             // One that waits in vain for its body is recorded late, and what else is asked then has another number.
             let mut others = case.subject.upstream.clone();
             let is_without_partner = |asked: &&Recorded| {
@@ -566,7 +574,9 @@ fn follows_answer(case: &Case, difference: &Difference, requests: &[usize]) -> b
         "document_root",
         "document_uri",
         "is_args",
+        "limit_conn_status",
         "limit_rate",
+        "limit_req_status",
         "proxy_host",
         "proxy_port",
         "query_string",
