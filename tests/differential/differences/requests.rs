@@ -3,7 +3,11 @@
 use super::{NO_LINE, Row};
 use crate::case::{Line, any_status, is_framed_otherwise, is_in_chunks, value};
 use crate::compare::{CONTINUE_LENGTH, Part};
+use crate::requests::Exchange;
 use crate::run::Seen;
+
+/// Bytes that a record of TLS has room for (RFC 8446, section 5.1).
+const RECORD_LENGTH_MAX: usize = 1 << 14;
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -182,7 +186,12 @@ pub(super) const ROWS: &[Row] = &[
         is: |case, difference| {
             let in_parts = |request: usize| {
                 let exchange = case.conversation.exchanges.get(request);
-                exchange.is_some_and(|exchange| exchange.segments.len() > 1)
+                // A record of TLS is a part, too.
+                let by_record = |exchange: &Exchange| {
+                    case.conversation.tls.is_some()
+                        && exchange.segments.concat().len() > RECORD_LENGTH_MAX
+                };
+                exchange.is_some_and(|exchange| exchange.segments.len() > 1 || by_record(exchange))
             };
             let mut lines = case.lines_of(difference);
             let is_of_body = matches!(

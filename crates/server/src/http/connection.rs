@@ -915,7 +915,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
     meter::count(request);
     match (outcome, after) {
         (_, After::KeepAlive) => log::write_access(request),
-        // Answered, or given up: the client has left or was waited for in vain, or gets no answer, or no more of one.
+        // Answered, or given up: the client has left or was waited for in vain, or gets no answer.
         (
             Ok(())
             | Err(
@@ -923,10 +923,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
                 | Abort::TimedOut
                 | Abort::BodyTimedOut
                 | Abort::Unanswered(_)
-                | Abort::Silently
-                | Abort::Filter
-                | Abort::File(_)
-                | Abort::FileTruncated,
+                | Abort::Silently,
             ),
             _,
         ) => log::write_access_of_ended(request),
