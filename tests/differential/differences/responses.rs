@@ -9,7 +9,7 @@ use crate::run::Seen;
 pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**A connection that was announced to end** ends. nginx leaves it open where a `post_action`, or a copy of \
-                   `mirror`, follows a request whose body was refused or not read, or that has no answer (408, 499).",
+                   `mirror`, follows a request whose body was refused, not read or broken off, or that has no answer (408, 499).",
         is: |case, difference| {
             let announces_end = |seen: &Seen| {
                 let last = seen.heard.answers.iter().flatten().last();
@@ -23,10 +23,11 @@ pub(super) const ROWS: &[Row] = &[
             let last = case.reference.heard.answers.len().saturating_sub(1);
             let refuses = case.reference.errors.iter().any(refused) || case.has_body(last);
             let ends = |seen: &Seen| announces_end(seen) && refuses || silent(seen);
+            // The client has left before its body was whole.
+            let left = case.conversation.shuts && case.breaks_off(last);
             difference.part == Part::Ending
                 && difference.reference == "Kept"
-                && ends(case.reference)
-                && ends(case.subject)
+                && (left || ends(case.reference) && ends(case.subject))
         },
     },
     Row {

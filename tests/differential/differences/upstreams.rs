@@ -597,6 +597,7 @@ fn follows_answer(case: &Case, difference: &Difference, requests: &[usize]) -> b
     let is_of_answer = difference.part != Part::Access
         || OF_ANSWER.contains(&key)
         || OF_PAGE.contains(&key)
+        || key.starts_with("arg_")
         || key.starts_with("sent_http_")
         || key.starts_with("upstream_")
         // That page is asked for with GET.
