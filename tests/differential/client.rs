@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
 /// The same where a difference is looked into, so that none comes from a machine that is busy.
 pub(crate) const QUIET_TIME_SURE: Duration = Duration::from_millis(900);
+/// Between the header of the PROXY protocol and the first request: so long that a server has taken the one by itself.
+const PREFACE_PAUSE: Duration = Duration::from_millis(5);
 /// A body that is longer is cut here.
 const BODY_LENGTH_MAX: usize = 4 << 20;
 
@@ -151,6 +153,10 @@ pub(crate) fn converse(
         ended: None,
     };
     line.send(&conversation.preface);
+    if !conversation.preface.is_empty() {
+        // What comes in one piece with it shares nginx's buffer with it, which leaves less room for a body.
+        std::thread::sleep(PREFACE_PAUSE);
+    }
     if conversation.pipelined {
         let all: Vec<u8> = conversation
             .exchanges
