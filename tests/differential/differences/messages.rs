@@ -198,4 +198,15 @@ pub(super) const ROWS: &[Row] = &[
             difference.part == Part::Error && said && without == difference.subject
         },
     },
+    Row {
+        sentence: "**An upstream that breaks off at once with `proxy_buffering off`**: the line says `while reading upstream`. nginx \
+                   says `while sending to client` where it finds the end behind what came with the head.",
+        is: |_, difference| {
+            let line = &difference.reference;
+            let breaks =
+                line.contains("upstream prematurely closed connection while sending to client");
+            let read = line.replacen("while sending to client", "while reading upstream", 1);
+            difference.part == Part::Error && breaks && read == difference.subject
+        },
+    },
 ];

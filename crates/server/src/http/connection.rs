@@ -913,24 +913,25 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
 /// has been waited for.
 fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
     meter::count(request);
-    match (outcome, after) {
-        (_, After::KeepAlive) => log::write_access(request),
-        // Answered, or given up: the client has left or was waited for in vain, or gets no answer.
-        (
-            Ok(())
-            | Err(
-                Abort::Closed(_)
-                | Abort::TimedOut
-                | Abort::BodyTimedOut
-                | Abort::Unanswered(_)
-                | Abort::Silently,
-            ),
-            _,
-        ) => log::write_access_of_ended(request),
-        // An upstream's chunks or a filter's input is broken: what is left of the response is given up with the connection.
-        (Err(Abort::UpstreamFraming | Abort::Filter), _) => log::write_access_of_ended(request),
+    let ends_here = match outcome {
+        // Answered, or given up: the client has left or was waited for in vain, or gets no answer, or no more of one that an
+        // upstream or a filter has broken.
+        Ok(())
+        | Err(
+            Abort::Closed(_)
+            | Abort::TimedOut
+            | Abort::BodyTimedOut
+            | Abort::Unanswered(_)
+            | Abort::Silently
+            | Abort::UpstreamFraming
+            | Abort::Filter,
+        ) => !matches!(after, After::KeepAlive),
         // As in nginx no other request was awaited any more.
-        _ => log::write_access(request),
+        Err(_) => false,
+    };
+    match ends_here {
+        true => log::write_access_of_ended(request),
+        false => log::write_access(request),
     }
 }
 
