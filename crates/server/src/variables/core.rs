@@ -3,7 +3,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list;
 //! the values are made in `client` (what the client sent), `connection`, `response` and
-//! `upstream`. They are computed on every use, but for what [is kept](is_kept). Not here: variables of TLS and HTTP/2, of
+//! `upstream`. They are computed on every use, but for what `is_kept` names. Not here: variables of TLS and HTTP/2, of
 //! modules that we do not have, and those that a configuration defines.
 
 mod client;
