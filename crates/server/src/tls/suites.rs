@@ -395,8 +395,8 @@ pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
 
 /// The groups for the key exchange that a list names, best first: `ssl_ecdh_curve`.
 ///
-/// A group that is named again stays where it was first. As with OpenSSL 3.5 `?` stands before a name that may be unknown, `*` before one to send a share for, `-` before one
-/// to take out, `/` between tuples, and `DEFAULT` is every group there is.
+/// A group that is named again stays where it was first. As with OpenSSL 3.5 `?` stands before a name that may be unknown,
+/// `*` before one to send a share for, `-` before one to take out, `/` between tuples, and `DEFAULT` is every group there is.
 pub fn groups(list: &str) -> Chosen<&'static dyn SupportedKxGroup> {
     let mut chosen = Chosen::default();
     for written in list.split([':', '/']).map(str::trim) {
@@ -424,12 +424,12 @@ pub fn groups(list: &str) -> Chosen<&'static dyn SupportedKxGroup> {
             Some(group) if prefix.contains('-') => {
                 chosen.found.retain(|found| found.name() != group.name());
             }
-            Some(group)
-                if chosen
-                    .found
-                    .iter()
-                    .any(|found| found.name() == group.name()) => {}
-            Some(group) => chosen.found.push(group),
+            Some(group) => {
+                let mut found = chosen.found.iter();
+                if !found.any(|found| found.name() == group.name()) {
+                    chosen.found.push(group);
+                }
+            }
             None => chosen.missing.push(name.to_owned()),
         }
     }
