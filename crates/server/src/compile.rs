@@ -8,17 +8,18 @@
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base::hash::Map;
-use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef, Template};
+use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef};
 
 use crate::generation::Generation;
 use crate::listen::Binding;
 use crate::log::{LogFile, LogTable};
-use crate::text::{Part, Text};
+use crate::registry::{Registries, Registry};
+use crate::variables::TableBuilder;
 use crate::variables::unknown::Unknown;
-use crate::variables::{Source, TableBuilder, Variable};
 
 /// What a module's directives amount to in one scope.
 ///
@@ -40,24 +41,14 @@ pub trait Feature: Sized + Send + Sync + 'static {
 
 /// The state of one compilation, handed to every [`Feature`].
 pub struct Compiler<'a> {
-    /// Variables by name; modules define and refer to them here.
-    pub variables: RefCell<TableBuilder>,
-    /// Log files by path; the same path is one file.
-    pub logs: RefCell<LogTable>,
-    /// Groups of servers that requests are passed on to; `proxy_pass` finds and adds them here.
-    pub upstreams: RefCell<crate::http::modules::upstream::Groups>,
-    /// Issuers of certificates, with what servers order of them.
-    pub acme: RefCell<crate::http::modules::acme::Acme>,
-    /// Certificates that have been read; servers that name the same share them.
-    pub certificates: RefCell<crate::tls::settings::Loaded>,
+    /// What modules gather, by kind: variables, log files, groups of servers.
+    pub registries: Registries,
     /// Zones by name; directives declare and find them here.
     pub zones: RefCell<crate::zone::Table>,
     /// Relative paths of data (`root`, logs, temporary files) start here; ends with `/`.
     pub prefix: PathBuf,
     /// Relative paths of configuration files start here.
     pub conf_prefix: PathBuf,
-    /// Where errors go when no line writes `error_log`: what `-e` says.
-    pub default_error_log: crate::log::Destination,
     /// Whether ports below 1024 may be bound: decides the port of a server without `listen`.
     pub privileged: bool,
     /// Files that setters need (tables, password files): from the bundle in a worker.
@@ -77,13 +68,8 @@ impl<'a> Compiler<'a> {
             ..
         } = *environment;
         Compiler {
-            default_error_log: environment.default_error_log.clone(),
             privileged: environment.privileged,
-            variables: RefCell::new(TableBuilder::new()),
-            logs: RefCell::new(LogTable::default()),
-            upstreams: RefCell::default(),
-            acme: RefCell::default(),
-            certificates: RefCell::default(),
+            registries: Registries::default(),
             zones: RefCell::default(),
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
@@ -114,33 +100,9 @@ impl<'a> Compiler<'a> {
         self.feature(scope).map_err(|fault| self.report(fault)).ok()
     }
 
-    /// The index of a variable that a value refers to; its existence is checked at the end,
-    /// because `set` and `map` may define it later.
-    pub fn variable(&self, name: &str) -> Variable {
-        self.variables.borrow_mut().reference(name)
-    }
-
-    /// Defines a variable; nginx's error when another module owns the name.
-    pub fn define(&self, name: &str, source: Source) -> Result<Variable, String> {
-        self.variables.borrow_mut().define(name, source)
-    }
-
-    /// Defines a variable unless something has: the first of several that only assign to it.
-    pub fn define_unless_defined(&self, name: &str, source: Source) -> Result<Variable, String> {
-        let mut variables = self.variables.borrow_mut();
-        match variables.is_defined(name) {
-            true => Ok(variables.reference(name)),
-            false => variables.define(name, source),
-        }
-    }
-
-    /// A value with variables, compiled.
-    pub fn text(&self, template: &Template) -> Text {
-        Text::new(template.parts.iter().map(|part| match part {
-            conf::Part::Literal(bytes) => Part::Literal(bytes.to_vec().into()),
-            conf::Part::Variable(name) => Part::Variable(self.variable(name)),
-            conf::Part::Capture(number) => Part::Capture(*number),
-        }))
+    /// What modules of one kind have gathered so far: see [`Registries::of`].
+    pub fn registry<R: Registry>(&self) -> Rc<RefCell<R>> {
+        self.registries.of()
     }
 
     /// A data path: relative ones start at the prefix.
@@ -156,11 +118,6 @@ impl<'a> Compiler<'a> {
             all.push(path.clone());
         }
         path
-    }
-
-    /// The log file of a path, shared by all lines that name the same path.
-    pub fn log_file(&self, path: &Path) -> Arc<LogFile> {
-        self.logs.borrow_mut().file(&self.path(path))
     }
 
     /// Adds an error; compilation continues so that all are reported in one run.
@@ -255,7 +212,7 @@ pub struct Environment<'a> {
     pub conf_prefix: &'a Path,
     /// Where setters read files from.
     pub files: &'a dyn Files,
-    /// See [`Compiler::default_error_log`].
+    /// Where errors go when no line writes `error_log`: what `-e` says.
     pub default_error_log: crate::log::Destination,
     /// See [`Compiler::privileged`].
     pub privileged: bool,
@@ -267,11 +224,16 @@ pub fn compile(
     environment: &Environment<'_>,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compiler = Compiler::new(environment);
+    let default_error_log = environment.default_error_log.clone();
+    compiler
+        .registry::<LogTable>()
+        .borrow_mut()
+        .default_error_log = default_error_log;
     let made = crate::http::compile::http(&compiler, tree.root());
     let error_log = compiler.feature_or_report::<crate::log::ErrorLog>(tree.root());
     let events =
         compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
-    let variables = std::mem::take(&mut *compiler.variables.borrow_mut()).finish();
+    let variables = compiler.registries.take::<TableBuilder>().finish();
     let variables = match variables {
         Ok(table) => table,
         Err(unknown) => {
@@ -280,10 +242,10 @@ pub fn compile(
             Default::default()
         }
     };
-    let logs = compiler.logs.borrow_mut().take();
+    let logs = compiler.registries.take::<LogTable>().into_files();
     let directories = compiler.directories.take();
     let zones = compiler.zones.take().finish();
-    let acme = compiler.acme.take();
+    let acme = compiler.registries.take();
     let diagnostics = compiler.into_diagnostics();
     let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
     match (made, error_log, events) {

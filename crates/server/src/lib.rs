@@ -19,6 +19,7 @@ pub mod panics;
 pub mod random;
 pub mod reference;
 pub mod regex;
+pub mod registry;
 pub mod resolver;
 pub mod table;
 pub mod text;

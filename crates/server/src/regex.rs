@@ -12,6 +12,7 @@ use pattern::{Pattern, Spans, Undecided};
 use crate::compile::Compiler;
 use crate::http::request::Request;
 use crate::log;
+use crate::variables::Compiling as _;
 use crate::variables::{Source, Variable};
 
 /// What a match disturbs once the response's head is made.

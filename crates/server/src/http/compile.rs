@@ -285,7 +285,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     let bindings = listen::bindings(gathered);
     let http = Http {
         scopes: builder.scopes,
-        upstreams: compiler.upstreams.take(),
+        upstreams: compiler.registries.take(),
         bindings: bindings
             .iter()
             .map(|binding| {

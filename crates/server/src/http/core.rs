@@ -15,6 +15,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);

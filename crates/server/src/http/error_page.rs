@@ -14,6 +14,7 @@ use crate::http::output::{self, Body};
 use crate::http::request::{self, Request, Step};
 use crate::http::status_page;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 static ERROR_PAGE: Setting<Vec<Row>> =
     Setting::new("error_page", &["code ... [=[response]] uri"], rows)

@@ -23,7 +23,9 @@ use super::syslog::{self, Syslog};
 use super::{Buffering, LogFile, request_error, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
+use crate::log::file::Compiling as _;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 /// Bytes that are compressed together unless `buffer=` says otherwise.
 const GZIP_BUFFER_SIZE: usize = 64 * 1024;
@@ -324,7 +326,7 @@ impl Feature for AccessLogs {
                 return Err(unknown().with_hint("its log_format must stand before it"));
             }
             let target = match place {
-                Place::Stderr => Target::File(compiler.logs.borrow_mut().stderr()),
+                Place::Stderr => Target::File(compiler.standard_error()),
                 Place::File(path) => Target::File(compiler.log_file(&path)),
                 Place::Path(path) => {
                     reads_response |= names_of_response(&path);

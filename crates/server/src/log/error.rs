@@ -22,6 +22,7 @@ use super::{Level, LogFile, Printable, Subsystem, time, unwritten};
 use crate::compile::{Compiler, Feature};
 use crate::http::connection::Connection;
 use crate::http::request::Request;
+use crate::log::file::{Compiling as _, LogTable};
 use crate::variables::core::append_address;
 
 /// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
@@ -117,9 +118,10 @@ pub(super) fn write_connection(
 }
 
 /// Where a log goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
     /// Standard error.
+    #[default]
     Stderr,
     /// A file; a relative path starts at the prefix.
     File(PathBuf),
@@ -132,7 +134,7 @@ pub enum Destination {
 impl Destination {
     fn open(&self, compiler: &Compiler<'_>) -> Result<Sink, Fault> {
         Ok(match self {
-            Destination::Stderr => Sink::File(compiler.logs.borrow_mut().stderr()),
+            Destination::Stderr => Sink::File(compiler.standard_error()),
             Destination::File(path) => Sink::File(compiler.log_file(path)),
             Destination::Syslog(written) => Sink::Syslog(Arc::new(written.open(compiler.files)?)),
             Destination::Memory(size, title) => {
@@ -281,8 +283,9 @@ impl Feature for ErrorLog {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<ErrorLog, Fault> {
         time::load_zone();
         let written = scope.written(&ERROR_LOG)?.unwrap_or_else(|| {
+            let table = compiler.registry::<LogTable>();
             vec![Directive {
-                destination: compiler.default_error_log.clone(),
+                destination: table.borrow().default_error_log.clone(),
                 threshold: Threshold::new(Level::Error),
             }]
         });

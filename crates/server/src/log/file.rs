@@ -16,6 +16,10 @@ use std::time::Duration;
 use base::hash::Map;
 use rustix::fs::OFlags;
 
+use super::Destination;
+use crate::compile::Compiler;
+use crate::registry::Registry;
+
 /// Access rights of a log file that did not exist, before the umask (nginx's default).
 const FILE_MODE: u32 = 0o644;
 
@@ -213,6 +217,30 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
 pub struct LogTable {
     files: Map<PathBuf, Arc<LogFile>>,
     stderr: Option<Arc<LogFile>>,
+    /// Where errors go when no line writes `error_log`: what `-e` says.
+    pub default_error_log: Destination,
+}
+
+impl Registry for LogTable {}
+
+/// Log files of the configuration that is being compiled.
+pub trait Compiling {
+    /// The log file of a path, shared by all lines that name the same path. A relative one starts at the prefix.
+    fn log_file(&self, path: &Path) -> Arc<LogFile>;
+
+    /// Standard error as a log file.
+    fn standard_error(&self) -> Arc<LogFile>;
+}
+
+impl Compiling for Compiler<'_> {
+    fn log_file(&self, path: &Path) -> Arc<LogFile> {
+        let table = self.registry::<LogTable>();
+        table.borrow_mut().file(&self.path(path))
+    }
+
+    fn standard_error(&self) -> Arc<LogFile> {
+        self.registry::<LogTable>().borrow_mut().stderr()
+    }
 }
 
 impl LogTable {
@@ -234,11 +262,11 @@ impl LogTable {
         )
     }
 
-    /// All files, in the order of their paths; the table is empty afterwards.
-    pub fn take(&mut self) -> Vec<Arc<LogFile>> {
-        let mut files: Vec<Arc<LogFile>> = std::mem::take(&mut self.files).into_values().collect();
+    /// All files, in the order of their paths.
+    pub fn into_files(self) -> Vec<Arc<LogFile>> {
+        let mut files: Vec<Arc<LogFile>> = self.files.into_values().collect();
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        files.extend(self.stderr.take());
+        files.extend(self.stderr);
         files
     }
 }
@@ -255,12 +283,11 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &again));
         table.file(Path::new("/var/log/a.log"));
         table.stderr();
-        let keys: Vec<String> = table.take().iter().map(|file| file.key()).collect();
+        let keys: Vec<String> = table.into_files().iter().map(|file| file.key()).collect();
         assert_eq!(
             keys,
             ["log /var/log/a.log", "log /var/log/b.log", "log stderr"]
         );
-        assert!(table.take().is_empty());
     }
 
     #[test]

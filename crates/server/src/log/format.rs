@@ -10,6 +10,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::json;
+use crate::variables::Compiling as _;
 use crate::variables::{Evaluate, Source, Variable, core};
 
 /// The format that exists without being written.

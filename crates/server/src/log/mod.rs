@@ -42,7 +42,7 @@ pub use error::{
     set_main,
 };
 pub(crate) use error::{error, event};
-pub use file::{Buffering, LogFile, LogTable, lines_dropped};
+pub use file::{Buffering, Compiling, LogFile, LogTable, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub use time::{Formatted, load_zone, with_now};
 pub use tls::{

@@ -18,6 +18,7 @@ use crate::compile::Compiler;
 use crate::log::{Errno, error_text};
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::pem::{self, PemError};
+use crate::tls::settings::Loaded;
 use crate::tls::stapling::message::{NoResponse, length_of_response};
 
 /// Why OpenSSL could not open a file, as nginx shows it.
@@ -177,7 +178,8 @@ pub fn load(
         key.bytes.clone(),
         passwords.map(|file| file.bytes.clone()),
     );
-    if let Some(known) = compiler.certificates.borrow().get(&identity) {
+    let loaded = compiler.registry::<Loaded>();
+    if let Some(known) = loaded.borrow().0.get(&identity) {
         return Ok(Arc::clone(known));
     }
     let passwords = match passwords {
@@ -198,8 +200,10 @@ pub fn load(
     let key_pem = read(compiler, key, "certificate key")?;
     let certified = certificates::certified_key(chain, &key_pem, &passwords)
         .map_err(|error| refused(&error))?;
-    let mut known = compiler.certificates.borrow_mut();
-    known.insert(identity, Arc::clone(&certified));
+    loaded
+        .borrow_mut()
+        .0
+        .insert(identity, Arc::clone(&certified));
     Ok(certified)
 }
 

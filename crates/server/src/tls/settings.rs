@@ -18,6 +18,9 @@ use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiler, Feature};
 use crate::http::modules::acme;
+use crate::http::modules::acme::Acme;
+use crate::log::Compiling as _;
+use crate::registry::Registry;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::text::Text;
 use crate::tls::certificates::{Resolver, Slot};
@@ -34,6 +37,7 @@ use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::suites::Chosen;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
+use crate::variables::Compiling as _;
 use crate::zone::Refused;
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
@@ -297,7 +301,10 @@ pub struct TlsSettings {
 }
 
 /// Certificates that have been read, by the files of chain and key and the passwords: servers share them.
-pub type Loaded = Map<(Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>), Arc<CertifiedKey>>;
+#[derive(Default)]
+pub struct Loaded(pub Map<(Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>), Arc<CertifiedKey>>);
+
+impl Registry for Loaded {}
 
 impl Feature for TlsSettings {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
@@ -541,7 +548,7 @@ fn comes_by_itself(certificate: &Word, key: &Word) -> bool {
 
 /// The place of the certificate that the server has ordered; one that stays empty where it has not.
 fn issued(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Arc<Slot> {
-    let held = compiler.acme.borrow().of_server(scope.id());
+    let held = compiler.registry::<Acme>().borrow().of_server(scope.id());
     held.map_or_else(Arc::default, |held| held.slot())
 }
 

@@ -11,13 +11,17 @@ use std::sync::Arc;
 
 use base::hash::Map;
 use bytes::Bytes;
+use conf::Template;
 
+use crate::compile::Compiler;
 use crate::http::modules::geo::Geo;
 use crate::http::modules::geoip2::GeoIp2Variable;
 use crate::http::modules::map::MapVariable;
 use crate::http::modules::rewrite;
 use crate::http::modules::split_clients::SplitClients;
 use crate::http::request::Request;
+use crate::registry::Registry;
+use crate::text::{Part, Text};
 
 /// A variable by its index in the generation's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,6 +192,52 @@ impl TableBuilder {
         } else {
             Err(unknown)
         }
+    }
+}
+
+impl Registry for TableBuilder {}
+
+/// Variables of the configuration that is being compiled.
+pub trait Compiling {
+    /// The index of a variable that a value refers to; its existence is checked at the end,
+    /// because `set` and `map` may define it later.
+    fn variable(&self, name: &str) -> Variable;
+
+    /// Defines a variable; nginx's error when another module owns the name.
+    fn define(&self, name: &str, source: Source) -> Result<Variable, String>;
+
+    /// Defines a variable unless something has: the first of several that only assign to it.
+    fn define_unless_defined(&self, name: &str, source: Source) -> Result<Variable, String>;
+
+    /// A value with variables, compiled.
+    fn text(&self, template: &Template) -> Text;
+}
+
+impl Compiling for Compiler<'_> {
+    fn variable(&self, name: &str) -> Variable {
+        self.registry::<TableBuilder>().borrow_mut().reference(name)
+    }
+
+    fn define(&self, name: &str, source: Source) -> Result<Variable, String> {
+        let variables = self.registry::<TableBuilder>();
+        variables.borrow_mut().define(name, source)
+    }
+
+    fn define_unless_defined(&self, name: &str, source: Source) -> Result<Variable, String> {
+        let variables = self.registry::<TableBuilder>();
+        let mut variables = variables.borrow_mut();
+        match variables.is_defined(name) {
+            true => Ok(variables.reference(name)),
+            false => variables.define(name, source),
+        }
+    }
+
+    fn text(&self, template: &Template) -> Text {
+        Text::new(template.parts.iter().map(|part| match part {
+            conf::Part::Literal(bytes) => Part::Literal(bytes.to_vec().into()),
+            conf::Part::Variable(name) => Part::Variable(self.variable(name)),
+            conf::Part::Capture(number) => Part::Capture(*number),
+        }))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::http::request::Request;
 use crate::http::response::Response;
 use crate::log;
 use crate::text::{Part, Text};
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);

@@ -19,6 +19,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::http::response::{Field, Response};
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSLI: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)

@@ -18,6 +18,7 @@ use proto::header::Known;
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
+use crate::variables::Compiling as _;
 use crate::variables::Variable;
 use crate::variables::core::find_cookie;
 

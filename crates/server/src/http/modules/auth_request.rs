@@ -17,6 +17,7 @@ use crate::http::output;
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 static DISABLE_SYMLINKS: Setting<Written> = Setting::new(
     "disable_symlinks",

@@ -9,6 +9,7 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 static EARLY_HINTS: Setting<Vec<Template>> = Setting::new(
     "early_hints",

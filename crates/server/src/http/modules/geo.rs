@@ -21,6 +21,7 @@ use crate::http::forwarded;
 use crate::http::modules::access::{Cidr, parse_address, parse_ipv4, stray_bits};
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
+use crate::variables::Compiling as _;
 use crate::variables::{Source, Variable};
 
 /// `geo`.

@@ -22,6 +22,7 @@ use crate::http::request::{ClientHead, Request};
 use crate::http::response::{Field, Response};
 use crate::log;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSLI: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)

@@ -12,6 +12,7 @@ use crate::http::modules::open_file_cache::{self, LookupError};
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 /// `index file …`
 pub static INDEX: Setting<Vec<Template>> = Setting::new("index", &["file ..."], files)

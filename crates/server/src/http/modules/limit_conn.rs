@@ -18,6 +18,7 @@ use crate::http::modules::limited;
 use crate::http::request::{Request, Step};
 use crate::log::{self, Level};
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::zone::{self, Refused, Room, Shared, Zone};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

@@ -22,6 +22,7 @@ use crate::http::request::Request;
 use crate::http::tables;
 use crate::regex::Regex;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::variables::Source;
 
 /// `map string $variable { … }`

@@ -12,6 +12,7 @@ use proto::base64::{self, Alphabet};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

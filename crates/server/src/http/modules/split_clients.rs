@@ -16,6 +16,7 @@ use crate::compile::Compiler;
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::variables::Source;
 
 /// `split_clients`.

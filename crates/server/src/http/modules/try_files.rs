@@ -12,6 +12,7 @@ use crate::http::modules::open_file_cache;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 /// `try_files file … uri`, `try_files file … =code`
 pub static TRY_FILES: Setting<Parsed> = Setting::new(

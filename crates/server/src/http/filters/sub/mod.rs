@@ -18,6 +18,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -29,6 +29,7 @@ use crate::http::compile::SERVER_NAME;
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
 use crate::log;
+use crate::registry::Registry;
 use crate::tls::provider;
 use crate::zone;
 
@@ -83,6 +84,8 @@ pub struct Acme {
     servers: Map<ScopeId, Arc<Held>>,
     running: Mutex<Vec<Running>>,
 }
+
+impl Registry for Acme {}
 
 impl Acme {
     /// The place of a server's certificate, where it orders one.
@@ -194,7 +197,7 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
             compiler.report(fault.or_at(line.position));
         }
     }
-    *compiler.acme.borrow_mut() = acme;
+    *compiler.registry().borrow_mut() = acme;
 }
 
 impl Acme {

@@ -30,6 +30,7 @@ use crate::http::modules::access::Verdict;
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSLL: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)

@@ -24,6 +24,7 @@ use crate::http::modules::access::{Cidr, parse_address};
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::variables::Source;
 
 /// `geoip2 file { … }`

@@ -13,6 +13,7 @@ use crate::compile::{Compiler, Feature};
 use crate::http::modules::limited;
 use crate::log::Level;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::zone::{self, Refused, Zone};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

@@ -18,6 +18,7 @@ use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -23,6 +23,7 @@ use super::{CONNECTING, Causes, Ended, Failure, Peer};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
+use crate::log::Compiling as _;
 use crate::text::Text;
 use crate::tls::chain::Trust;
 use crate::tls::commands::{self, Commands};
@@ -34,6 +35,7 @@ use crate::tls::suites::Chosen;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
 use crate::tls::{files, pem, provider, settings, suites};
+use crate::variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

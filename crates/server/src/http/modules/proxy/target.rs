@@ -11,6 +11,7 @@ use engine::select::{Either, either};
 use crate::compile::Compiler;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::upstream::Group;
+use crate::http::modules::upstream::Groups;
 use crate::http::modules::upstream::address::{self, Written};
 use crate::http::request::Request;
 use crate::log;
@@ -84,7 +85,8 @@ pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<T
         })
     })?;
     let name = String::from_utf8_lossy(url.server.name);
-    let mut groups = compiler.upstreams.borrow_mut();
+    let groups = compiler.registry::<Groups>();
+    let mut groups = groups.borrow_mut();
     if let Some(group) = groups
         .declared(url.server.name)
         .filter(|_| !url.server.unix)

@@ -11,6 +11,7 @@ use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::variables::Variable;
 
 use super::script::append_value;

@@ -24,6 +24,7 @@ use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
+use crate::variables::Compiling as _;
 use crate::variables::{Source, Variable};
 
 use condition::Condition;

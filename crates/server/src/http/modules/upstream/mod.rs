@@ -21,6 +21,7 @@ use conf::{
 use engine::net::Address;
 
 use crate::compile::Compiler;
+use crate::registry::Registry;
 
 pub use round_robin::{Selection, States};
 
@@ -280,6 +281,8 @@ pub struct Groups {
     entries: Vec<Entry>,
 }
 
+impl Registry for Groups {}
+
 #[derive(Debug)]
 struct Entry {
     /// `None` for an `upstream` block.
@@ -364,7 +367,8 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let Some((line, [name])) = block.line().map(|line| (line, line.args.as_slice())) else {
         return Ok(()); // the arity has been checked
     };
-    let mut groups = compiler.upstreams.borrow_mut();
+    let groups = compiler.registry::<Groups>();
+    let mut groups = groups.borrow_mut();
     if groups.declared(&name.bytes).is_some() {
         let text = format!("duplicate upstream \"{}\"", name.text());
         return Err(Fault::at(name, text).while_reading());
