@@ -189,13 +189,19 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         sentence: "**A body that is buffered to a file while `mirror` is at work beside its request**: the line says nothing of \
                    what is being done. nginx says what the copy did last.",
-        is: |_, difference| {
+        is: |case, difference| {
+            const COPY_DID: [&str; 3] = [
+                " while connecting to upstream",
+                " while sending request to upstream",
+                " while reading response header from upstream",
+            ];
             let buffered = "a client request body is buffered to a temporary file";
-            let without = difference
-                .reference
-                .replacen(" while connecting to upstream", "", 1);
-            let said = difference.reference.contains(buffered);
-            difference.part == Part::Error && said && without == difference.subject
+            let line = &difference.reference;
+            let of_copy = COPY_DID
+                .iter()
+                .any(|done| line.replacen(done, "", 1) == difference.subject);
+            let mirrors = case.configuration.contains("mirror /");
+            difference.part == Part::Error && line.contains(buffered) && mirrors && of_copy
         },
     },
     Row {
