@@ -230,7 +230,6 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     #[cfg(test)]
     crate::panics::plant(&request.uri);
     if request.depth == 0 {
-        request.keepalive = request.client.head.keeps_alive();
         realip::apply(request);
         log::head(request);
     }
@@ -246,8 +245,17 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         false => Ok(Step::Next),
     };
     let first = match early {
-        Ok(Step::Next) => phases(request, exchange, Phase::ServerRewrite).await,
-        early => early,
+        Ok(Step::Next) => {
+            if request.depth == 0 {
+                request.keepalive = request.client.head.keeps_alive();
+            }
+            phases(request, exchange, Phase::ServerRewrite).await
+        }
+        early => {
+            // What the client asks for its connection counts from the phases on.
+            exchange.forbid_keepalive();
+            early
+        }
     };
     let outcome = match first {
         Ok(step) => resume(request, exchange, step).await,
