@@ -31,6 +31,7 @@ use crate::http::plan::Server;
 use crate::http::proxy_protocol::{self, Told};
 use crate::http::request::{self, Request};
 use crate::http::server_name::UndecidedName;
+use crate::http::subject::HeadUpTo;
 use crate::http::{body, error_page, hot, pool};
 use crate::listen::{AddressServers, ListenerId};
 use crate::log::{self, ErrorLog};
@@ -183,12 +184,6 @@ impl Connection {
             let named = &local.generation.debug_connections;
             !named.is_empty() && named.contains(self.peer())
         })
-    }
-
-    /// Whether its error log takes lines of this level.
-    pub fn admits(&self, level: log::Level) -> bool {
-        let admits = |log: Arc<ErrorLog>| log.admits(level, log::Subsystem::Http);
-        self.is_debugged() || self.error_log().is_some_and(admits)
     }
 
     /// Our end's address.
@@ -899,12 +894,8 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
     for line in ignored {
         if named.is_some_and(|named| named < line.start) == is_chosen {
             let text = log::Printable(line.of(&client.bytes));
-            log::field_error(
-                request,
-                *line,
-                log::Level::Info,
-                format_args!("client sent invalid header line: \"{text}\"{READING_HEADERS}"),
-            );
+            let text = format_args!("client sent invalid header line: \"{text}\"{READING_HEADERS}");
+            log::write(&HeadUpTo(request, *line), log::Level::Info, text);
         }
     }
 }

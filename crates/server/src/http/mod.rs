@@ -30,5 +30,6 @@ pub mod response;
 pub mod server_name;
 pub mod shared;
 pub mod status_page;
+pub mod subject;
 pub mod tables;
 pub mod temporary_paths;

@@ -16,11 +16,10 @@ use conf::{
 };
 
 use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
-use super::error::Noted;
 use super::error::with_line;
 use super::format::{Format, Formats, LOG_FORMAT, tells_of_request};
 use super::syslog::{self, Syslog};
-use super::{Buffering, LogFile, request_error, unwritten};
+use super::{Buffering, LogFile, Noted, unwritten, write};
 use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log::file::Compiling as _;
@@ -446,7 +445,7 @@ fn append_by_path(request: &mut Request, path: &Text, cache: Option<&Arc<Limits>
     let root = root.as_deref();
     if let Err(failure) = by_path::append(root, &path, cache, line, || Noted::of(request)) {
         let (level, text) = failure.shown(root, &path);
-        request_error(request, level, format_args!("{text}"));
+        write(request, level, format_args!("{text}"));
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::{fmt, io};
 
-use super::error::{request_error, write_connection};
-use super::{Errno, Level, Printable, Subject, error, tls};
+use super::{Errno, Level, Printable, error, tls, write};
 use crate::http::connection::Connection;
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
+use crate::http::subject::KeptAlive;
 use crate::variables::core::append_address;
 
 /// nginx's number and text for a time limit that passed.
@@ -16,41 +16,30 @@ pub(super) const TIMED_OUT: &str = "(110: Connection timed out)";
 pub fn connection_closed(connection: &Connection, first: bool) {
     if first {
         let text = format_args!("client closed connection while waiting for request");
-        write_connection(
-            connection,
-            Level::Info,
-            Subject::Connection(connection),
-            text,
-        );
+        write(connection, Level::Info, text);
         return;
     }
     let mut address = Vec::new();
     append_address(connection.peer(), &mut address);
     let text = format_args!("client {} closed keepalive connection", Printable(&address));
-    write_connection(
-        connection,
-        Level::Info,
-        Subject::KeptAlive(connection),
-        text,
-    );
+    write(&KeptAlive(connection), Level::Info, text);
 }
 
 /// The header of the PROXY protocol has not come: the client closed, or receiving failed.
 pub fn proxy_protocol_missing(connection: &Connection, cause: Option<&io::Error>) {
     const ACTION: &str = "reading PROXY protocol";
-    let subject = Subject::Connection(connection);
     match cause {
         None => {
             let text = format_args!("client closed connection while {ACTION}");
-            write_connection(connection, Level::Info, subject, text);
+            write(connection, Level::Info, text);
         }
         Some(cause) if cause.kind() == io::ErrorKind::TimedOut => {
             let text = format_args!("client timed out {TIMED_OUT} while {ACTION}");
-            write_connection(connection, Level::Info, subject, text);
+            write(connection, Level::Info, text);
         }
         Some(cause) => {
             let text = format_args!("recv() failed {} while {ACTION}", Errno(cause));
-            write_connection(connection, failure_level(cause), subject, text);
+            write(connection, failure_level(cause), text);
         }
     }
 }
@@ -58,22 +47,16 @@ pub fn proxy_protocol_missing(connection: &Connection, cause: Option<&io::Error>
 /// What came is no header of the PROXY protocol.
 pub fn proxy_protocol_broken(connection: &Connection, text: &[u8]) {
     let text = format_args!("{} while reading PROXY protocol", Printable(text));
-    write_connection(
-        connection,
-        Level::Error,
-        Subject::Connection(connection),
-        text,
-    );
+    write(connection, Level::Error, text);
 }
 
 /// Waiting for a request failed. A kept-alive connection may time out or be reset; that is no
 /// news.
 pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first: bool) {
-    let subject = Subject::Connection(connection);
     match (first, cause.kind()) {
         (true, io::ErrorKind::TimedOut) => {
             let text = format_args!("client timed out {TIMED_OUT} while waiting for request");
-            write_connection(connection, Level::Info, subject, text);
+            write(connection, Level::Info, text);
         }
         (false, io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset) => {}
         _ => {
@@ -85,11 +68,11 @@ pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first
             match tls_cause(cause) {
                 Some(tls) => {
                     let text = format_args!("SSL_read() failed (SSL: {tls}) while {action}");
-                    write_connection(connection, tls::level(tls), subject, text);
+                    write(connection, tls::level(tls), text);
                 }
                 None => {
                     let text = format_args!("recv() failed {} while {action}", Errno(cause));
-                    write_connection(connection, failure_level(cause), subject, text);
+                    write(connection, failure_level(cause), text);
                 }
             }
         }
@@ -130,7 +113,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         Abort::Closed(cause) => {
             let doing = sending(request);
             let text = SendFailure(cause);
-            request_error(
+            write(
                 request,
                 failure_level(cause),
                 format_args!("{text} {doing}"),

@@ -5,20 +5,18 @@
 
 use proto::header::Known;
 
-use super::error::write_connection;
-use super::{Level, Printable, Subject, Subsystem, error};
+use super::{Level, Printable, Subject as _, Subsystem, error, write};
 use crate::http::connection::Connection;
 use crate::http::request::Request;
 use crate::variables::core::append_address;
 
 /// A connection was accepted.
 pub fn accepted(connection: &Connection) {
-    let subject = Subject::Connection(connection);
     if connection.admits(Level::Debug) {
         let mut address = Vec::new();
         append_address(connection.peer(), &mut address);
         let text = format_args!("accept: {}", Printable(&address));
-        write_connection(connection, Level::Debug, subject, text);
+        write(connection, Level::Debug, text);
     }
 }
 

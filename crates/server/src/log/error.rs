@@ -11,22 +11,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
-use engine::net::Address;
-use proto::Span;
-use proto::header::Known;
 
 use super::display::Bounded;
 use super::memory::{self, MemoryLog};
+use super::subject::{Process, Subject};
 use super::syslog::{self, Syslog};
-use super::{Level, LogFile, Printable, Subsystem, time, unwritten};
+use super::{Level, LogFile, Subsystem, time, unwritten};
 use crate::compile::{Compiler, Feature};
-use crate::http::connection::Connection;
-use crate::http::request::Request;
 use crate::log::file::{Compiling as _, LogTable};
-use crate::variables::core::append_address;
 
 /// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
-const LINE_MAX: usize = 2048;
+pub(super) const LINE_MAX: usize = 2048;
 
 /// The `error_log` directive.
 pub static ERROR_LOG: Setting<Vec<Directive>> =
@@ -58,26 +53,6 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
              lines in memory: see docs/running.md for how to read them.",
         );
 
-/// Logs a line about a request: `error!(request, Error, "format", …)`. Costs two branches when
-/// the level is off (the second is for `debug_connection`). Bytes that a peer chose are given as [`Printable`].
-macro_rules! error {
-    ($request:expr, $level:ident, $($message:tt)+) => {{
-        let request: &$crate::http::request::Request = &*$request;
-        let log = request.error_log();
-        if log.admits($crate::log::Level::$level, $crate::log::Subsystem::Http)
-            || request.connection.is_debugged()
-        {
-            log.write(
-                $crate::log::Level::$level,
-                $crate::log::Subsystem::Http,
-                $crate::log::Subject::Request(request),
-                format_args!($($message)+),
-            );
-        }
-    }};
-}
-pub(crate) use error;
-
 /// Logs a line about the server itself to the main log: `event!(Notice, "format", …)`.
 macro_rules! event {
     ($level:ident, $($message:tt)+) => {
@@ -85,37 +60,6 @@ macro_rules! event {
     };
 }
 pub(crate) use event;
-
-/// Logs a line about a request at a level that only the run tells.
-pub fn request_error(request: &Request, level: Level, message: Arguments<'_>) {
-    let log = request.error_log();
-    if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
-        log.write(level, Subsystem::Http, Subject::Request(request), message);
-    }
-}
-
-/// Logs a line about a field at this place of a request's head: what comes behind it has not been read yet.
-pub fn field_error(request: &Request, field: Span, level: Level, message: Arguments<'_>) {
-    let log = request.error_log();
-    if log.admits(level, Subsystem::Http) || request.connection.is_debugged() {
-        let subject = Subject::Head(request, field);
-        log.write(level, Subsystem::Http, subject, message);
-    }
-}
-
-/// Writes a line about a connection without a request.
-pub(super) fn write_connection(
-    connection: &Connection,
-    level: Level,
-    subject: Subject<'_>,
-    message: Arguments<'_>,
-) {
-    if let Some(log) = connection.error_log()
-        && (log.admits(level, Subsystem::Http) || connection.is_debugged())
-    {
-        log.write(level, Subsystem::Http, subject, message);
-    }
-}
 
 /// Where a log goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -297,83 +241,6 @@ impl Feature for ErrorLog {
     }
 }
 
-/// What a line is about: the fields after its text.
-#[derive(Clone, Copy)]
-pub enum Subject<'a> {
-    /// Nothing that has a client.
-    Server,
-    /// A connection without a request.
-    Connection(&'a Connection),
-    /// A connection between two requests: its text names the client itself.
-    KeptAlive(&'a Connection),
-    /// A request.
-    Request(&'a Request),
-    /// A request whose head has been read up to this field.
-    Head(&'a Request, Span),
-    /// A request that may be over by now.
-    Noted(&'a Noted),
-}
-
-/// What a line about a request says of it, kept for a line that may have to be written when the request is over.
-pub struct Noted {
-    log: Arc<ErrorLog>,
-    connection: u64,
-    debugged: bool,
-    /// The fields after the text.
-    fields: String,
-}
-
-impl Noted {
-    /// What is to be said of this request.
-    pub fn of(request: &Request) -> Noted {
-        let mut fields = Vec::new();
-        let mut out = Bounded::new(&mut fields, LINE_MAX);
-        client(&mut out, request.peer());
-        request_fields(&mut out, request, u32::MAX);
-        Noted {
-            log: Arc::clone(request.error_log()),
-            connection: request.connection.serial,
-            debugged: request.connection.is_debugged(),
-            fields: String::from_utf8_lossy(&fields).into_owned(),
-        }
-    }
-
-    /// What is to be said of a request that there never was.
-    #[cfg(test)]
-    pub(super) fn imagined(log: &Arc<ErrorLog>, fields: &str) -> Noted {
-        Noted {
-            log: Arc::clone(log),
-            connection: 7,
-            debugged: false,
-            fields: fields.to_owned(),
-        }
-    }
-
-    /// Writes a line about the request.
-    pub fn write(&self, level: Level, message: Arguments<'_>) {
-        if self.log.admits(level, Subsystem::Http) || self.debugged {
-            let subject = Subject::Noted(self);
-            self.log.write(level, Subsystem::Http, subject, message);
-        }
-    }
-}
-
-impl Subject<'_> {
-    /// Whether `debug_connection` names the client.
-    fn is_debugged(&self) -> bool {
-        match self {
-            Subject::Server => false,
-            Subject::Connection(connection) | Subject::KeptAlive(connection) => {
-                connection.is_debugged()
-            }
-            Subject::Request(request) | Subject::Head(request, _) => {
-                request.connection.is_debugged()
-            }
-            Subject::Noted(noted) => noted.debugged,
-        }
-    }
-}
-
 impl ErrorLog {
     /// A log of these places.
     pub fn new(targets: impl IntoIterator<Item = (Sink, Threshold)>) -> ErrorLog {
@@ -406,13 +273,8 @@ impl ErrorLog {
 
     /// Writes a line to every place that takes its level. The macros ask [`ErrorLog::admits`]
     /// first, so that a disabled level formats nothing.
-    pub fn write(
-        &self,
-        level: Level,
-        subsystem: Subsystem,
-        subject: Subject<'_>,
-        message: Arguments<'_>,
-    ) {
+    pub fn write(&self, level: Level, subject: &dyn Subject, message: Arguments<'_>) {
+        let subsystem = subject.subsystem();
         with_line(|line| {
             format_line(line, level, subject, message);
             for (sink, threshold) in &self.targets {
@@ -434,11 +296,10 @@ pub fn set_main(log: Arc<ErrorLog>) {
 /// Writes a line about the server itself to the main log; to standard error as long as there
 /// is none.
 pub fn process_error(level: Level, message: Arguments<'_>) {
-    let subsystem = Subsystem::Core;
     let main = MAIN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match main {
-        Some(log) if log.admits(level, subsystem) => {
-            log.write(level, subsystem, Subject::Server, message);
+        Some(log) if log.admits(level, Process.subsystem()) => {
+            log.write(level, &Process, message);
         }
         Some(_) => {}
         None if level <= Level::Notice => {
@@ -473,110 +334,38 @@ fn ids() -> (u32, i32) {
     IDS.with(|ids| *ids)
 }
 
-fn format_line(line: &mut Vec<u8>, level: Level, subject: Subject<'_>, message: Arguments<'_>) {
+fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message: Arguments<'_>) {
     time::with_now(|now| line.extend_from_slice(&now.error_log));
     let mut out = Bounded::new(line, LINE_MAX - 1);
     let (process, thread) = ids();
     // Bounded never fails.
     let _ = write!(out, " [{}] {process}#{thread}: ", level.name());
-    let _ = match subject {
-        Subject::Server => out.write_fmt(message),
-        Subject::Connection(connection) | Subject::KeptAlive(connection) => {
-            write!(out, "*{} {message}", connection.serial)
-        }
-        Subject::Request(request) | Subject::Head(request, _) => {
-            write!(out, "*{} {message}", request.connection.serial)
-        }
-        Subject::Noted(noted) => write!(out, "*{} {message}", noted.connection),
-    };
-    if let Subject::Request(request) = subject
-        && level != Level::Debug
-        && !request.doing.is_empty()
-        && !says_what_is_done(out.written())
-    {
-        let _ = out.write_str(request.doing);
+    if let Some(serial) = subject.serial() {
+        let _ = write!(out, "*{serial} ");
     }
-    match subject {
-        // Debug lines are many, and say only what is new.
-        _ if level == Level::Debug => {}
-        Subject::Server | Subject::KeptAlive(_) => {}
-        Subject::Connection(connection) => {
-            client(&mut out, connection.peer());
-            let _ = write!(out, ", server: {}", connection.listening());
+    let _ = out.write_fmt(message);
+    // Debug lines are many, and say only what is new.
+    if level != Level::Debug {
+        let doing = subject.doing();
+        if !doing.is_empty() && !says_what_is_done(out.written()) {
+            let _ = out.write_str(doing);
         }
-        Subject::Request(request) => {
-            client(&mut out, request.peer());
-            request_fields(&mut out, request, u32::MAX);
-        }
-        Subject::Head(request, field) => {
-            client(&mut out, request.peer());
-            request_fields(&mut out, request, field.start);
-        }
-        Subject::Noted(noted) => {
-            let _ = out.write_str(&noted.fields);
-        }
+        let _ = subject.describe(&mut out);
     }
     line.push(b'\n');
 }
 
-/// Whether a message ends with what is being done: where that is known only to who writes it.
+/// Whether a message ends with what is being done, where that is known only to its writer: `… while reading upstream`. No
+/// other text of ours ends with that word and words behind it.
 fn says_what_is_done(message: &[u8]) -> bool {
-    const DONE: [&str; 16] = [
-        "connecting to upstream",
-        "SSL handshaking to upstream",
-        "sending request to upstream",
-        "reading response header from upstream",
-        "reading upstream",
-        "proxying upgraded connection",
-        "sending to client",
-        "sending response to client",
-        "sending flv to client",
-        "sending mp4 to client",
-        "sending early hints to client",
-        "reading client request headers",
-        "reading client request line",
-        "reading client pipelined request line",
-        "logging request",
-        "closing request",
-    ];
-    DONE.iter().any(|done| {
-        let front = message.strip_suffix(done.as_bytes());
-        front.is_some_and(|front| front.ends_with(b" while "))
-    })
+    let is_of_words = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b' ';
+    let words = message.iter().rev().take_while(|byte| is_of_words(byte));
+    let end = message.len() - words.count();
+    let end = message.get(end..).unwrap_or_default();
+    end.windows(WHILE.len()).any(|part| part == WHILE)
 }
 
-fn client(out: &mut Bounded<'_>, peer: &Address) {
-    let mut address = Vec::new();
-    append_address(peer, &mut address);
-    let _ = write!(out, ", client: {}", Printable(&address));
-}
-
-/// nginx's fields, in its order, with what is known of them from so many bytes of the client's head.
-fn request_fields(out: &mut Bounded<'_>, request: &Request, read: u32) {
-    let _ = write!(out, ", server: {}", Printable(&request.server.name));
-    let line = request.request_line();
-    if !line.is_empty() {
-        let _ = write!(out, ", request: \"{}\"", Printable(line));
-    }
-    if request.depth > 0 {
-        let _ = write!(out, ", subrequest: \"{}\"", Printable(&request.uri));
-    }
-    if let Some(upstream) = &request.upstream
-        && !upstream.url.is_empty()
-    {
-        let _ = write!(out, ", upstream: \"{}\"", Printable(&upstream.url));
-    }
-    let header = |known| {
-        let field = request.client.head.find(known)?;
-        (field.name.start < read).then(|| field.value(&request.client.bytes))
-    };
-    if let Some(host) = header(Known::Host) {
-        let _ = write!(out, ", host: \"{}\"", Printable(host));
-    }
-    if let Some(referrer) = header(Known::Referer) {
-        let _ = write!(out, ", referrer: \"{}\"", Printable(referrer));
-    }
-}
+const WHILE: &[u8] = b" while ";
 
 #[cfg(test)]
 mod tests {
@@ -606,13 +395,39 @@ mod tests {
         assert!(!both.admits(Level::Debug, Subsystem::Core));
     }
 
+    /// The ends that texts of ours have, and texts that say nothing of it, with words of a peer in them.
+    #[test]
+    fn a_text_that_says_what_is_done() {
+        for done in [
+            "connecting to upstream",
+            "SSL handshaking to upstream",
+            "reading response header from upstream",
+            "proxying upgraded connection",
+            "sending flv to client",
+            "logging request",
+        ] {
+            let text = format!("recv() failed (104: Connection reset by peer) while {done}");
+            assert!(says_what_is_done(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "open() \"/a while b\" failed (2: No such file or directory)",
+            "user \"x while y\" was not found in \"/users\"",
+            "a client request body is buffered to a temporary file /temp/0000000001",
+            "meanwhile",
+            "while",
+            "",
+        ] {
+            assert!(!says_what_is_done(text.as_bytes()), "{text}");
+        }
+    }
+
     #[test]
     fn a_line_of_the_server_itself() {
         let mut line = Vec::new();
         format_line(
             &mut line,
             Level::Notice,
-            Subject::Server,
+            &Process,
             format_args!("{} workers", 2),
         );
         let line = String::from_utf8(line).unwrap();
@@ -629,12 +444,7 @@ mod tests {
     fn a_long_line_is_cut_at_2048_bytes() {
         let mut line = Vec::new();
         let text = "x".repeat(3000);
-        format_line(
-            &mut line,
-            Level::Error,
-            Subject::Server,
-            format_args!("{text}"),
-        );
+        format_line(&mut line, Level::Error, &Process, format_args!("{text}"));
         assert_eq!(line.len(), LINE_MAX);
         assert!(line.ends_with(b"x\n"));
     }

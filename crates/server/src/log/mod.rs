@@ -22,6 +22,7 @@ mod error;
 mod file;
 mod format;
 mod memory;
+mod subject;
 mod syslog;
 mod time;
 mod tls;
@@ -37,13 +38,12 @@ pub use client::{
 };
 pub use debug::{accepted, head, response};
 pub use display::{Errno, Printable, error_text};
-pub use error::{
-    Destination, ERROR_LOG, ErrorLog, Sink, Subject, field_error, process_error, request_error,
-    set_main,
-};
-pub(crate) use error::{error, event};
+pub(crate) use error::event;
+pub use error::{Destination, ERROR_LOG, ErrorLog, Sink, process_error, set_main};
 pub use file::{Buffering, Compiling, LogFile, LogTable, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
+pub(crate) use subject::error;
+pub use subject::{Noted, Process, Subject, write, write_line};
 pub use time::{Formatted, load_zone, with_now};
 pub use tls::{
     HandshakeCall, certificate_not_loaded, handshake_broken, handshake_failed, handshake_left,

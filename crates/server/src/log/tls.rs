@@ -6,8 +6,7 @@ use std::io;
 use proto::tls::Refusal;
 
 use super::client::{TIMED_OUT, failure_level};
-use super::error::write_connection;
-use super::{Errno, Level, Subject};
+use super::{Errno, Level, write};
 use crate::http::connection::Connection;
 use crate::panics::Panicked;
 
@@ -108,8 +107,4 @@ pub(super) fn level(cause: &rustls::Error) -> Level {
         rustls::Error::General(_) | rustls::Error::EncryptError => Level::Crit,
         _ => Level::Info,
     }
-}
-
-fn write(connection: &Connection, level: Level, text: std::fmt::Arguments<'_>) {
-    write_connection(connection, level, Subject::Connection(connection), text);
 }

@@ -216,7 +216,7 @@ fn refuse(request: &mut Request, settings: &LimitConn, limit: &Limit, refusal: R
         Refusal::TooMany => {
             let dry_run = if settings.dry_run { ", dry run," } else { "" };
             let text = format_args!("limiting connections{dry_run} by zone \"{zone}\"");
-            log::request_error(request, settings.level, text);
+            log::write(request, settings.level, text);
         }
         Refusal::Full => log::event!(
             Crit,

@@ -19,7 +19,7 @@ use base::hash::Map;
 use conf::parse;
 use conf::{Arity, Contexts, Fault, Setter, Setting, Word};
 
-use super::error::Noted;
+use super::Noted;
 use super::{Errno, Level, LogFile, Printable, unwritten};
 use openings::Waiting;
 pub(super) use openings::finish;

@@ -14,7 +14,7 @@ use base::hash::Map;
 use rustix::io::Errno;
 
 use super::{Failure, Limits, keep, look_up};
-use crate::log::error::Noted;
+use crate::log::Noted;
 use crate::log::{LogFile, event, file, unwritten};
 use crate::warm;
 

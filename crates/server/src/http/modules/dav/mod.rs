@@ -224,7 +224,7 @@ async fn run(request: &mut Request, job: impl FnOnce() -> Done + Send + 'static)
     })
     .await;
     for (level, line) in &done.lines {
-        log::request_error(request, *level, format_args!("{line}"));
+        log::write(request, *level, format_args!("{line}"));
     }
     done.status
 }

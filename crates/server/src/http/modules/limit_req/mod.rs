@@ -182,7 +182,7 @@ fn unpin(looked_at: &[(&Limit, Pinned)]) {
 
 fn log_excess(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64) {
     let dry_run = if settings.dry_run { ", dry run" } else { "" };
-    log::request_error(
+    log::write(
         request,
         settings.level,
         format_args!(
@@ -202,7 +202,7 @@ fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64)
         _ => Level::Info,
     };
     let dry_run = if settings.dry_run { ", dry run" } else { "" };
-    log::request_error(
+    log::write(
         request,
         level,
         format_args!(

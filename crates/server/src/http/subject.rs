@@ -1,0 +1,162 @@
+//! What lines of the error log say of a request, and of a connection between requests: nginx's fields, in its order.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use engine::net::Address;
+use proto::Span;
+use proto::header::Known;
+
+use crate::http::connection::Connection;
+use crate::http::request::Request;
+use crate::log::{ErrorLog, Level, Printable, Subject, Subsystem};
+use crate::variables::core::append_address;
+
+impl Subject for Request {
+    #[inline]
+    fn admits(&self, level: Level) -> bool {
+        self.error_log().admits(level, Subsystem::Http) || self.connection.is_debugged()
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        write(self.error_log());
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.connection.is_debugged()
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.connection.serial)
+    }
+
+    fn doing(&self) -> &str {
+        self.doing
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        client(out, self.peer())?;
+        fields(out, self, u32::MAX)
+    }
+}
+
+/// A request whose head has been read up to this field: a line about the field knows nothing of what comes behind it.
+pub struct HeadUpTo<'a>(pub &'a Request, pub Span);
+
+impl Subject for HeadUpTo<'_> {
+    fn admits(&self, level: Level) -> bool {
+        self.0.admits(level)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.0.with_log(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.0.is_debugged()
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        self.0.subsystem()
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.0.serial()
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        client(out, self.0.peer())?;
+        fields(out, self.0, self.1.start)
+    }
+}
+
+impl Subject for Connection {
+    fn admits(&self, level: Level) -> bool {
+        let log = self.error_log();
+        log.is_some_and(|log| log.admits(level, Subsystem::Http) || Connection::is_debugged(self))
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.error_log().iter().for_each(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        Connection::is_debugged(self)
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.serial)
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        client(out, self.peer())?;
+        write!(out, ", server: {}", self.listening())
+    }
+}
+
+/// A connection between two requests, for a text that names the client itself.
+pub struct KeptAlive<'a>(pub &'a Connection);
+
+impl Subject for KeptAlive<'_> {
+    fn admits(&self, level: Level) -> bool {
+        self.0.admits(level)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.0.with_log(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        Subject::is_debugged(self.0)
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.0.serial)
+    }
+}
+
+fn client(out: &mut dyn Write, peer: &Address) -> fmt::Result {
+    let mut address = Vec::new();
+    append_address(peer, &mut address);
+    write!(out, ", client: {}", Printable(&address))
+}
+
+/// nginx's fields, in its order, with what is known of them from so many bytes of the client's head.
+fn fields(out: &mut dyn Write, request: &Request, read: u32) -> fmt::Result {
+    write!(out, ", server: {}", Printable(&request.server.name))?;
+    let line = request.request_line();
+    if !line.is_empty() {
+        write!(out, ", request: \"{}\"", Printable(line))?;
+    }
+    if request.depth > 0 {
+        write!(out, ", subrequest: \"{}\"", Printable(&request.uri))?;
+    }
+    if let Some(upstream) = &request.upstream
+        && !upstream.url.is_empty()
+    {
+        write!(out, ", upstream: \"{}\"", Printable(&upstream.url))?;
+    }
+    let header = |known| {
+        let field = request.client.head.find(known)?;
+        (field.name.start < read).then(|| field.value(&request.client.bytes))
+    };
+    if let Some(host) = header(Known::Host) {
+        write!(out, ", host: \"{}\"", Printable(host))?;
+    }
+    if let Some(referrer) = header(Known::Referer) {
+        write!(out, ", referrer: \"{}\"", Printable(referrer))?;
+    }
+    Ok(())
+}

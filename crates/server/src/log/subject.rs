@@ -1,0 +1,160 @@
+//! What a line of an error log is about, and how such a line is written.
+//!
+//! Whatever lines are about says itself which log takes them and what stands behind their text; the log knows neither
+//! requests nor connections.
+
+use std::fmt;
+use std::fmt::Arguments;
+use std::sync::Arc;
+
+use super::display::Bounded;
+use super::error::{ErrorLog, LINE_MAX};
+use super::{Level, Subsystem};
+
+/// What a line is about.
+pub trait Subject {
+    /// Whether a line of this level would be written anywhere. It is asked before anything is formatted, so it must
+    /// cost no more than a few branches.
+    fn admits(&self, level: Level) -> bool;
+
+    /// Lends the log that takes the lines, if there is one.
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>));
+
+    /// Whether `debug_connection` names the client: then every place of the log takes the line.
+    fn is_debugged(&self) -> bool {
+        false
+    }
+
+    /// The part of the server whose debug lines these are.
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Core
+    }
+
+    /// The number behind `*`: the connection's.
+    fn serial(&self) -> Option<u64> {
+        None
+    }
+
+    /// What is being done, for the end of a text that does not say so itself: ` while sending to client`, or nothing.
+    fn doing(&self) -> &str {
+        ""
+    }
+
+    /// Appends the fields behind the text: `, client: …, server: …`.
+    fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let _ = out;
+        Ok(())
+    }
+}
+
+/// Logs a line: `error!(request, Error, "format", …)`. Costs two branches when the level is off (the second is for
+/// `debug_connection`). Bytes that a peer chose are given as [`super::Printable`].
+macro_rules! error {
+    ($subject:expr, $level:ident, $($message:tt)+) => {{
+        let subject = &*$subject;
+        if $crate::log::Subject::admits(subject, $crate::log::Level::$level) {
+            $crate::log::write_line(
+                subject,
+                $crate::log::Level::$level,
+                format_args!($($message)+),
+            );
+        }
+    }};
+}
+pub(crate) use error;
+
+/// Logs a line at a level that only the run tells.
+pub fn write(subject: &dyn Subject, level: Level, message: Arguments<'_>) {
+    if subject.admits(level) {
+        write_line(subject, level, message);
+    }
+}
+
+/// Writes a line that the log takes: [`Subject::admits`] has been asked.
+#[cold]
+pub fn write_line(subject: &dyn Subject, level: Level, message: Arguments<'_>) {
+    subject.with_log(&mut |log| log.write(level, subject, message));
+}
+
+/// The server itself: nothing that has a client, or a log of its own.
+pub struct Process;
+
+impl Subject for Process {
+    fn admits(&self, _: Level) -> bool {
+        false
+    }
+
+    fn with_log(&self, _: &mut dyn FnMut(&Arc<ErrorLog>)) {}
+}
+
+/// What lines say of a subject, kept for a line that may have to be written when the subject is gone.
+pub struct Noted {
+    log: Option<Arc<ErrorLog>>,
+    subsystem: Subsystem,
+    serial: Option<u64>,
+    debugged: bool,
+    /// The fields behind the text.
+    fields: String,
+}
+
+impl Noted {
+    /// What is to be said of this subject.
+    pub fn of(subject: &dyn Subject) -> Noted {
+        let mut log = None;
+        subject.with_log(&mut |its| log = Some(Arc::clone(its)));
+        let mut fields = Vec::new();
+        // Bounded never fails.
+        let _ = subject.describe(&mut Bounded::new(&mut fields, LINE_MAX));
+        Noted {
+            log,
+            subsystem: subject.subsystem(),
+            serial: subject.serial(),
+            debugged: subject.is_debugged(),
+            fields: String::from_utf8_lossy(&fields).into_owned(),
+        }
+    }
+
+    /// What is to be said of a request that there never was.
+    #[cfg(test)]
+    pub(super) fn imagined(log: &Arc<ErrorLog>, fields: &str) -> Noted {
+        Noted {
+            log: Some(Arc::clone(log)),
+            subsystem: Subsystem::Http,
+            serial: Some(7),
+            debugged: false,
+            fields: fields.to_owned(),
+        }
+    }
+
+    /// Writes a line about the subject.
+    pub fn write(&self, level: Level, message: Arguments<'_>) {
+        write(self, level, message);
+    }
+}
+
+impl Subject for Noted {
+    fn admits(&self, level: Level) -> bool {
+        let log = self.log.as_ref();
+        log.is_some_and(|log| log.admits(level, self.subsystem) || self.debugged)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.log.iter().for_each(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.debugged
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        self.subsystem
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.serial
+    }
+
+    fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(&self.fields)
+    }
+}
