@@ -1,6 +1,7 @@
 //! One compiled configuration, and what each thread keeps for it.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -9,9 +10,8 @@ use crate::http::hot::HotCache;
 use crate::http::modules::access::Peers;
 use crate::http::modules::acme::Acme;
 use crate::http::modules::metrics::meter::{Meter, Meters};
-use crate::http::modules::{auth_basic::UserFiles, open_file_cache::FileCache, upstream};
 use crate::log::{ErrorLog, LogFile};
-use crate::resolver;
+use crate::slot::{OfThread, Rooms, Slot, ThreadGeneration};
 use crate::variables::Table;
 use crate::zone::Zones;
 
@@ -96,19 +96,13 @@ pub struct Local {
     pub generation: Arc<Generation>,
     /// Complete responses kept in memory.
     pub hot: RefCell<HotCache>,
-    /// Open descriptors and metadata (`open_file_cache`).
-    pub files: RefCell<FileCache>,
-    /// Files of users (`auth_basic_user_file`).
-    pub user_files: RefCell<UserFiles>,
-    /// How the servers of each group have done.
-    pub upstreams: RefCell<upstream::States>,
-    /// What is known of names that are resolved while requests are served.
-    pub resolvers: RefCell<resolver::Caches>,
     /// What this thread counts of the scopes, by the numbers of their plans; empty where nobody
     /// asks (`metrics`).
     pub meters: Box<[Arc<Meter>]>,
     /// Whether a newer generation has replaced it on this thread.
     pub retired: Cell<bool>,
+    /// What modules keep.
+    rooms: Rooms,
 }
 
 impl Local {
@@ -118,11 +112,20 @@ impl Local {
             meters: meters.of(&generation.http.scopes),
             generation,
             hot: RefCell::default(),
-            files: RefCell::default(),
-            user_files: RefCell::default(),
-            upstreams: RefCell::default(),
-            resolvers: RefCell::default(),
             retired: Cell::new(false),
+            rooms: Rooms::default(),
         }
+    }
+
+    /// What a module keeps here, made when it is first asked for.
+    pub fn at<T: OfThread>(&self, slot: &Slot<T, ThreadGeneration>) -> Rc<RefCell<T>> {
+        self.rooms.at(slot, self)
+    }
+
+    /// A newer generation has replaced it on this thread: what is kept for quickness alone goes.
+    pub fn retire(&self) {
+        self.retired.set(true);
+        self.hot.borrow_mut().clear();
+        self.rooms.retire();
     }
 }

@@ -21,6 +21,7 @@ pub mod reference;
 pub mod regex;
 pub mod registry;
 pub mod resolver;
+pub mod slot;
 pub mod table;
 pub mod text;
 pub mod tls;

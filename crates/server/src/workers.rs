@@ -465,9 +465,7 @@ impl Worker {
         let fresh = Rc::new(Local::new(generation, &self.counts.meters));
         let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
         self.count_turns();
-        old.retired.set(true);
-        old.hot.borrow_mut().clear();
-        old.files.borrow_mut().clear();
+        old.retire();
         pool::clear();
         // A listener that stays goes on accepting: the same id is the same socket, so the new
         // descriptor is a copy. Stopping it would cost the connections that wait in it.

@@ -12,7 +12,6 @@
 mod cache;
 mod client;
 
-use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -26,7 +25,9 @@ use engine::select::{Either, either};
 use proto::dns;
 
 use crate::compile::{Compiler, Feature};
+use crate::generation::Local;
 use crate::http::modules::upstream::address;
+use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 use cache::Cache;
 
@@ -196,13 +197,10 @@ impl Resolving {
 
     /// The addresses of a name, at least one, in the order in which they are to be tried: the same for all who waited
     /// for one answer, turned at random for those who find it in the cache.
-    pub async fn resolve(
-        &self,
-        caches: &RefCell<Caches>,
-        name: &[u8],
-    ) -> Result<Vec<IpAddr>, Unresolved> {
+    pub async fn resolve(&self, local: &Local, name: &[u8]) -> Result<Vec<IpAddr>, Unresolved> {
         let not_found = Unresolved::Failed(dns::Failure::NotFound);
         let name = dns::Name::parse(name).ok_or(not_found)?;
+        let caches = local.at(&CACHES);
         let cache = caches.borrow_mut().of(&self.resolver);
         let resolving = cache.resolve(name);
         match either(resolving, engine::sleep(self.timeout)).await {
@@ -214,9 +212,17 @@ impl Resolving {
 
 /// What one thread knows by the resolvers of one generation.
 #[derive(Default)]
-pub struct Caches {
+struct Caches {
     /// By where the resolver lies: the generation keeps it there.
     by_resolver: Map<usize, Rc<Cache>>,
+}
+
+static CACHES: Slot<Caches, ThreadGeneration> = Slot::new();
+
+impl OfThread for Caches {
+    fn begin(_: &Local) -> Caches {
+        Caches::default()
+    }
 }
 
 impl Caches {

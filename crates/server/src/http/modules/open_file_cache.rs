@@ -20,8 +20,10 @@ use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting,
 use engine::file::{self, File, Metadata};
 
 use crate::compile::{Compiler, Feature};
+use crate::generation::Local;
 use crate::http::modules::disable_symlinks::{Links, Refused};
 use crate::http::request::Request;
+use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -236,7 +238,7 @@ pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupErro
     }
     let key = Key { path, links };
     let now = engine::now();
-    let files = &request.local.files;
+    let files = request.local.at(&FILES);
     let known = files.borrow_mut().find(settings, key, now);
     let outcome = match known {
         Known::Fresh(answer) => return answer.into_result(),
@@ -256,18 +258,15 @@ async fn through_cache(
     let settings = &*request.plan.open_file_cache;
     let key = Key { path, links };
     let now = engine::now();
-    let known = request.local.files.borrow_mut().find(settings, key, now);
+    let files = request.local.at(&FILES);
+    let known = files.borrow_mut().find(settings, key, now);
     let outcome = match known {
         Known::Fresh(answer) => return answer.into_result(),
         Known::Stale(looked) => revalidate(key, looked).await,
         Known::Nothing => open(path, links).await,
     };
     // The borrow ended above: other requests of this thread used the cache while this one waited.
-    request
-        .local
-        .files
-        .borrow_mut()
-        .keep(settings, key, &outcome, now);
+    files.borrow_mut().keep(settings, key, &outcome, now);
     outcome
 }
 
@@ -363,17 +362,25 @@ struct Key<'a> {
 
 /// The caches of one thread for one generation, by the scope that declares each.
 #[derive(Default)]
-pub struct FileCache {
+struct FileCache {
     // A configuration has one or two: a search is quicker than a hash.
     caches: Vec<(ScopeId, Cache)>,
 }
 
-impl FileCache {
-    /// Closes and forgets everything.
-    pub fn clear(&mut self) {
-        self.caches.clear();
+static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();
+
+impl OfThread for FileCache {
+    fn begin(_: &Local) -> FileCache {
+        FileCache::default()
     }
 
+    /// Closes and forgets everything.
+    fn retire(&mut self) {
+        self.caches.clear();
+    }
+}
+
+impl FileCache {
     fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Known {
         match self.cache(settings) {
             Some(cache) => cache.find(settings, key, now),

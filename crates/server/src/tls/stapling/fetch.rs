@@ -128,7 +128,7 @@ impl Responder {
         }
         let written = address::parse(self.host.as_bytes()).map_err(|_| Failed::NoAddress)?;
         let port = written.port.unwrap_or(80);
-        let found = resolving.resolve(&local.resolvers, written.name).await;
+        let found = resolving.resolve(local, written.name).await;
         let found = found.map_err(Failed::Unresolved)?;
         Ok(found
             .into_iter()

@@ -14,10 +14,8 @@ mod recent;
 pub mod users;
 
 pub use credentials::Credentials;
-pub use users::UserFiles;
 
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
@@ -117,8 +115,7 @@ pub async fn check(request: &mut Request) -> Verdict {
     // As for a C library, a zero byte ends the path.
     let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
     let path = settings.prefix.join(Request::path_of(path));
-    let local = Rc::clone(&request.local);
-    let users = match users::read(&local.user_files, &path).await {
+    let users = match users::read(&request.local, &path).await {
         Ok(users) => users,
         Err(error) => return unreadable(request, &path, &error),
     };

@@ -4,7 +4,6 @@
 //! was read before still holds. A file that changed within the last seconds is not kept, because it
 //! may change again without another time stamp.
 
-use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,6 +12,8 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::file::{self, Metadata};
 
+use crate::generation::Local;
+use crate::slot::{OfThread, Slot, ThreadGeneration};
 use crate::warm;
 
 /// Files that a thread keeps; variables in a path may name any number.
@@ -76,8 +77,16 @@ impl Users {
 
 /// The files that a thread has read.
 #[derive(Default)]
-pub struct UserFiles {
+struct UserFiles {
     files: Map<PathBuf, (Metadata, Rc<Users>)>,
+}
+
+static USER_FILES: Slot<UserFiles, ThreadGeneration> = Slot::new();
+
+impl OfThread for UserFiles {
+    fn begin(_: &Local) -> UserFiles {
+        UserFiles::default()
+    }
 }
 
 impl UserFiles {
@@ -100,7 +109,8 @@ impl UserFiles {
 }
 
 /// The users of a file as it is now.
-pub(super) async fn read(files: &RefCell<UserFiles>, path: &Path) -> Result<Rc<Users>, ReadError> {
+pub(super) async fn read(local: &Local, path: &Path) -> Result<Rc<Users>, ReadError> {
+    let files = local.at(&USER_FILES);
     let read_before = files.borrow().has(path);
     let metadata = match warm::may_look(path) {
         // Opening looks at it as well, and never waits for the disk here.

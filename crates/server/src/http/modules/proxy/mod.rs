@@ -31,6 +31,7 @@ use proto::method::Method;
 
 use crate::http::body as request_body;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::modules::upstream::STATES;
 use crate::http::modules::upstream::Selection;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
@@ -355,7 +356,8 @@ async fn ask(
     loop {
         match attempt(request, exchange, settings, selection, outgoing, began).await {
             Ok(answered) => {
-                selection.done(&mut request.local.upstreams.borrow_mut());
+                let states = request.local.at(&STATES);
+                selection.done(&mut states.borrow_mut());
                 return Ok(Ok(answered));
             }
             Err(Ended::Failed(failure)) => {
@@ -374,7 +376,8 @@ async fn ask(
 fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
     let doing = failure.doing;
     if failure.cause != Causes::NO_LIVE {
-        let mut states = request.local.upstreams.borrow_mut();
+        let states = request.local.at(&STATES);
+        let mut states = states.borrow_mut();
         let out = if failure.cause.is_harmless() {
             selection.done(&mut states);
             false
@@ -462,7 +465,8 @@ fn choose(
     outgoing: &Outgoing,
 ) -> Result<Address, Ended> {
     let now = engine::now();
-    let chosen = selection.next(&mut request.local.upstreams.borrow_mut(), now);
+    let states = request.local.at(&STATES);
+    let chosen = selection.next(&mut states.borrow_mut(), now);
     let (address, name) = match chosen {
         Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
         None => (None, selection.group().name.clone()),

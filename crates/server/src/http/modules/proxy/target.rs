@@ -167,7 +167,7 @@ pub(super) async fn locate(
         log::error!(request, Error, "no resolver defined to resolve {shown}");
         return Ok(Err(502));
     }
-    let resolved = resolving.resolve(&request.local.resolvers, name);
+    let resolved = resolving.resolve(&request.local, name);
     let resolved = match ignore_client_abort {
         true => resolved.await,
         false => match either(resolved, exchange.client_gone()).await {

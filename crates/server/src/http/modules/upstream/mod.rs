@@ -23,7 +23,7 @@ use engine::net::Address;
 use crate::compile::Compiler;
 use crate::registry::Registry;
 
-pub use round_robin::{Selection, States};
+pub use round_robin::{STATES, Selection, States};
 
 static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse::nothing)
     .contexts(Contexts::HTTP)

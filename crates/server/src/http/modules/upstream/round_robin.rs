@@ -7,6 +7,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::generation::Local;
+use crate::slot::{OfThread, Slot, ThreadGeneration};
+
 use super::{Group, Peer};
 
 /// How a peer has done on this thread.
@@ -71,6 +74,15 @@ pub struct States {
     /// By number of the group: its peers, its backups.
     groups: Vec<Option<[Box<[State]>; 2]>>,
 }
+
+impl OfThread for States {
+    fn begin(_: &Local) -> States {
+        States::default()
+    }
+}
+
+/// How the peers of each group have done, by what one thread has seen.
+pub static STATES: Slot<States, ThreadGeneration> = Slot::new();
 
 impl States {
     fn of(&mut self, group: &Group, side: Side) -> &mut [State] {
