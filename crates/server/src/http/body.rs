@@ -221,6 +221,16 @@ impl RequestBody {
         self.announced.unwrap_or(0)
     }
 
+    /// The length that `client_max_body_size` is asked about wherever the request comes to, in bytes: the announced one; of
+    /// chunks what has been read.
+    pub fn judged_length(&self) -> u64 {
+        match self.announced {
+            Some(length) => length,
+            None if self.chunked && !self.skipped => self.received,
+            None => 0,
+        }
+    }
+
     /// Whether a body may come: a length above zero, or chunks.
     pub fn expected(&self) -> bool {
         self.chunked || self.announced.is_some_and(|length| length > 0)
@@ -269,10 +279,11 @@ impl RequestBody {
         self.ended = true;
     }
 
-    /// Its length, once it has been read whole.
+    /// Its length, once it has been read whole; nothing is left of one that was given up.
     pub fn length(&self) -> Option<u64> {
         match &self.stored {
             Stored::Nowhere => None,
+            _ if self.dropped => Some(0),
             _ => Some(self.received),
         }
     }
@@ -292,14 +303,17 @@ impl RequestBody {
         self.dropped = in_chunks;
     }
 
-    /// Notes that what has come of it was dropped.
+    /// Notes that what has come of it was dropped, or is before anything else happens.
     pub fn note_skipped(&mut self) {
         self.skipped = true;
     }
 
     /// Gives up a body that was refused, so that its length is not judged again: a handler on the way to an error page
-    /// finds it empty.
+    /// finds it empty. As in nginx, one that has been read stays, and is judged wherever the request comes to.
     pub fn give_up(&mut self) {
+        if self.is_read() {
+            return;
+        }
         self.dropped = true;
         self.announced = self.is_announced().then_some(0);
         self.chunked = false;
@@ -309,6 +323,7 @@ impl RequestBody {
     /// handler on the way to an error page announces none.
     pub fn give_up_dropped(&mut self) {
         self.dropped = true;
+        self.skipped = false;
         self.announced = None;
         self.chunked = false;
     }
@@ -414,7 +429,11 @@ pub async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<(), Result<u16, Abort>> {
-    if request.body.is_read() || request.body.is_given_up() || request.depth > 0 {
+    if request.body.is_read() || request.depth > 0 {
+        return Ok(());
+    }
+    if request.body.is_given_up() {
+        drop_refused(request, exchange).await;
         return Ok(());
     }
     let mut parts = Pieces::new();
@@ -462,6 +481,14 @@ pub async fn read(
         }
     }
     store(request, parts, stored).await.map_err(Ok)
+}
+
+/// Drops what has come of a body that was refused for its length. As in nginx, it is there, and empty, where that is the whole.
+async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
+    let dropped = exchange.drop_body_at_hand(request).await.is_ok();
+    if dropped && request.body.ended && request.body.announced.is_some() {
+        request.body.stored = Stored::Memory(Pieces::new());
+    }
 }
 
 /// Keeps what has come of a body that breaks off, for the log. As in nginx, what came last is lost where chunks are refused.

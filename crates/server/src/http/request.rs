@@ -472,17 +472,17 @@ fn find_location(request: &mut Request) -> Step {
     }
 }
 
-/// 413 where the announced body is longer than the plan in force allows; `doing` is for the log.
+/// 413 where the body, as it is announced or has been read, is longer than the plan in force allows; `doing` is for the log.
 fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     let limit = request.plan.core.client_max_body_size;
-    if request.depth > 0 || limit == 0 || request.body.announced() <= limit {
+    let length = request.body.judged_length();
+    if request.depth > 0 || limit == 0 || length <= limit {
         return None;
     }
     log::error!(
         request,
         Error,
-        "client intended to send too large body: {} bytes{doing}",
-        request.body.announced()
+        "client intended to send too large body: {length} bytes{doing}"
     );
     request.body.give_up();
     Some(Step::Finish(413))

@@ -236,6 +236,10 @@ impl Run<'_> {
         if status >= 400 && answer.text.is_empty() {
             return Step::Finish(status);
         }
+        // As in nginx, chunks are dropped by then: the text may ask for `$content_length`.
+        if self.request.is_main() && self.request.body.chunked() && !self.request.body.is_read() {
+            self.request.body.note_skipped();
+        }
         // The text may ask for `$status`.
         self.request.response.status = status;
         let text = answer.text.evaluate(self.request);
