@@ -26,6 +26,8 @@ use server::{Compiled, Environment, Generation};
 
 use crate::cli::NGINX_VERSION;
 use crate::main_level::{self, MainLevel};
+use server::http::modules::acme::Acme;
+use server::log::OpenLogs;
 
 /// Every directive that this program knows.
 pub(crate) fn registry() -> &'static Registry {
@@ -135,8 +137,8 @@ impl Application for Tidegate {
     ) -> Result<Needs, Vec<Diagnostic>> {
         let (main, compiled) = compile(loaded, files, options)?;
         let Compiled {
-            generation,
             bindings,
+            error_log,
             logs,
             directories,
             diagnostics,
@@ -146,7 +148,7 @@ impl Application for Tidegate {
             .iter()
             .flat_map(|binding| listeners(binding, main.threads));
         let descriptors = listeners.chain(logs.into_iter().map(log)).collect();
-        let error_logs = generation.error_log.targets().filter_map(|(sink, level)| {
+        let error_logs = error_log.targets().filter_map(|(sink, level)| {
             let place = log_place(sink)?;
             Some(LogTarget { place, level })
         });
@@ -456,7 +458,7 @@ impl Worker for Server {
         if let Some(serving) = &self.serving {
             generation.zones.adopt(&serving.generation.zones)?;
         }
-        generation.acme.ready();
+        acme(&generation).ready();
         let committed = Arc::new(AtomicBool::new(false));
         let (ended, served) = (self.events.clone(), Arc::clone(&committed));
         generation.on_end(move || {
@@ -496,12 +498,12 @@ impl Worker for Server {
             workers,
         } = prepared;
         committed.store(true, Ordering::Release);
-        server::log::set_main(Arc::clone(&generation.error_log));
+        server::log::set_main_of(&generation);
         workers.swap(&generation, shares);
         if let Some(serving) = &self.serving {
-            serving.generation.acme.stop();
+            acme(&serving.generation).stop();
         }
-        generation.acme.start();
+        acme(&generation).start();
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
         if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
             let (workers, now) = (Arc::clone(&workers), Instant::now());
@@ -527,7 +529,8 @@ impl Worker for Server {
         let serving = serving.map(|serving| Arc::clone(&serving.generation));
         let replaced = self.replaced.iter().filter_map(Weak::upgrade);
         for generation in serving.chain(replaced) {
-            for file in &generation.logs {
+            let open = generation.part::<OpenLogs>();
+            for file in open.iter().flat_map(|open| &open.0) {
                 // Generations that write the same file have a descriptor each.
                 let descriptor = logs.get(&file.key()).map(OwnedFd::try_clone);
                 if let Some(Ok(descriptor)) = descriptor {
@@ -541,7 +544,7 @@ impl Worker for Server {
         let Some(serving) = &self.serving else {
             return self.events.drained();
         };
-        serving.generation.acme.stop();
+        acme(&serving.generation).stop();
         let workers = Arc::clone(&serving.workers);
         workers.quit();
         if let Some(timeout) = serving.shutdown_timeout {
@@ -562,13 +565,18 @@ impl Worker for Server {
     }
 }
 
+/// Its issuers of certificates.
+fn acme(generation: &Generation) -> Arc<Acme> {
+    generation.part().unwrap_or_default()
+}
+
 /// Starts the threads of this process. They listen when the generation is committed.
 fn start_threads(
     main: &MainLevel,
     events: &server::events::Events,
     generation: &Arc<Generation>,
 ) -> Result<Workers, String> {
-    server::log::set_main(Arc::clone(&generation.error_log));
+    server::log::set_main_of(generation);
     let (engine, reason) = engine::choose(events.engine);
     let text = format_args!("using the \"{engine}\" event method: {reason}");
     server::log::process_error(server::log::Level::Notice, text);

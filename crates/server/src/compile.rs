@@ -15,8 +15,10 @@ use base::hash::Map;
 use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef};
 
 use crate::generation::Generation;
+use crate::http::modules::acme::Acme;
+use crate::http::modules::upstream::Groups;
 use crate::listen::Binding;
-use crate::log::{LogFile, LogTable};
+use crate::log::{ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 use crate::registry::{Registries, Registry};
 use crate::variables::TableBuilder;
 use crate::variables::unknown::Unknown;
@@ -191,6 +193,8 @@ fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared
 pub struct Compiled {
     /// What the workers serve by.
     pub generation: Generation,
+    /// The main level's `error_log`.
+    pub error_log: Arc<ErrorLog>,
     /// The `events` block.
     pub events: Arc<crate::events::Events>,
     /// Listening sockets, one per address (`listen` of all servers merged).
@@ -230,7 +234,7 @@ pub fn compile(
         .borrow_mut()
         .default_error_log = default_error_log;
     let made = crate::http::compile::http(&compiler, tree.root());
-    let error_log = compiler.feature_or_report::<crate::log::ErrorLog>(tree.root());
+    let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
     let events =
         compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
     let variables = compiler.registries.take::<TableBuilder>().finish();
@@ -245,17 +249,24 @@ pub fn compile(
     let logs = compiler.registries.take::<LogTable>().into_files();
     let directories = compiler.directories.take();
     let zones = compiler.zones.take().finish();
-    let acme = compiler.registries.take();
+    let acme: Acme = compiler.registries.take();
+    let upstreams: Groups = compiler.registries.take();
     let diagnostics = compiler.into_diagnostics();
     let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
     match (made, error_log, events) {
-        (Some((http, bindings)), Some(error_log), Some(events)) if !failed => {
-            let mut generation = Generation::new(http, variables, logs.clone(), error_log);
-            generation.zones = zones;
-            generation.acme = acme;
-            generation.debug_connections = Arc::clone(&events.debug_connections);
+        (Some((mut http, bindings)), Some(error_log), Some(events)) if !failed => {
+            http.variables = variables;
+            http.debug_connections = Arc::clone(&events.debug_connections);
+            let mut generation = Generation::new(zones);
+            generation.counts_turns = !http.scopes.is_empty();
+            generation.add(http);
+            generation.add(upstreams);
+            generation.add(acme);
+            generation.add(OpenLogs(logs.clone()));
+            generation.add(MainLog(Arc::clone(&error_log)));
             Ok(Compiled {
                 generation,
+                error_log,
                 events,
                 bindings,
                 logs,

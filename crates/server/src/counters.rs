@@ -5,11 +5,11 @@
 //! is read while threads count is off by what happens meanwhile. The only number that threads
 //! draw together is a connection's serial, once a connection.
 
-use std::collections::BTreeMap;
+use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::http::modules::metrics::meter::{Meters, ScopeName, Sums};
+use base::hash::Map;
 
 /// A number that one thread changes and every thread may read.
 #[derive(Debug, Default)]
@@ -59,8 +59,25 @@ pub struct ThreadCounters {
     pub turns: Count,
     /// Requests for which memory was allocated.
     pub pool_misses: Count,
-    /// What is counted by server and location.
-    pub meters: Meters,
+    /// What modules count.
+    pub shelf: Shelf,
+}
+
+/// What modules count on one thread, by type: each keeps its own there, and any thread may look.
+#[derive(Debug, Default)]
+pub struct Shelf(Mutex<Map<TypeId, Arc<dyn Any + Send + Sync>>>);
+
+impl Shelf {
+    /// The counts of this type, made when they are first asked for.
+    pub fn of<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = all
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Arc::<T>::default());
+        let kept = Arc::clone(kept);
+        drop(all);
+        kept.downcast().unwrap_or_default() // each lies under its own type
+    }
 }
 
 /// The counters of all threads of a process.
@@ -94,13 +111,10 @@ impl Counters {
         self.all().len()
     }
 
-    /// What is counted by server and location, over all threads.
-    pub fn scopes(&self) -> BTreeMap<ScopeName, Sums> {
-        let mut sums = BTreeMap::new();
-        for thread in self.all().iter() {
-            thread.meters.add_to(&mut sums);
-        }
-        sums
+    /// What a module counts, of every thread.
+    pub fn each<T: Default + Send + Sync + 'static>(&self) -> Vec<Arc<T>> {
+        let all = self.all();
+        all.iter().map(|thread| thread.shelf.of()).collect()
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<ThreadCounters>>> {

@@ -1,18 +1,15 @@
 //! One compiled configuration, and what each thread keeps for it.
 
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::http::compile::Http;
-use crate::http::hot::HotCache;
-use crate::http::modules::access::Peers;
-use crate::http::modules::acme::Acme;
-use crate::http::modules::metrics::meter::{Meter, Meters};
-use crate::log::{ErrorLog, LogFile};
+use base::hash::Map;
+
+use crate::counters::ThreadCounters;
 use crate::slot::{OfThread, Rooms, Slot, ThreadGeneration};
-use crate::variables::Table;
 use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -29,48 +26,39 @@ pub fn live() -> usize {
 pub struct Generation {
     /// Counts up from 1 within a process.
     pub number: u64,
-    /// The `http` block.
-    pub http: Http,
-    /// Variables by index.
-    pub variables: Table,
     /// What all threads share by name, and the next generation may take over.
     pub zones: Zones,
-    /// Certificates that come by themselves.
-    pub acme: Acme,
-    /// Log files that it writes to, kept open as long as it lives.
-    pub logs: Vec<Arc<LogFile>>,
-    /// The main level's `error_log`, for what concerns no request.
-    pub error_log: Arc<ErrorLog>,
-    /// `debug_connection`: whose connections are logged in every detail.
-    pub debug_connections: Arc<Peers>,
+    /// Whether it asks for the turns of the event loop to be counted.
+    pub counts_turns: bool,
+    parts: Map<TypeId, Arc<dyn Any + Send + Sync>>,
     on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Generation {
-    /// A generation from its compiled parts.
-    pub fn new(
-        http: Http,
-        variables: Table,
-        logs: Vec<Arc<LogFile>>,
-        error_log: Arc<ErrorLog>,
-    ) -> Generation {
-        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+    /// A generation with these zones and without parts.
+    pub fn new(zones: Zones) -> Generation {
         LIVE.fetch_add(1, Ordering::Relaxed);
         Generation {
-            number,
-            http,
-            variables,
-            zones: Zones::default(),
-            acme: Acme::default(),
-            logs,
-            error_log,
-            debug_connections: Arc::default(),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            zones,
+            counts_turns: false,
+            parts: Map::default(),
             on_end: None,
         }
     }
-}
 
-impl Generation {
+    /// Adds what a protocol or module has compiled; it is found by its type. It ends with the generation.
+    pub fn add<T: Any + Send + Sync>(&mut self, part: T) {
+        self.parts.insert(TypeId::of::<T>(), Arc::new(part));
+    }
+
+    /// What has been added of this type. Threads look once, when they begin to serve: it costs a hash and a count that all
+    /// threads share.
+    pub fn part<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let part = self.parts.get(&TypeId::of::<T>())?;
+        Arc::clone(part).downcast().ok()
+    }
+
     /// Sets what is done when its last request has ended.
     pub fn on_end(&mut self, hook: impl FnOnce() + Send + Sync + 'static) {
         self.on_end = Some(Box::new(hook));
@@ -80,41 +68,38 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Ordering::Relaxed);
-        for file in &self.logs {
-            file.retire();
-        }
+        self.parts.clear();
         if let Some(hook) = self.on_end.take() {
             hook();
         }
     }
 }
 
-/// A generation as one worker thread sees it, with the thread's caches for it. Requests hold it
+/// A generation as one worker thread sees it, with what modules keep of both. Requests hold it
 /// by `Rc`, so serving one touches no counter that another thread touches.
 pub struct Local {
     /// The shared part.
     pub generation: Arc<Generation>,
-    /// Complete responses kept in memory.
-    pub hot: RefCell<HotCache>,
-    /// What this thread counts of the scopes, by the numbers of their plans; empty where nobody
-    /// asks (`metrics`).
-    pub meters: Box<[Arc<Meter>]>,
-    /// Whether a newer generation has replaced it on this thread.
-    pub retired: Cell<bool>,
-    /// What modules keep.
+    /// What the thread counts, over all generations.
+    pub counts: Arc<ThreadCounters>,
+    retired: Cell<bool>,
     rooms: Rooms,
 }
 
 impl Local {
-    /// A thread's view of a generation, with empty caches.
-    pub fn new(generation: Arc<Generation>, meters: &Meters) -> Local {
+    /// A thread's view of a generation.
+    pub fn new(generation: Arc<Generation>, counts: Arc<ThreadCounters>) -> Local {
         Local {
-            meters: meters.of(&generation.http.scopes),
             generation,
-            hot: RefCell::default(),
+            counts,
             retired: Cell::new(false),
             rooms: Rooms::default(),
         }
+    }
+
+    /// Whether a newer generation has replaced it on this thread.
+    pub fn is_retired(&self) -> bool {
+        self.retired.get()
     }
 
     /// What a module keeps here, made when it is first asked for.
@@ -125,7 +110,6 @@ impl Local {
     /// A newer generation has replaced it on this thread: what is kept for quickness alone goes.
     pub fn retire(&self) {
         self.retired.set(true);
-        self.hot.borrow_mut().clear();
         self.rooms.retire();
     }
 }

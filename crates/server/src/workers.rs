@@ -18,6 +18,7 @@ use engine::{EngineKind, Event, Remote, Runtime};
 use crate::counters::{Counters, ThreadCounters};
 use crate::generation::{Generation, Local};
 use crate::http::connection::{self, Connection};
+use crate::http::local::HttpLocal;
 use crate::http::pool;
 use crate::idle::IdleQueue;
 use crate::listen::ListenerId;
@@ -385,7 +386,7 @@ impl Worker {
         counters: Arc<Counters>,
     ) -> Rc<Worker> {
         let counts = counters.join();
-        let local = Local::new(generation, &counts.meters);
+        let local = Local::new(generation, Arc::clone(&counts));
         let worker = Rc::new(Worker {
             current: RefCell::new(Rc::new(local)),
             accepting: RefCell::default(),
@@ -406,7 +407,7 @@ impl Worker {
             watched: OnceCell::new(),
         });
         CURRENT.set(Some(Rc::clone(&worker)));
-        log::set_main(Arc::clone(&worker.current().generation.error_log));
+        log::set_main_of(&worker.current().generation);
         log::start_thread();
         worker.count_turns();
         worker
@@ -461,8 +462,8 @@ impl Worker {
 
     /// Serves by this generation from the next request on, and listens on just these sockets.
     pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
-        log::set_main(Arc::clone(&generation.error_log));
-        let fresh = Rc::new(Local::new(generation, &self.counts.meters));
+        log::set_main_of(&generation);
+        let fresh = Rc::new(Local::new(generation, Arc::clone(&self.counts)));
         let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
         self.count_turns();
         old.retire();
@@ -489,7 +490,7 @@ impl Worker {
 
     /// Counts turns of the loop from the first configuration on that asks for numbers.
     fn count_turns(&self) {
-        let wanted = !self.current.borrow().meters.is_empty();
+        let wanted = self.current.borrow().generation.counts_turns;
         if wanted && !self.turns_counted.replace(true) {
             let counts = Arc::clone(&self.counts);
             engine::on_turn_end(move || counts.turns.add(1));
@@ -498,14 +499,9 @@ impl Worker {
 
     /// Connections whose listener is not in the new generation stay with the old one.
     fn leave_over(&self, old: &Rc<Local>) {
-        let current = self.current();
+        let http = HttpLocal::of(&self.current());
         for connection in self.open_connections() {
-            if current
-                .generation
-                .http
-                .binding(&connection.listener)
-                .is_none()
-            {
+            if http.binding(&connection.listener).is_none() {
                 connection.stay_with(old);
             }
         }

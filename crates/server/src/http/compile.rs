@@ -16,6 +16,7 @@ use crate::accepted;
 use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
+use crate::http::modules::access::Peers;
 use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::dav::Dav;
 use crate::http::modules::dav_ext::{self, DavExt};
@@ -34,6 +35,7 @@ use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
 use crate::log;
 use crate::regex::Regex;
 use crate::tls::settings::TlsSettings;
+use crate::variables::Table;
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
     .contexts(Contexts::MAIN)
@@ -104,8 +106,10 @@ fn location_line(setter: &Setter<'_>) -> Result<(), Fault> {
 #[derive(Default)]
 pub struct Http {
     bindings: Vec<(ListenerId, BoundServers)>,
-    /// Groups of servers that requests are passed on to.
-    pub upstreams: upstream::Groups,
+    /// Variables by index.
+    pub variables: Table,
+    /// `debug_connection`: whose connections are logged in every detail.
+    pub debug_connections: Arc<Peers>,
     /// What plans are called where they are counted (`metrics`).
     pub scopes: Scopes,
 }
@@ -285,7 +289,8 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     let bindings = listen::bindings(gathered);
     let http = Http {
         scopes: builder.scopes,
-        upstreams: compiler.registries.take(),
+        variables: Table::default(),
+        debug_connections: Arc::default(),
         bindings: bindings
             .iter()
             .map(|binding| {

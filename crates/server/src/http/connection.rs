@@ -26,6 +26,7 @@ use proto::header::Known;
 use crate::generation::Local;
 use crate::http::exchange::{Abort, Exchange, h1::H1};
 use crate::http::head::Refusal;
+use crate::http::local::HttpLocal;
 use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
 use crate::http::proxy_protocol::{self, Told};
@@ -180,8 +181,8 @@ impl Connection {
     #[inline]
     pub fn is_debugged(&self) -> bool {
         *self.debugged.get_or_init(|| {
-            let local = self.generation();
-            let named = &local.generation.debug_connections;
+            let http = HttpLocal::of(&self.generation());
+            let named = &http.debug_connections;
             !named.is_empty() && named.contains(self.peer())
         })
     }
@@ -307,7 +308,8 @@ impl Connection {
             return Some(());
         }
         drop(known);
-        let bound = local.generation.http.binding(&self.listener)?;
+        let http = HttpLocal::of(local);
+        let bound = http.binding(&self.listener)?;
         let address = match bound.specific.is_empty() {
             true => Arc::clone(&bound.servers),
             false => bound.servers_for(self.local()),

@@ -17,6 +17,7 @@ use crate::http::body::RequestBody;
 use crate::http::connection::{Connection, Held, READING_HEADERS, server_for};
 use crate::http::core::Alias;
 use crate::http::exchange;
+use crate::http::local::HttpLocal;
 use crate::http::plan::Server;
 use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
@@ -33,6 +34,7 @@ impl Request {
     pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Request {
         Request {
             local: Rc::clone(local),
+            http: HttpLocal::of(local),
             connection: Held::new(connection),
             server: Arc::clone(server),
             plan: Arc::clone(&server.plan),
@@ -95,6 +97,7 @@ impl Request {
     pub fn reset(&mut self, local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) {
         if !Rc::ptr_eq(&self.local, local) {
             self.local = Rc::clone(local);
+            self.http = HttpLocal::of(local);
         }
         self.connection = Held::new(connection);
         self.choose_server(server);

@@ -298,8 +298,8 @@ impl Answer {
 /// Looks for the response of the request's plan and path, and sends it.
 fn look_up(request: &mut Request) -> Option<After> {
     request.root_tested = false;
-    let local = Rc::clone(&request.local);
-    let mut cache = local.hot.borrow_mut();
+    let http = Rc::clone(&request.http);
+    let mut cache = http.hot.borrow_mut();
     let mut path = std::mem::take(&mut cache.scratch);
     path.clear();
     path.extend_from_slice(&request.uri);
@@ -561,7 +561,7 @@ fn is_wanted(request: &Request) -> bool {
 /// Counts a use of the path; true from the one on that makes it worth keeping.
 fn is_used_often(request: &Request) -> bool {
     let key = (request.plan.id, request.uri.clone());
-    let mut cache = request.local.hot.borrow_mut();
+    let mut cache = request.http.hot.borrow_mut();
     if cache.uses.len() >= USES_COUNTED_MAX {
         cache.uses.clear();
     }
@@ -585,5 +585,5 @@ fn keep(request: &Request, path: &[u8], known: Known, body: Bytes, content_type:
         content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
     };
     let key = (request.plan.id, request.uri.clone());
-    request.local.hot.borrow_mut().insert(key, entry);
+    request.http.hot.borrow_mut().insert(key, entry);
 }

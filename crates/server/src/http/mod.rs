@@ -17,6 +17,7 @@ pub mod filters;
 pub mod forwarded;
 pub mod head;
 pub mod hot;
+pub mod local;
 pub mod location;
 pub mod modules;
 pub mod output;

@@ -53,7 +53,7 @@ pub fn repeated(
 
 /// Keeps a request for the next one, unless its generation has been replaced.
 pub fn give_back(mut request: Box<Request>) {
-    if request.local.retired.get() || !request.release() {
+    if request.local.is_retired() || !request.release() {
         return;
     }
     KEPT.with_borrow_mut(|kept| {

@@ -22,6 +22,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::compress::Totals;
 use crate::http::filters::slice::Slices;
 use crate::http::filters::{ssi, userid};
+use crate::http::local::HttpLocal;
 use crate::http::modules::limit_conn::Lease;
 use crate::http::modules::{
     acme, autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed,
@@ -90,6 +91,8 @@ pub struct ClientHead {
 pub struct Request {
     /// The generation that serves it, with this thread's caches.
     pub local: Rc<Local>,
+    /// What http keeps of it.
+    pub http: Rc<HttpLocal>,
     /// The client's connection.
     pub connection: Held,
     /// The virtual server.
@@ -381,7 +384,7 @@ async fn phases(
 ) -> Result<Step, Abort> {
     while at != Phase::Access {
         // The root is the server's now, or the location's.
-        if at != Phase::FindLocation && request.local.generation.variables.names_realpath_root() {
+        if at != Phase::FindLocation && request.http.variables.names_realpath_root() {
             Box::pin(prepare_realpath_root(request)).await;
         }
         at = match advance(request, at) {

@@ -18,6 +18,7 @@ use super::subject::{Process, Subject};
 use super::syslog::{self, Syslog};
 use super::{Level, LogFile, Subsystem, time, unwritten};
 use crate::compile::{Compiler, Feature};
+use crate::generation::Generation;
 use crate::log::file::{Compiling as _, LogTable};
 
 /// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
@@ -286,7 +287,17 @@ impl ErrorLog {
     }
 }
 
+/// The main level's `error_log` of a generation.
+pub struct MainLog(pub Arc<ErrorLog>);
+
 static MAIN: Mutex<Option<Arc<ErrorLog>>> = Mutex::new(None);
+
+/// Makes a generation's main log that of lines that belong to no request, for all threads.
+pub fn set_main_of(generation: &Generation) {
+    if let Some(main) = generation.part::<MainLog>() {
+        set_main(Arc::clone(&main.0));
+    }
+}
 
 /// Makes this the log of lines that belong to no request, for all threads.
 pub fn set_main(log: Arc<ErrorLog>) {

@@ -223,6 +223,18 @@ pub struct LogTable {
 
 impl Registry for LogTable {}
 
+/// The log files of a generation, kept open as long as it lives.
+pub struct OpenLogs(pub Vec<Arc<LogFile>>);
+
+impl Drop for OpenLogs {
+    /// What is held back for them is to be written.
+    fn drop(&mut self) {
+        for file in &self.0 {
+            file.retire();
+        }
+    }
+}
+
 /// Log files of the configuration that is being compiled.
 pub trait Compiling {
     /// The log file of a path, shared by all lines that name the same path. A relative one starts at the prefix.

@@ -39,8 +39,10 @@ pub use client::{
 pub use debug::{accepted, head, response};
 pub use display::{Errno, Printable, error_text};
 pub(crate) use error::event;
-pub use error::{Destination, ERROR_LOG, ErrorLog, Sink, process_error, set_main};
-pub use file::{Buffering, Compiling, LogFile, LogTable, lines_dropped};
+pub use error::{
+    Destination, ERROR_LOG, ErrorLog, MainLog, Sink, process_error, set_main, set_main_of,
+};
+pub use file::{Buffering, Compiling, LogFile, LogTable, OpenLogs, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
 pub(crate) use subject::error;
 pub use subject::{Noted, Process, Subject, write, write_line};

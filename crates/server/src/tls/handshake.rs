@@ -15,6 +15,7 @@ use proto::tls::{ClientHello, Found, Search};
 use rustls::ServerConfig;
 
 use crate::http::connection::Connection;
+use crate::http::local::HttpLocal;
 use crate::http::modules::acme;
 use crate::http::plan::Server;
 use crate::http::request::Request;
@@ -199,7 +200,8 @@ async fn begin(
         stapling.refresh(&local);
     }
     let name = name.filter(|_| named.is_some());
-    let variables = &local.generation.variables;
+    let http = HttpLocal::of(&local);
+    let variables = &http.variables;
     let is_shown = |name: &str| variables.find(name).is_some();
     let shows_number = is_shown("ssl_session_id");
     let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);

@@ -7,6 +7,7 @@
 pub mod core;
 pub mod unknown;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base::hash::Map;
@@ -267,8 +268,8 @@ impl Request {
             Some(Cached::Missing) => return false,
             _ => {}
         }
-        let local = self.local.clone();
-        let Some(definition) = local.generation.variables.definition(variable) else {
+        let http = Rc::clone(&self.http);
+        let Some(definition) = http.variables.definition(variable) else {
             return false;
         };
         let value = match &definition.source {
@@ -335,8 +336,8 @@ impl Request {
         let known = self.shared.values.borrow();
         let is_known = !matches!(known.get(index), None | Some(Cached::Unset));
         drop(known);
-        let local = self.local.clone();
-        let definition = local.generation.variables.definition(variable);
+        let http = Rc::clone(&self.http);
+        let definition = http.variables.definition(variable);
         match definition.map(|definition| &definition.source) {
             Some(Source::Kept(evaluate)) if !is_known => evaluate(self, out),
             Some(Source::KeptFamily(evaluate, rest)) if !is_known => evaluate(self, rest, out),
@@ -358,8 +359,8 @@ impl Request {
     /// Appends the value of a variable whose name, in lower case, was not known when the configuration
     /// was read; false when there is none.
     pub fn append_variable_named(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
-        let local = self.local.clone();
-        if let Some(variable) = local.generation.variables.find(name) {
+        let http = Rc::clone(&self.http);
+        if let Some(variable) = http.variables.find(name) {
             return self.append_variable(variable, out);
         }
         match core::find(name).map(|found| found.source) {

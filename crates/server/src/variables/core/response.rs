@@ -47,8 +47,7 @@ pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if complete {
         out.extend_from_slice(b"OK");
     } else if request.is_main() {
-        let local = request.local.clone();
-        let variable = local.generation.variables.find("request_completion");
+        let variable = request.http.variables.find("request_completion");
         if let Some(variable) = variable {
             request.remember(variable, Cached::Value(Bytes::new()));
         }

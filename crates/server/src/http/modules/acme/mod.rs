@@ -324,12 +324,12 @@ pub fn may_answer(request: &Request) -> bool {
 }
 
 fn asked_token(request: &Request) -> Option<&[u8]> {
-    if request.local.generation.acme.is_off()
-        || !matches!(request.method, Method::Get | Method::Head)
-    {
+    if !matches!(request.method, Method::Get | Method::Head) {
         return None;
     }
-    request.uri.strip_prefix(WELL_KNOWN)
+    let token = request.uri.strip_prefix(WELL_KNOWN)?;
+    let acme = request.local.generation.part::<Acme>()?;
+    (!acme.is_off()).then_some(token)
 }
 
 /// `$acme_certificate`
@@ -344,11 +344,8 @@ pub fn certificate_key(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The text of a file, as `ssl_certificate` takes it without one.
 fn variable(request: &Request, out: &mut Vec<u8>, text: impl FnOnce(&Certificate) -> &str) -> bool {
-    let held = request
-        .local
-        .generation
-        .acme
-        .of_server(request.server.plan.scope);
+    let acme = request.local.generation.part::<Acme>();
+    let held = acme.and_then(|acme| acme.of_server(request.server.plan.scope));
     let Some(certificate) = held.and_then(|held| held.certificate()) else {
         return false;
     };

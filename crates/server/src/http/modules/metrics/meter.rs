@@ -10,9 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use conf::{Contexts, ScopeRef};
 
 use crate::compile::Compiler;
-use crate::counters::Count;
+use crate::counters::{Count, Counters};
+use crate::generation::Local;
+use crate::http::local::HttpLocal;
 use crate::http::request::Request;
 use crate::listen;
+use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 /// Scopes that a thread has meters for, over all generations; what comes later is counted
 /// together, under [`ScopeName::others`].
@@ -89,6 +92,11 @@ impl Scopes {
         }
     }
 
+    /// Whether nothing is counted.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
     /// Adds the scope of the plan whose number is next.
     pub fn add(&mut self, compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
         if self.counted {
@@ -112,8 +120,24 @@ pub struct Meter {
 /// Counts a request that has ended, where its scope is counted. Only main requests end here.
 #[inline]
 pub fn count(request: &Request) {
-    if let Some(meter) = request.local.meters.get(request.plan.id as usize) {
+    if request.http.scopes.is_empty() {
+        return;
+    }
+    let meters = request.local.at(&METERS);
+    if let Some(meter) = meters.borrow().0.get(request.plan.id as usize) {
         meter.count(request);
+    }
+}
+
+/// The meters of a thread for one generation, by the numbers of its plans.
+struct OfPlans(Box<[Arc<Meter>]>);
+
+static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
+
+impl OfThread for OfPlans {
+    fn begin(local: &Local) -> OfPlans {
+        let meters = local.counts.shelf.of::<Meters>();
+        OfPlans(meters.of(&HttpLocal::of(local).scopes))
     }
 }
 
@@ -166,6 +190,15 @@ impl Meters {
             }
         }
     }
+}
+
+/// What is counted by server and location, over all threads.
+pub fn sums(counters: &Counters) -> BTreeMap<ScopeName, Sums> {
+    let mut sums = BTreeMap::new();
+    for meters in counters.each::<Meters>() {
+        meters.add_to(&mut sums);
+    }
+    sums
 }
 
 /// The numbers of a scope at one moment, added up over threads.

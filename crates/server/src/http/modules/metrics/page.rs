@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::meter::{CLASSES, ScopeName, Sums};
+use super::meter::{self, CLASSES, ScopeName, Sums};
 use crate::counters::Totals;
 use crate::generation;
 use crate::http::core::VERSION;
@@ -36,7 +36,7 @@ impl Numbers {
             generation: request.local.generation.number,
             generations: generation::live(),
             lines_dropped: log::lines_dropped(),
-            scopes: counters.scopes(),
+            scopes: meter::sums(counters),
         }
     }
 

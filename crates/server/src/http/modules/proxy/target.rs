@@ -129,7 +129,11 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
             return Err(500);
         }
     };
-    let groups = &request.local.generation.http.upstreams;
+    let groups = request
+        .local
+        .generation
+        .part::<Groups>()
+        .unwrap_or_default();
     let known = groups.named(url.server.name, url.server.port, url.scheme.default_port());
     match known
         .filter(|_| !url.server.unix)
