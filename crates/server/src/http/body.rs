@@ -153,6 +153,8 @@ pub struct RequestBody {
     ended: bool,
     stored: Stored,
     dropped: bool,
+    /// It was refused for the length that its head announces.
+    too_long: bool,
     /// The client left, or broke the rules, before a handler had read the whole.
     broken_off: bool,
     /// What of it was in memory then.
@@ -315,6 +317,7 @@ impl RequestBody {
             return;
         }
         self.dropped = true;
+        self.too_long = self.announced.is_some();
         self.announced = self.is_announced().then_some(0);
         self.chunked = false;
     }
@@ -485,8 +488,8 @@ pub async fn read(
 
 /// Drops what has come of a body that was refused for its length. As in nginx, it is there, and empty, where that is the whole.
 async fn drop_refused(request: &mut Request, exchange: &mut Exchange) {
-    let dropped = exchange.drop_body_at_hand(request).await.is_ok();
-    if dropped && request.body.ended && request.body.announced.is_some() {
+    let is_too_long = request.body.too_long;
+    if is_too_long && exchange.drop_body_at_hand(request).await.is_ok() && request.body.ended {
         request.body.stored = Stored::Memory(Pieces::new());
     }
 }
