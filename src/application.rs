@@ -15,14 +15,16 @@ use conf::{
     Tree,
 };
 use engine::net::{Address, CallError, ListenOptions};
+use framework::compile::Environment;
+use framework::generation::Generation;
 use process::{
     Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
     NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
 };
+use server::Compiled;
 use server::listen::{Binding, ListenerId};
 use server::log::{Destination, LogFile, Sink};
 use server::workers::{Settings, Share, Sockets, Workers};
-use server::{Compiled, Environment, Generation};
 
 use crate::cli::NGINX_VERSION;
 use crate::main_level::{self, MainLevel};
@@ -197,7 +199,8 @@ fn compile(
     let anew = Anew(files);
     let inherits = main.as_ref().is_ok_and(|main| main.inherits_objects);
     let environment = environment(if inherits { files } else { &anew }, options);
-    match (main, server::compile(&loaded.tree, &environment)) {
+    let compiled = server::compile(&loaded.tree, &environment, default_error_log(options));
+    match (main, compiled) {
         (Ok(main), Ok(mut compiled)) => {
             compiled.diagnostics.append(&mut diagnostics);
             Ok((main, compiled))
@@ -216,15 +219,19 @@ pub(crate) fn environment<'a>(files: &'a dyn Files, options: &'a Options) -> Env
         prefix: &options.prefix,
         conf_prefix: options.conf_prefix(),
         files,
-        default_error_log: match &options.error_log {
-            ErrorLog::Stderr => Destination::Stderr,
-            // It is below the prefix already, which the server puts before it as before every path.
-            ErrorLog::File(path) => {
-                let below = path.strip_prefix(&options.prefix).unwrap_or(path);
-                Destination::File(below.to_owned())
-            }
-        },
         privileged: options.privileged,
+    }
+}
+
+/// Where errors go when no line writes `error_log`.
+pub(crate) fn default_error_log(options: &Options) -> Destination {
+    match &options.error_log {
+        ErrorLog::Stderr => Destination::Stderr,
+        // It is below the prefix already, which the server puts before it as before every path.
+        ErrorLog::File(path) => {
+            let below = path.strip_prefix(&options.prefix).unwrap_or(path);
+            Destination::File(below.to_owned())
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use engine::net::Address;
 use process::Options;
 use server::explain::{Question, explain};
 
-use crate::application::{environment, registry};
+use crate::application::{default_error_log, environment, registry};
 use crate::cli;
 
 /// Say what a configuration does with a request, and why
@@ -83,7 +83,8 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, String> {
         return Err(errors(&loaded.diagnostics));
     }
     // Not the main level: users and limits of the machine that serves say nothing of requests.
-    let compiled = server::compile(&loaded.tree, &environment(&files, &options))
+    let environment = environment(&files, &options);
+    let compiled = server::compile(&loaded.tree, &environment, default_error_log(&options))
         .map_err(|diagnostics| errors(&diagnostics))?;
     let defaults = arguments.defaults;
     let explained = explain(compiled, &loaded.tree, registry(), &question, defaults)?;

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use framework::counters::Counters;
 use bytes::Bytes;
 use conf::{Recording, Registry, Sealed};
 use engine::net::{Address, Stream};
@@ -33,12 +34,13 @@ use rustls::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use server::counters::Counters;
 use server::listen::ListenerId;
 use server::log::Destination;
 use server::table::TABLES;
 use server::workers::Worker;
-use server::{Environment, Generation, compile};
+use framework::compile::Environment;
+use framework::generation::Generation;
+use server::compile;
 
 const PORTS: [&str; 3] = ["10.0.0.1:443", "10.0.0.1:444", "10.0.0.1:445"];
 
@@ -127,10 +129,9 @@ fn generation() -> &'static (Arc<Generation>, Vec<ListenerId>) {
             prefix: root,
             conf_prefix: root,
             files: &files,
-            default_error_log: Destination::Stderr,
             privileged: false,
         };
-        let compiled = compile(&loaded.tree, &environment).expect("compiles");
+        let compiled = compile(&loaded.tree, &environment, Destination::Stderr).expect("compiles");
         for log in &compiled.logs {
             log.install(log.open().expect("opens"));
         }

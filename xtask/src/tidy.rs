@@ -19,6 +19,7 @@ const UNSAFE_FILES: &[&str] = &[];
 const MUST_NOT_PANIC: &[&str] = &[
     "crates/proto/",
     "crates/conf/",
+    "crates/framework/",
     "crates/server/",
     "crates/acme/",
 ];

@@ -1,9 +1,10 @@
 //! Small building blocks that every other room uses: slab, timer wheel, byte scans, a keyed hash map, named limits, pieces
-//! of streams, the levels of log lines, and messages to syslog servers.
+//! of streams, JSON that is written, the levels of log lines, and messages to syslog servers.
 //!
 //! Nothing here but [`syslog`] does I/O, and nothing reads a clock or starts a thread, so that it can run under Miri.
 
 pub mod hash;
+pub mod json;
 pub mod level;
 pub mod limits;
 pub mod pieces;

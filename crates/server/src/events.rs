@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, Word, parse};
 use engine::EngineKind;
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::modules::access::Peers;
 
 static EVENTS: Setting<()> = Setting::new("events", &["{ ... }"], |_| Ok(()))

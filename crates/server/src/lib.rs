@@ -5,33 +5,22 @@
 //! [`table`]); it does not know processes, signals or how configuration files are read.
 
 pub mod accepted;
-pub mod compile;
-pub mod counters;
+pub mod assemble;
 pub mod events;
 pub mod explain;
-pub mod generation;
 pub mod http;
-pub mod idle;
-pub mod json;
 pub mod listen;
 pub mod log;
 pub mod panics;
-pub mod random;
 pub mod reference;
 pub mod regex;
-pub mod registry;
 pub mod resolver;
-pub mod slot;
 pub mod table;
 pub mod text;
 pub mod tls;
 pub mod transport;
 pub mod variables;
-pub mod warm;
-pub mod watch;
 pub mod workers;
-pub mod zone;
 
-pub use compile::{Compiled, Environment, compile};
-pub use generation::Generation;
+pub use assemble::{Compiled, compile};
 pub use workers::Workers;

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use conf::{Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::{Address, KeepAlive, ListenOptions};
+use framework::compile::Compiler;
 use proto::h1;
 
-use crate::compile::Compiler;
 use crate::http::plan::Server;
 use crate::http::server_name::ServerNames;
 

@@ -118,14 +118,14 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let registry = crate::table::registry(&[]);
         let loaded = conf::load(&file, folder, &[], registry, &conf::Disk);
-        let environment = crate::Environment {
+        let environment = framework::compile::Environment {
             prefix: folder,
             conf_prefix: folder,
             files: &conf::Disk,
-            default_error_log: Destination::Stderr,
             privileged: false,
         };
-        let compiled = crate::compile(&loaded.tree, &environment).expect("compiles");
+        let compiled =
+            crate::compile(&loaded.tree, &environment, Destination::Stderr).expect("compiles");
         for log in &compiled.logs {
             log.install(log.open().unwrap());
         }

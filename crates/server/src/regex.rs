@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use conf::Fault;
+use framework::compile::Compiler;
 use pattern::{Pattern, Spans, Undecided};
 
-use crate::compile::Compiler;
 use crate::http::request::Request;
 use crate::log;
 use crate::variables::Compiling as _;

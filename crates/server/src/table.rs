@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use conf::{Declared, Registry};
+use framework::compile::Feature;
 
-use crate::compile::Feature;
 use crate::events::Events;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};

@@ -14,17 +14,17 @@ use base::hash::Map;
 use base::slab::{Key, Slab};
 use engine::net::{Listener, Reserve, Stream};
 use engine::{EngineKind, Event, Remote, Runtime};
+use framework::counters::{Counters, ThreadCounters};
+use framework::generation::{Generation, Local};
+use framework::idle::IdleQueue;
+use framework::watch::{self, Watch, Watched};
 
-use crate::counters::{Counters, ThreadCounters};
-use crate::generation::{Generation, Local};
 use crate::http::connection::{self, Connection};
 use crate::http::local::HttpLocal;
 use crate::http::pool;
-use crate::idle::IdleQueue;
 use crate::listen::ListenerId;
 use crate::log;
 use crate::panics::{self, AbortOnPanic};
-use crate::watch::{self, Watch, Watched};
 
 /// How long accepting pauses when the system or the limits refuse a connection (nginx's 500 ms).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);

@@ -1,9 +1,9 @@
 //! The explanation for machines: one JSON object.
 
+use base::json::Writer;
 use conf::Position;
 
 use super::{Candidate, Explanation, Place, Station};
-use crate::json::Writer;
 
 impl Explanation {
     /// The explanation as JSON, on one line. Places are objects of `file` and `line`.

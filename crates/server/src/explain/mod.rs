@@ -22,13 +22,13 @@ mod walk;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::assemble::Compiled;
 use conf::{Position, Registry, Tree};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
+use framework::counters::Counters;
+use framework::generation::Generation;
 
-use crate::compile::Compiled;
-use crate::counters::Counters;
-use crate::generation::Generation;
 use crate::http::connection::Connection;
 use crate::http::plan::Server;
 use crate::http::request::Request;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use conf::{Recording, Registry, Sealed};
+use framework::compile::Environment;
 
 use super::*;
-use crate::Environment;
 use crate::log::Destination;
 use crate::table::TABLES;
 
@@ -25,10 +25,9 @@ fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
         prefix: root,
         conf_prefix: root,
         files: &files,
-        default_error_log: Destination::Stderr,
         privileged: false,
     };
-    let compiled = match crate::compile(&loaded.tree, &environment) {
+    let compiled = match crate::compile(&loaded.tree, &environment, Destination::Stderr) {
         Ok(compiled) => compiled,
         Err(diagnostics) => panic!("{diagnostics:?}"),
     };

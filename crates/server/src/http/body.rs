@@ -15,9 +15,9 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use engine::file::File;
 use engine::select::at_once;
+use framework::compile::{Compiler, Feature};
 use proto::h1::BodyLength;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::Request;
 use crate::log;

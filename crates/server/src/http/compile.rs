@@ -10,10 +10,10 @@ use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
+use framework::compile::Compiler;
 use proto::method::Method;
 
 use crate::accepted;
-use crate::compile::Compiler;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
 use crate::http::modules::access::Peers;
@@ -699,7 +699,7 @@ impl Builder<'_, '_> {
 
     /// Reports every fault of a scope whose plan has one: the first ends the making of it.
     fn report_all(&self, scope: ScopeRef<'_>) {
-        fn look<F: crate::compile::Feature>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+        fn look<F: framework::compile::Feature>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
             let _ = compiler.feature_or_report::<F>(scope);
         }
         macro_rules! look_at {

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::{Address, Stream};
+use framework::generation::Local;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 
-use crate::generation::Local;
 use crate::http::exchange::{Abort, Exchange, h1::H1};
 use crate::http::head::Refusal;
 use crate::http::local::HttpLocal;

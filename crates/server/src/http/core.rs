@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, parse};
+use framework::compile::{Compiler, Feature};
 use proto::h1;
 use proto::method::Method;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::{self, Body};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::net::Address;
+use framework::generation::Local;
 use proto::accept::Browser;
 use proto::h1::Version;
 use proto::header::Known;
 use proto::method::Method;
 
-use crate::generation::Local;
 use crate::http::body::RequestBody;
 use crate::http::connection::{Connection, Held, READING_HEADERS, server_for};
 use crate::http::core::Alias;

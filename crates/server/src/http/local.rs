@@ -5,10 +5,11 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::generation::Local;
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+
 use crate::http::compile::Http;
 use crate::http::hot::HotCache;
-use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 /// The `http` block as one thread serves by it. Requests hold it by `Rc`: no counter that other threads touch is in their way.
 pub struct HttpLocal {

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::generation::Local;
+use framework::generation::Local;
+
 use crate::http::connection::Connection;
 use crate::http::plan::Server;
 use crate::http::request::Request;

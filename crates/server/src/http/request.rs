@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::net::Address;
+use framework::generation::Local;
 use proto::h1;
 use proto::method::Method;
 
-use crate::generation::Local;
 use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
 use crate::http::connection::{Held, READING_HEADERS};

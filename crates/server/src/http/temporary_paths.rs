@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use conf::{Line, Position, ScopeRef, Spec, parse};
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::http::body::CLIENT_BODY_TEMP_PATH;
 use crate::http::modules::proxy::TEMP_PATH;
 

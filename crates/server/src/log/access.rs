@@ -14,13 +14,13 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
     Word,
 };
+use framework::compile::{Compiler, Feature};
 
 use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
 use super::error::with_line;
 use super::format::{Format, Formats, LOG_FORMAT, tells_of_request};
 use super::syslog::{self, Syslog};
 use super::{Buffering, LogFile, Noted, unwritten, write};
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log::file::Compiling as _;
 use crate::text::Text;

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use framework::compile::{Compiler, Feature};
+use framework::display::Bounded;
+use framework::generation::Generation;
 
-use super::display::Bounded;
 use super::memory::{self, MemoryLog};
 use super::subject::{Process, Subject};
 use super::syslog::{self, Syslog};
 use super::{Level, LogFile, Subsystem, time, unwritten};
-use crate::compile::{Compiler, Feature};
-use crate::generation::Generation;
 use crate::log::file::{Compiling as _, LogTable};
 
 /// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).

@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base::hash::Map;
+use framework::compile::Compiler;
+use framework::registry::Registry;
 use rustix::fs::OFlags;
 
 use super::Destination;
-use crate::compile::Compiler;
-use crate::registry::Registry;
 
 /// Access rights of a log file that did not exist, before the umask (nginx's default).
 const FILE_MODE: u32 = 0o644;

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
+use base::json;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
-use crate::json;
 use crate::variables::Compiling as _;
 use crate::variables::{Evaluate, Source, Variable, core};
 

@@ -10,14 +10,12 @@
 //! process crate.
 
 use conf::ScopeRef;
-
-use crate::compile::Compiler;
+use framework::compile::Compiler;
 
 mod access;
 mod by_path;
 mod client;
 mod debug;
-mod display;
 mod error;
 mod file;
 mod format;
@@ -37,13 +35,13 @@ pub use client::{
     proxy_protocol_missing,
 };
 pub use debug::{accepted, head, response};
-pub use display::{Errno, Printable, error_text};
 pub(crate) use error::event;
 pub use error::{
     Destination, ERROR_LOG, ErrorLog, MainLog, Sink, process_error, set_main, set_main_of,
 };
 pub use file::{Buffering, Compiling, LogFile, LogTable, OpenLogs, lines_dropped};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
+pub use framework::display::{Errno, Printable, error_text};
 pub(crate) use subject::error;
 pub use subject::{Noted, Process, Subject, write, write_line};
 pub use time::{Formatted, load_zone, with_now};

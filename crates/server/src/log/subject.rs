@@ -7,7 +7,8 @@ use std::fmt;
 use std::fmt::Arguments;
 use std::sync::Arc;
 
-use super::display::Bounded;
+use framework::display::Bounded;
+
 use super::error::{ErrorLog, LINE_MAX};
 use super::{Level, Subsystem};
 

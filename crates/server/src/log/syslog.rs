@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use base::syslog::{Destination, Peer, Server};
 use conf::{Fault, Files, Word};
 use engine::net::Address;
+use framework::display::Errno;
 
-use super::display::Errno;
 use super::{Level, process_error, time};
 use crate::http::modules::upstream::address;
 use crate::variables::core::hostname;

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use base::hash::Map;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use framework::display::Errno;
 
-use super::display::Errno;
 use super::{Buffering, Level, LogFile, process_error};
 
 /// Bytes that wait for a file that cannot be written, per thread and file, beside what

@@ -19,10 +19,10 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
+use framework::random;
 use proto::dns::{ALIASES_MAX, Failure, Name};
 
 use super::{Resolver, client};
-use crate::random;
 
 /// Names that one thread remembers for one `resolver`.
 const NAMES_MAX: usize = 10_000;

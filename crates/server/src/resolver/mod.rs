@@ -22,12 +22,12 @@ use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use engine::net::Address;
 use engine::select::{Either, either};
+use framework::compile::{Compiler, Feature};
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
 use proto::dns;
 
-use crate::compile::{Compiler, Feature};
-use crate::generation::Local;
 use crate::http::modules::upstream::address;
-use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 use cache::Cache;
 

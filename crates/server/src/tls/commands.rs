@@ -5,9 +5,9 @@
 //! value that it does not take or whose file is not there.
 
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Word};
+use framework::compile::Compiler;
 use rustls::SupportedCipherSuite;
 
-use crate::compile::Compiler;
 use crate::tls::settings::{nothing_of, warn_of_missing};
 use crate::tls::suites;
 

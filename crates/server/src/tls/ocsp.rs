@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{Contexts, Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
+use framework::compile::{Compiler, Feature};
+use framework::zone::{Refused, Shared, Zone};
 use rustls::pki_types::CertificateDer;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::connection::Connection;
 use crate::log;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::tls::resumption::SessionCache;
 use crate::tls::stapling::fetch::{BadUrl, Failed, Responder};
 use crate::tls::stapling::message::{self, Rejected};
-use crate::zone::{Refused, Shared, Zone};
 
 const HTTP_AND_SERVER: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 
@@ -65,7 +65,7 @@ fn cache(setter: &Setter<'_>) -> Result<Option<(String, u64)>, Fault> {
     let (name, size) = shared.split_once(':').ok_or_else(invalid)?;
     let size = parse::size_text(size).filter(|_| !name.is_empty());
     let size = size.ok_or_else(invalid)?;
-    if size < crate::zone::SIZE_MIN {
+    if size < framework::zone::SIZE_MIN {
         let message = format!("OCSP cache \"{text}\" is too small");
         return Err(Fault::at(word, message));
     }

@@ -12,9 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base::hash::Map;
+use framework::zone::{Shared, Zone};
 use rustls::server::{ProducesTickets, StoresServerSessions};
-
-use crate::zone::{Shared, Zone};
 
 /// What a stored session costs beyond its bytes, about.
 const SESSION_OVERHEAD: usize = 160;

@@ -10,17 +10,18 @@ use base::hash::Map;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
 };
+use framework::compile::{Compiler, Feature};
+use framework::registry::Registry;
+use framework::zone::Refused;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest, Sha256};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::modules::acme;
 use crate::http::modules::acme::Acme;
 use crate::log::Compiling as _;
-use crate::registry::Registry;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::text::Text;
 use crate::tls::certificates::{Resolver, Slot};
@@ -38,7 +39,6 @@ use crate::tls::suites::Chosen;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
 use crate::variables::Compiling as _;
-use crate::zone::Refused;
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
 const EARLY_DATA_MAX: u32 = 16 * 1024;
@@ -800,7 +800,7 @@ fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
                 let (name, size) = shared.split_once(':').ok_or_else(invalid)?;
                 let size = parse::size_text(size).filter(|_| !name.is_empty());
                 let size = size.ok_or_else(invalid)?;
-                if size < crate::zone::SIZE_MIN {
+                if size < framework::zone::SIZE_MIN {
                     let message = format!("session cache \"{text}\" is too small");
                     return Err(Fault::at(word, message));
                 }

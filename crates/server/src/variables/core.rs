@@ -18,16 +18,17 @@ pub use connection::append_address;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use framework::counters::Totals;
 use proto::header::Known;
 
 use super::{Evaluate, EvaluateFamily, Source};
-use crate::counters::Totals;
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::filters::compress::{self, Coding};
 use crate::http::filters::{ssi, userid};
 use crate::http::modules::{acme, browser, referer, secure_link};
 use crate::http::request::Request;
-use crate::{log, tls, warm};
+use crate::{log, tls};
+use framework::warm;
 
 /// A variable that is there without being defined.
 #[derive(Clone)]
@@ -342,7 +343,7 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// 32 hexadecimal digits that no client can guess and that no other request has.
 fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
     for _ in 0..2 {
-        for byte in crate::random::number().to_be_bytes() {
+        for byte in framework::random::number().to_be_bytes() {
             out.extend_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
         }
     }

@@ -13,15 +13,15 @@ use std::sync::Arc;
 use base::hash::Map;
 use bytes::Bytes;
 use conf::Template;
+use framework::compile::Compiler;
+use framework::registry::Registry;
 
-use crate::compile::Compiler;
 use crate::http::modules::geo::Geo;
 use crate::http::modules::geoip2::GeoIp2Variable;
 use crate::http::modules::map::MapVariable;
 use crate::http::modules::rewrite;
 use crate::http::modules::split_clients::SplitClients;
 use crate::http::request::Request;
-use crate::registry::Registry;
 use crate::text::{Part, Text};
 
 /// A variable by its index in the generation's table.

@@ -9,19 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::random::Random;
 use bytes::Bytes;
 use conf::{Recording, Registry, Sealed};
 use engine::net::{Address, Listener};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
-use tidegate_server::counters::Counters;
+use framework::compile::Environment;
+use framework::counters::Counters;
+use framework::generation::Generation;
 use tidegate_server::listen::ListenerId;
 use tidegate_server::log::Destination;
 use tidegate_server::table::TABLES;
 use tidegate_server::workers::{Share, Worker};
-use tidegate_server::{Environment, Generation, compile, log};
+use tidegate_server::{compile, log};
 
-use crate::random::Random;
 use crate::site::{ADDRESS, BEHIND, Site};
 
 /// How long a worker that quits may have something to do: longer than any time limit of its.
@@ -151,10 +153,9 @@ pub(crate) fn generation(
         prefix: root,
         conf_prefix: root,
         files: &files,
-        default_error_log: Destination::Stderr,
         privileged: false,
     };
-    let mut compiled = match compile(&loaded.tree, &environment) {
+    let mut compiled = match compile(&loaded.tree, &environment, Destination::Stderr) {
         Ok(compiled) => compiled,
         Err(diagnostics) => panic!("{diagnostics:?}"),
     };

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use engine::net::{Address, Stream};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
+use framework::counters::Counters;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -19,7 +20,6 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
     SupportedProtocolVersion,
 };
-use tidegate_server::counters::Counters;
 use tidegate_server::workers::Worker;
 
 use crate::server::{generation, simulate};

@@ -4,9 +4,9 @@
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
 
 use super::{MediaTypes, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::output::{Include, Piece, Purpose};
 use crate::http::request::Request;
 

@@ -7,10 +7,10 @@
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
 
 use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 use super::{MediaTypes, gzip, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

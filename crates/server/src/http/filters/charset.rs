@@ -11,9 +11,9 @@ use bytes::Bytes;
 use conf::{
     Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse,
 };
+use framework::compile::{Compiler, Feature};
 
 use super::{MediaTypes, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Response;

@@ -7,9 +7,9 @@
 use base::pieces::fitted;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use flate2::{Decompress, FlushDecompress, Status};
+use framework::compile::{Compiler, Feature};
 
 use super::gzip;
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;

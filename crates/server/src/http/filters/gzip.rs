@@ -8,13 +8,13 @@ use std::cell::RefCell;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use flate2::{Compress, Compression, FlushCompress, Status};
+use framework::compile::{Compiler, Feature};
 use proto::h1::Version;
 use proto::header::{Known, has_token};
 use proto::{accept, date};
 
 use super::compress::{Coder, Coding, Compressor, Conditions};
 use super::{MediaTypes, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::http::response::Response;

@@ -11,11 +11,11 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Spec, Template,
     parse,
 };
+use framework::compile::{Compiler, Feature};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::{date_value, last_modified};
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::http::response::{Field, Response};
 use crate::text::Text;

@@ -7,9 +7,9 @@
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use proto::header::Known;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::log;

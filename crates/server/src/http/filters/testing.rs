@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use conf::{Level, Recording, Registry, Sealed};
+use framework::compile::{Compiler, Environment, Feature};
 
-use crate::compile::{Compiler, Environment, Feature};
 use crate::http::output::Piece;
-use crate::log::Destination;
 use crate::table::TABLES;
 
 /// The feature as the innermost of these blocks sees it, each the first of its name within the one before;
@@ -46,7 +45,6 @@ pub(crate) fn compiled<F: Feature>(
         prefix: root,
         conf_prefix: root,
         files: &files,
-        default_error_log: Destination::Stderr,
         privileged: false,
     });
     let mut scope = loaded.tree.root();

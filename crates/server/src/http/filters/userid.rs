@@ -11,11 +11,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::net::Address;
+use framework::compile::{Compiler, Feature};
 use proto::base64::{self, Alphabet};
 use proto::date;
 use proto::header::Known;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
 use crate::variables::Compiling as _;

@@ -5,12 +5,12 @@
 //! does not have the dictionary could read nothing.
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder;
 
 use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
 use super::{MediaTypes, gzip, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Abort;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use conf::{Contexts, Declared, Fault, Files, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::modules::upstream::address::Written;
 use crate::http::request::Request;
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::access::Verdict;
 use crate::http::modules::rewrite::{Target, variable_name};

@@ -5,10 +5,10 @@
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use memchr::memmem;
 use proto::header::Known;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

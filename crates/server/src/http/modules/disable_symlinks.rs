@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, Template, Word};
+use framework::compile::{Compiler, Feature};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, open, openat, statat};
 use rustix::io::Errno;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;

@@ -5,8 +5,8 @@
 //! business of `proxy`.
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;

@@ -15,8 +15,8 @@ use conf::{
     Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setting, Word, parse,
 };
 use engine::net::Address;
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::http::forwarded;
 use crate::http::modules::access::{Cidr, parse_address, parse_ipv4, stray_bits};
 use crate::http::modules::rewrite::variable_name;

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
 };
+use framework::compile::{Compiler, Feature};
 use proto::date;
 use proto::h1;
 use proto::header::Known;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::{ClientHead, Request};
 use crate::http::response::{Field, Response};
 use crate::log;

@@ -5,9 +5,9 @@
 //! asked for only where the first file is missing.
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
+use framework::compile::{Compiler, Feature};
 use proto::method::Method;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::modules::open_file_cache::{self, LookupError};
 use crate::http::request::{Request, Step};
 use crate::log;

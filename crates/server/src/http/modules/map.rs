@@ -15,8 +15,8 @@ use conf::{
     Arity, Block, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setting, Template, Word,
     parse,
 };
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::http::tables;

@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{Request, Step};

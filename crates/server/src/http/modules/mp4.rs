@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::file::File;
+use framework::compile::{Compiler, Feature};
 use proto::mp4::{self, Cut, HEADER_SIZE, Header, Stretch};
 use proto::uri;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::Exchange;
 use crate::http::modules::flv;
 use crate::http::output::{Body, Piece};

@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, parse};
 use engine::file::{self, File, Metadata};
+use framework::compile::{Compiler, Feature};
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::compile::{Compiler, Feature};
-use crate::generation::Local;
 use crate::http::modules::disable_symlinks::{Links, Refused};
 use crate::http::request::Request;
-use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

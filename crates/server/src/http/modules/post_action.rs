@@ -6,9 +6,9 @@
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use proto::h1::Version;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::exchange::memory::Recorder;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request, Step};

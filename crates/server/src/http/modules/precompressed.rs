@@ -6,9 +6,9 @@
 //! `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
 
 use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting};
+use framework::compile::{Compiler, Feature};
 use proto::method::Method;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::filters::compress::{BY_PREFERENCE, Coding};
 use crate::http::modules::{open_file_cache, static_file};
 use crate::http::request::{Request, Step};

@@ -10,10 +10,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use proto::method::Method;
 
 use super::autoindex;
-use crate::compile::{Compiler, Feature};
 use crate::http::request::{Request, Step};
 use crate::log;
 

@@ -7,8 +7,8 @@
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
 use engine::net::Address;
+use framework::compile::{Compiler, Feature};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::forwarded;
 use crate::http::modules::access::Peers;
 use crate::http::request::Request;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use base::hash::Set;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use framework::compile::{Compiler, Feature};
 use proto::header::Known;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::compile::SERVER_NAME;
 use crate::http::modules::map::{Keys, Kind};
 use crate::http::request::Request;

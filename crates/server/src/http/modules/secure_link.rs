@@ -6,10 +6,10 @@
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
+use framework::compile::{Compiler, Feature};
 use md5::{Digest, Md5};
 use proto::base64::{self, Alphabet};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;

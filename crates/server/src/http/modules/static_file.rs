@@ -14,11 +14,11 @@ use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Block, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::file::Metadata;
+use framework::compile::{Compiler, Feature};
 use proto::etag;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::core::Core;
 use crate::http::hot;
 use crate::http::modules::open_file_cache::{self, Looked, LookupError};

@@ -1,14 +1,14 @@
 //! `stub_status`: a handful of numbers about connections and requests, as monitors know them.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_stub_status_module.html>. The numbers are those of
-//! all threads ([`counters`](crate::counters)) since the worker process started, and go on
+//! all threads ([`counters`](framework::counters)) since the worker process started, and go on
 //! over reloads. Not here: anything per server or location.
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Inherit, Setting, parse};
+use framework::counters::Totals;
 use proto::method::Method;
 
-use crate::counters::Totals;
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
 

@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word};
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::http::core::Alias;
 use crate::http::modules::open_file_cache;
 use crate::http::request::{Request, Step};

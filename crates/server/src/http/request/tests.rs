@@ -11,11 +11,11 @@ use conf::{Recording, Registry, Sealed};
 use engine::Buffer;
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
+use framework::compile::Environment;
+use framework::counters::Counters;
 use proto::h1::BodyLength;
 
 use super::*;
-use crate::compile::Environment;
-use crate::counters::Counters;
 use crate::http::connection::Connection;
 use crate::http::exchange::h1::H1;
 use crate::http::exchange::memory::Recorder;
@@ -78,10 +78,9 @@ pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -
         prefix: root,
         conf_prefix: root,
         files: &files,
-        default_error_log: Destination::Stderr,
         privileged: false,
     };
-    let (generation, id) = match crate::compile(&loaded.tree, &environment) {
+    let (generation, id) = match crate::compile(&loaded.tree, &environment, Destination::Stderr) {
         Ok(mut compiled) => (compiled.generation, compiled.bindings.remove(0).id),
         Err(diagnostics) => panic!("{diagnostics:?}"),
     };
@@ -313,10 +312,10 @@ fn the_folders_of_realpath_root_are_in_memory_when_it_is_asked_for() {
             link.display()
         );
         serve(&text, "GET / HTTP/1.1", async |mut request| {
-            crate::warm::forget();
+            framework::warm::forget();
             let mut exchange = Exchange::memory(Recorder::default());
             handle(&mut request, &mut exchange).await.unwrap();
-            let seen = [&folder.0, &link].map(|path| crate::warm::may_look(path));
+            let seen = [&folder.0, &link].map(|path| framework::warm::may_look(path));
             (exchange.into_recorded().unwrap().body, seen)
         })
     };

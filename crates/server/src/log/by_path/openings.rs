@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::hash::Map;
+use framework::warm;
 use rustix::io::Errno;
 
 use super::{Failure, Limits, keep, look_up};
 use crate::log::Noted;
 use crate::log::{LogFile, event, file, unwritten};
-use crate::warm;
 
 /// Bytes of lines that wait in a thread at most.
 const WAITING_MAX: usize = 1024 * 1024;

@@ -252,7 +252,7 @@ fn a_file_in_the_cache_is_appended_to_at_once() {
         };
         append("3\n").unwrap();
         assert!(!openings::are_under_way(&path));
-        crate::warm::forget();
+        framework::warm::forget();
         append("4\n").unwrap();
         assert!(openings::are_under_way(&path));
         opened(&path).await;

@@ -7,8 +7,8 @@ use std::io;
 use std::path::Path;
 
 use conf::{Fault, Word};
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::tls::files::system_reason;
 use crate::tls::suites;
 

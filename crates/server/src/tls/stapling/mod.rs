@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use framework::generation::Local;
 use rustls::sign::CertifiedKey;
 
 use self::fetch::Responder;
 use self::message::Subject;
-use crate::generation::Local;
 use crate::log::event;
 use crate::resolver::Resolving;
 use crate::tls::certificates::Slot;

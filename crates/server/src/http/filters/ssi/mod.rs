@@ -12,11 +12,11 @@ mod value;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::{MediaTypes, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 

@@ -11,10 +11,10 @@ use bytes::{Bytes, BytesMut};
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, parse,
 };
+use framework::compile::{Compiler, Feature};
 
 use self::search::{Patterns, Search};
 use super::{MediaTypes, media_types};
-use crate::compile::{Compiler, Feature};
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::text::Text;

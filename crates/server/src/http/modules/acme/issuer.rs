@@ -9,10 +9,10 @@ use acme::{
 };
 use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use framework::compile::Compiler;
 use proto::base64::{self, Alphabet};
 
 use super::host::Listeners;
-use crate::compile::Compiler;
 use crate::tls::provider;
 
 const ISSUER: Contexts = Contexts::ACME_ISSUER;

@@ -21,17 +21,17 @@ use ::acme::{Certificate, Identifier, Issuer, Order, Running};
 use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Diagnostic, Fault, ScopeId, ScopeRef, Setting, Word};
+use framework::compile::Compiler;
+use framework::registry::Registry;
+use framework::zone;
 use proto::method::Method;
 
 pub use self::host::{Held, VALIDATION_PROTOCOL, handshake};
-use crate::compile::Compiler;
 use crate::http::compile::SERVER_NAME;
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
 use crate::log;
-use crate::registry::Registry;
 use crate::tls::provider;
-use crate::zone;
 
 /// Where `http-01` looks: RFC 8555 section 8.3.
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";

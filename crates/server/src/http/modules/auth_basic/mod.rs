@@ -19,11 +19,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
+use framework::compile::{Compiler, Feature};
 use proto::header::Known;
 
 use self::password::{Check, Scheme};
 use self::users::ReadError;
-use crate::compile::{Compiler, Feature};
 use crate::http::modules::access::Verdict;
 use crate::http::request::Request;
 use crate::log;

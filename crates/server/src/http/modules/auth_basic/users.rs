@@ -11,10 +11,9 @@ use std::rc::Rc;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::file::{self, Metadata};
-
-use crate::generation::Local;
-use crate::slot::{OfThread, Slot, ThreadGeneration};
-use crate::warm;
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+use framework::warm;
 
 /// Files that a thread keeps; variables in a path may name any number.
 const FILES_KEPT_MAX: usize = 64;

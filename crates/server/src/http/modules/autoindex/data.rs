@@ -3,12 +3,12 @@
 
 use std::io::Write;
 
+use base::json;
 use jiff::Timestamp;
 use proto::date;
 use proto::uri;
 
 use super::{Entry, Kind};
-use crate::json;
 
 /// An array of objects, in the call of `callback` if there is one.
 pub(super) fn json(entries: &[Entry], callback: Option<&[u8]>) -> Vec<u8> {

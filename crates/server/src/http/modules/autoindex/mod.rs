@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use jiff::tz::TimeZone;
 use proto::method::Method;
 use proto::uri;
 
-use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::exchange::Exchange;
 use crate::http::filters::charset;

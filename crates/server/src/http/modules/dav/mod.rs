@@ -10,12 +10,12 @@ use std::ops::BitOr;
 use std::path::PathBuf;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
 use proto::date;
 use proto::header::Known;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::core::Alias;
 use crate::http::exchange::{Abort, Exchange};

@@ -1,9 +1,10 @@
 //! The If field (RFC 4918, section 10.4): conditions on locks and entity tags.
 
+use framework::zone::Zone;
+
 use crate::http::modules::dav;
 use crate::http::modules::static_file::etag_of;
 use crate::http::request::Request;
-use crate::zone::Zone;
 
 use super::guard::path_of;
 use super::locks::Locks;

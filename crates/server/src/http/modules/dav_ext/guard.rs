@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use framework::zone::Zone;
 use proto::method::Method;
 
 use crate::http::modules::dav;
 use crate::http::request::Request;
-use crate::zone::Zone;
 
 use super::condition;
 use super::locked_path;

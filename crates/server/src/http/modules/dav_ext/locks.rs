@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::zone::{Room, Shared};
+use framework::zone::{Room, Shared};
 
 /// What is kept about a lock beside its texts, in bytes.
 const ENTRY_SIZE: usize = 128;

@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
+use framework::zone::{self, Refused as ZoneRefused, Zone};
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
-use crate::compile::{Compiler, Feature};
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::{Body, page};
 use crate::http::request::{Request, Step};
 use crate::log;
-use crate::zone::{self, Refused as ZoneRefused, Zone};
 
 pub use guard::Guard;
 use locks::{Lock, LockSettings, Locks, Refused};

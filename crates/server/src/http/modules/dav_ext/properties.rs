@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use framework::zone::Zone;
 use proto::uri::{self, Escape};
 use proto::{date, etag};
 
 use crate::http::modules::static_file::Types;
-use crate::zone::Zone;
 
 use super::locks::{Lock, Locks};
 use super::xml::{Name, Wanted};

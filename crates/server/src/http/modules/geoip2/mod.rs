@@ -16,9 +16,9 @@ use conf::{
     Word, parse,
 };
 use engine::net::Address;
+use framework::compile::Compiler;
 
 use self::database::{Database, Step};
-use crate::compile::Compiler;
 use crate::http::forwarded;
 use crate::http::modules::access::{Cidr, parse_address};
 use crate::http::modules::rewrite::variable_name;

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
+use framework::zone::{Room, Shared};
 
 use super::settings::ZoneSettings;
-use crate::zone::{Room, Shared};
 
 /// What nginx's entry takes beside its key, in bytes.
 const ENTRY_SIZE: usize = 80;

@@ -7,14 +7,14 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
     parse,
 };
+use framework::compile::{Compiler, Feature};
+use framework::zone::{self, Refused, Zone};
 
 use super::Buckets;
-use crate::compile::{Compiler, Feature};
 use crate::http::modules::limited;
 use crate::log::Level;
 use crate::text::Text;
 use crate::variables::Compiling as _;
-use crate::zone::{self, Refused, Zone};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conf::{Contexts, ScopeRef};
+use framework::compile::Compiler;
+use framework::counters::{Count, Counters};
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::compile::Compiler;
-use crate::counters::{Count, Counters};
-use crate::generation::Local;
 use crate::http::local::HttpLocal;
 use crate::http::request::Request;
 use crate::listen;
-use crate::slot::{OfThread, Slot, ThreadGeneration};
 
 /// Scopes that a thread has meters for, over all generations; what comes later is counted
 /// together, under [`ScopeName::others`].

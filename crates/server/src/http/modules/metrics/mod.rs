@@ -1,7 +1,7 @@
 //! `metrics`: what the server has done, for Prometheus or as JSON. Ours; nginx has none.
 //!
 //! Requests are counted by server and location where a request ends ([`meter`]), connections and
-//! the rest by [`counters`](crate::counters); `page` writes them down. A configuration without
+//! the rest by [`counters`](framework::counters); `page` writes them down. A configuration without
 //! `metrics` counts nothing by scope. Not here: upstreams, caches, and what single requests did,
 //! which is the access log's business.
 //!

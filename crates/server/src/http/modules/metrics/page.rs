@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use base::json;
+use framework::counters::Totals;
+use framework::generation;
+
 use super::meter::{self, CLASSES, ScopeName, Sums};
-use crate::counters::Totals;
-use crate::generation;
 use crate::http::core::VERSION;
 use crate::http::request::Request;
-use crate::json;
 use crate::log;
 
 /// What classes of status are called.

@@ -9,11 +9,11 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
     Word, parse,
 };
+use framework::compile::{Compiler, Feature};
 
 use super::buffers;
 use super::ssl::UpstreamTls;
 use super::target::{self, Scheme, Target};
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
 };
+use framework::compile::{Compiler, Feature};
 use rustls::client::{ResolvesClientCert, Resumption, danger::ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
@@ -20,7 +21,6 @@ use rustls::{ClientConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::target::Target;
 use super::{CONNECTING, Causes, Ended, Failure, Peer};
-use crate::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::log;
 use crate::log::Compiling as _;

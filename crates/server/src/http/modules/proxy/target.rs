@@ -7,8 +7,8 @@ use bytes::Bytes;
 use conf::{Fault, Word};
 use engine::net::Address;
 use engine::select::{Either, either};
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::upstream::Group;
 use crate::http::modules::upstream::Groups;

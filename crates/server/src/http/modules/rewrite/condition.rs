@@ -3,9 +3,9 @@
 use std::io;
 
 use conf::{Fault, Template, Word};
+use framework::compile::Compiler;
 use pattern::Undecided;
 
-use crate::compile::Compiler;
 use crate::http::modules::open_file_cache;
 use crate::http::request::Request;
 use crate::log;

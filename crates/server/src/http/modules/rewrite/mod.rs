@@ -17,8 +17,8 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Position, ScopeRef, Setter, Setting, Template,
     Word, parse,
 };
+use framework::compile::Compiler;
 
-use crate::compile::Compiler;
 use crate::http::plan::Plan;
 use crate::http::request::Request;
 use crate::log;

@@ -19,9 +19,8 @@ use conf::{
     Arity, Contexts, Declared, Fault, Files, Inherit, ScopeRef, Setter, Setting, Word, parse,
 };
 use engine::net::Address;
-
-use crate::compile::Compiler;
-use crate::registry::Registry;
+use framework::compile::Compiler;
+use framework::registry::Registry;
 
 pub use round_robin::{STATES, Selection, States};
 

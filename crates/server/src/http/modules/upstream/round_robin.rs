@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::generation::Local;
-use crate::slot::{OfThread, Slot, ThreadGeneration};
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
 
 use super::{Group, Peer};
 

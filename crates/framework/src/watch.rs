@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use engine::Pulse;
 
-use crate::log::Printable;
+use crate::display::Printable;
 
 /// How often the threads are looked at. A thread that is seen twice in the same turn has stood still for so long.
 pub const LOOK: Duration = Duration::from_secs(1);

@@ -72,19 +72,19 @@ pub fn error_text(number: i32) -> &'static str {
 }
 
 /// Appends formatted text to bytes, up to a number of bytes; the rest is cut off.
-pub(super) struct Bounded<'a> {
+pub struct Bounded<'a> {
     out: &'a mut Vec<u8>,
     length_max: usize,
 }
 
 impl<'a> Bounded<'a> {
     /// Lets `out` grow to `length_max` bytes in all.
-    pub(super) fn new(out: &'a mut Vec<u8>, length_max: usize) -> Bounded<'a> {
+    pub fn new(out: &'a mut Vec<u8>, length_max: usize) -> Bounded<'a> {
         Bounded { out, length_max }
     }
 
     /// What has been written, and what stood there before.
-    pub(super) fn written(&self) -> &[u8] {
+    pub fn written(&self) -> &[u8] {
         self.out
     }
 }

@@ -1,5 +1,5 @@
-//! Places that a module owns in somebody else's memory: what it keeps of a thread and a generation, without either
-//! having a field for it.
+//! Places of a module in what it does not own: what it keeps of a thread and a generation lies with them, and neither
+//! has a field for it.
 //!
 //! A module writes `static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();` and asks `local.at(&FILES)`. The
 //! lifetime says when what lies there begins and ends.
@@ -136,7 +136,16 @@ fn retire<T: OfThread>(value: &dyn Any) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::request::tests::with_request;
+    use std::sync::Arc;
+
+    use crate::counters::ThreadCounters;
+    use crate::generation::Generation;
+    use crate::zone::Zones;
+
+    fn local() -> Local {
+        let generation = Generation::new(Zones::default());
+        Local::new(Arc::new(generation), Arc::<ThreadCounters>::default())
+    }
 
     static FIRST: Slot<Kept, ThreadGeneration> = Slot::new();
     static SECOND: Slot<Kept, ThreadGeneration> = Slot::new();
@@ -166,24 +175,32 @@ mod tests {
 
     #[test]
     fn each_slot_is_a_place_of_its_own() {
-        with_request(|request| {
-            let local = &request.local;
-            local.at(&FIRST).borrow_mut().0.push(1);
-            local.at(&SECOND).borrow_mut().0.push(2);
-            assert_eq!(local.at(&FIRST).borrow().0, [1]);
-            assert_eq!(local.at(&SECOND).borrow().0, [2]);
-            assert_eq!(local.at(&ASKING).borrow().0, [1]);
-            let held = local.at(&FIRST);
-            local.retire();
-            assert!(held.borrow().0.is_empty(), "what is held is what was kept");
-            assert!(local.at(&SECOND).borrow().0.is_empty());
-            assert_eq!(local.at(&ASKING).borrow().0, [1], "nothing is lost unasked");
-        });
-        with_request(|request| {
-            assert!(
-                request.local.at(&FIRST).borrow().0.is_empty(),
-                "of another generation"
-            );
-        });
+        let first = local();
+        first.at(&FIRST).borrow_mut().0.push(1);
+        first.at(&SECOND).borrow_mut().0.push(2);
+        assert_eq!(first.at(&FIRST).borrow().0, [1]);
+        assert_eq!(first.at(&SECOND).borrow().0, [2]);
+        assert_eq!(first.at(&ASKING).borrow().0, [1], "it may ask for others");
+        let other = local();
+        assert!(
+            other.at(&FIRST).borrow().0.is_empty(),
+            "of another generation"
+        );
+    }
+
+    #[test]
+    fn what_is_kept_learns_that_a_newer_generation_serves() {
+        let local = local();
+        let held = local.at(&FIRST);
+        held.borrow_mut().0.push(1);
+        local.at(&ASKING);
+        local.retire();
+        assert!(local.is_retired());
+        assert!(held.borrow().0.is_empty());
+        assert_eq!(
+            local.at(&ASKING).borrow().0,
+            [1],
+            "what does not mind stays"
+        );
     }
 }

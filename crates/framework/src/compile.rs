@@ -1,9 +1,9 @@
-//! From a tree of directives to a [`Generation`]: what every module uses while it compiles.
+//! From a tree of directives to a [`Generation`](crate::Generation): what every module uses while it compiles.
 //!
 //! A module declares its directives as `conf::Setting`s and implements [`Feature`]: the value
 //! that one scope's directives of the module amount to. The [`Compiler`] makes each feature
 //! once per scope that writes any of its directives; scopes below share it by `Arc`. Nothing
-//! here opens a file or binds a port: what needs the system is listed in [`Compiled`].
+//! here opens a file or binds a port: what needs the system is gathered and listed.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -14,14 +14,7 @@ use std::sync::Arc;
 use base::hash::Map;
 use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef};
 
-use crate::generation::Generation;
-use crate::http::modules::acme::Acme;
-use crate::http::modules::upstream::Groups;
-use crate::listen::Binding;
-use crate::log::{ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 use crate::registry::{Registries, Registry};
-use crate::variables::TableBuilder;
-use crate::variables::unknown::Unknown;
 
 /// What a module's directives amount to in one scope.
 ///
@@ -122,6 +115,11 @@ impl<'a> Compiler<'a> {
         path
     }
 
+    /// The directories that have been asked for; none of them stays.
+    pub fn take_directories(&self) -> Vec<PathBuf> {
+        self.directories.take()
+    }
+
     /// Adds an error; compilation continues so that all are reported in one run.
     pub fn report(&self, fault: Fault) {
         self.diagnose(fault.into());
@@ -148,7 +146,8 @@ impl<'a> Compiler<'a> {
         self.diagnostics.borrow_mut().push(warning);
     }
 
-    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+    /// Everything that has been reported, in the order of its reporting.
+    pub fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics.into_inner()
     }
 }
@@ -189,24 +188,6 @@ fn placed(fault: Fault, scope: ScopeRef<'_>, directives: &[&'static dyn Declared
     }
 }
 
-/// A configuration ready to serve, with what must be opened for it.
-pub struct Compiled {
-    /// What the workers serve by.
-    pub generation: Generation,
-    /// The main level's `error_log`.
-    pub error_log: Arc<ErrorLog>,
-    /// The `events` block.
-    pub events: Arc<crate::events::Events>,
-    /// Listening sockets, one per address (`listen` of all servers merged).
-    pub bindings: Vec<Binding>,
-    /// Log files to open before serving.
-    pub logs: Vec<Arc<LogFile>>,
-    /// Directories that must exist and belong to the workers' user.
-    pub directories: Vec<PathBuf>,
-    /// Warnings and notices.
-    pub diagnostics: Vec<Diagnostic>,
-}
-
 /// What a configuration is compiled in.
 #[derive(Clone)]
 pub struct Environment<'a> {
@@ -216,64 +197,6 @@ pub struct Environment<'a> {
     pub conf_prefix: &'a Path,
     /// Where setters read files from.
     pub files: &'a dyn Files,
-    /// Where errors go when no line writes `error_log`: what `-e` says.
-    pub default_error_log: crate::log::Destination,
     /// See [`Compiler::privileged`].
     pub privileged: bool,
-}
-
-/// Compiles a parsed configuration; every error of the file comes back, not the first alone.
-pub fn compile(
-    tree: &conf::Tree,
-    environment: &Environment<'_>,
-) -> Result<Compiled, Vec<Diagnostic>> {
-    let compiler = Compiler::new(environment);
-    let default_error_log = environment.default_error_log.clone();
-    compiler
-        .registry::<LogTable>()
-        .borrow_mut()
-        .default_error_log = default_error_log;
-    let made = crate::http::compile::http(&compiler, tree.root());
-    let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
-    let events =
-        compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
-    let variables = compiler.registries.take::<TableBuilder>().finish();
-    let variables = match variables {
-        Ok(table) => table,
-        Err(unknown) => {
-            let names = Unknown::new(&unknown, tree);
-            names.faults().for_each(|fault| compiler.report(fault));
-            Default::default()
-        }
-    };
-    let logs = compiler.registries.take::<LogTable>().into_files();
-    let directories = compiler.directories.take();
-    let zones = compiler.zones.take().finish();
-    let acme: Acme = compiler.registries.take();
-    let upstreams: Groups = compiler.registries.take();
-    let diagnostics = compiler.into_diagnostics();
-    let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
-    match (made, error_log, events) {
-        (Some((mut http, bindings)), Some(error_log), Some(events)) if !failed => {
-            http.variables = variables;
-            http.debug_connections = Arc::clone(&events.debug_connections);
-            let mut generation = Generation::new(zones);
-            generation.counts_turns = !http.scopes.is_empty();
-            generation.add(http);
-            generation.add(upstreams);
-            generation.add(acme);
-            generation.add(OpenLogs(logs.clone()));
-            generation.add(MainLog(Arc::clone(&error_log)));
-            Ok(Compiled {
-                generation,
-                error_log,
-                events,
-                bindings,
-                logs,
-                directories,
-                diagnostics,
-            })
-        }
-        _ => Err(diagnostics),
-    }
 }

@@ -1,0 +1,15 @@
+//! What everything that serves builds on, as containers that name no protocol and no module: what directives amount to
+//! ([`compile`]), what is gathered meanwhile ([`registry`]), the [`generation`] that comes of it with what each thread keeps
+//! for it ([`slot`]), [`zone`]s that outlive it, and what is counted ([`counters`]).
+
+pub mod compile;
+pub mod counters;
+pub mod display;
+pub mod generation;
+pub mod idle;
+pub mod random;
+pub mod registry;
+pub mod slot;
+pub mod warm;
+pub mod watch;
+pub mod zone;

@@ -1,0 +1,90 @@
+//! A whole configuration: every protocol's part of it, put together into a generation.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use conf::Diagnostic;
+use framework::compile::{Compiler, Environment};
+use framework::generation::Generation;
+
+use crate::http::modules::acme::Acme;
+use crate::http::modules::upstream::Groups;
+use crate::listen::Binding;
+use crate::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
+use crate::variables::TableBuilder;
+use crate::variables::unknown::Unknown;
+
+/// A configuration ready to serve, with what must be opened for it.
+pub struct Compiled {
+    /// What the workers serve by.
+    pub generation: Generation,
+    /// The main level's `error_log`.
+    pub error_log: Arc<ErrorLog>,
+    /// The `events` block.
+    pub events: Arc<crate::events::Events>,
+    /// Listening sockets, one per address (`listen` of all servers merged).
+    pub bindings: Vec<Binding>,
+    /// Log files to open before serving.
+    pub logs: Vec<Arc<LogFile>>,
+    /// Directories that must exist and belong to the workers' user.
+    pub directories: Vec<PathBuf>,
+    /// Warnings and notices.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Compiles a parsed configuration; every error of the file comes back, not the first alone. Errors are logged to
+/// `default_error_log` where no line writes `error_log`: to what `-e` says.
+pub fn compile(
+    tree: &conf::Tree,
+    environment: &Environment<'_>,
+    default_error_log: Destination,
+) -> Result<Compiled, Vec<Diagnostic>> {
+    let compiler = Compiler::new(environment);
+    compiler
+        .registry::<LogTable>()
+        .borrow_mut()
+        .default_error_log = default_error_log;
+    let made = crate::http::compile::http(&compiler, tree.root());
+    let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
+    let events =
+        compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
+    let variables = compiler.registries.take::<TableBuilder>().finish();
+    let variables = match variables {
+        Ok(table) => table,
+        Err(unknown) => {
+            let names = Unknown::new(&unknown, tree);
+            names.faults().for_each(|fault| compiler.report(fault));
+            Default::default()
+        }
+    };
+    let logs = compiler.registries.take::<LogTable>().into_files();
+    let directories = compiler.take_directories();
+    let zones = compiler.zones.take().finish();
+    let acme: Acme = compiler.registries.take();
+    let upstreams: Groups = compiler.registries.take();
+    let diagnostics = compiler.into_diagnostics();
+    let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
+    match (made, error_log, events) {
+        (Some((mut http, bindings)), Some(error_log), Some(events)) if !failed => {
+            http.variables = variables;
+            http.debug_connections = Arc::clone(&events.debug_connections);
+            let mut generation = Generation::new(zones);
+            generation.counts_turns = !http.scopes.is_empty();
+            generation.add(http);
+            generation.add(upstreams);
+            generation.add(acme);
+            generation.add(OpenLogs(logs.clone()));
+            generation.add(MainLog(Arc::clone(&error_log)));
+            Ok(Compiled {
+                generation,
+                error_log,
+                events,
+                bindings,
+                logs,
+                directories,
+                diagnostics,
+            })
+        }
+        _ => Err(diagnostics),
+    }
+}
