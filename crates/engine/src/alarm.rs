@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::net::Datagram;
+use crate::net::DatagramSocket;
 
 /// One alarm of this thread. Dropping it closes its descriptor.
 #[derive(Debug)]
-pub struct Alarm(Datagram);
+pub struct Alarm(DatagramSocket);
 
 impl Alarm {
     /// An alarm that is not set.
@@ -25,7 +25,7 @@ impl Alarm {
     pub fn new() -> io::Result<Alarm> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Alarm(Datagram::watch(timer)))
+        Ok(Alarm(DatagramSocket::watch(timer)))
     }
 
     /// Waits until `moment`; returns at once where it has passed. Cancel-safe.

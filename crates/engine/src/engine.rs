@@ -10,7 +10,12 @@
 //! nothing above knows its number: operations name the stream. An engine that gives a descriptor to its kernel to be closed
 //! forgets the number in the same step, so that whatever completes later cannot use what may be another connection's by
 //! then. Listening sockets are shared with the engine for as long as it accepts from them. Datagram sockets belong to
-//! the thread's table, which keeps them open until no operation is in flight.
+//! the thread's table, which keeps them open until no operation is in flight and then gives them to
+//! [`Engine::close_datagrams`].
+//!
+//! **Datagrams** stay with the thread, too: an operation on them that cannot be finished at once ends with
+//! [`Outcome::Ready`], and is submitted again. An engine that sends by itself meanwhile takes shares of the bytes; one that
+//! receives by itself keeps what came until it is asked.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,9 +27,10 @@ use std::time::{Duration, Instant};
 
 use base::pieces;
 use base::slab::Key;
+use bytes::Bytes;
 
 use crate::buffer::Buffer;
-use crate::net::{Address, Segment};
+use crate::net::{Address, Datagram, Segment};
 use crate::sys::{self, PARTS_MAX};
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
@@ -69,12 +75,25 @@ pub trait Engine {
         sys::stream_socket(to, from).map(Socket::Descriptor)
     }
 
-    /// A new datagram socket that is connected to `to`.
+    /// A new datagram socket, bound to the address `from` and connected to `to`, where there is one.
     ///
     /// # Errors
-    /// Those of `socket()` and `connect()`; `Unsupported` in a simulation.
-    fn datagram(&mut self, to: &Address) -> io::Result<OwnedFd> {
-        sys::datagram_socket(to)
+    /// Those of `socket()`, `bind()` and `connect()`; `InvalidInput` without any address.
+    fn datagrams(&mut self, from: Option<&Address>, to: Option<&Address>) -> io::Result<Socket> {
+        sys::datagram_socket(from, to).map(Socket::Descriptor)
+    }
+
+    /// Closes the datagram socket `key`, of which no operation is in flight.
+    fn close_datagrams(&mut self, _key: Key, socket: Socket) {
+        drop(socket);
+    }
+
+    /// The address of this end of a socket that is no stream's.
+    ///
+    /// # Errors
+    /// Those of `getsockname()`.
+    fn address(&self, socket: &Socket) -> io::Result<Address> {
+        sys::local(connected(socket.descriptor())?)
     }
 
     /// A call that changes one property of a stream's socket at once.
@@ -114,13 +133,23 @@ fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
     descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// A stream socket on its way from where it was made to the engine's table.
+/// A socket that is not in the engine's table: of a stream that is on its way there, or of datagrams.
 #[derive(Debug)]
 pub enum Socket {
     /// One of the kernel's.
     Descriptor(OwnedFd),
-    /// One of the simulation's own, which only [`Engine::discard`] closes.
+    /// One of the simulation's own, which only the simulation closes.
     Simulated(i32),
+}
+
+impl Socket {
+    /// Its descriptor, if it is one of the kernel's.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Socket::Descriptor(descriptor) => Some(descriptor.as_fd()),
+            Socket::Simulated(_) => None,
+        }
+    }
 }
 
 /// Names an operation: the socket's place in the thread's tables, and what is done with it.
@@ -136,8 +165,8 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
-    /// [`Op::Accept`]; its key is of the table of listeners. [`OpKind::Readable`] is of that of datagram sockets, all
-    /// others are of the table of streams.
+    /// [`Op::Accept`]; its key is of the table of listeners. [`OpKind::Readable`], [`OpKind::RecvMsg`] and
+    /// [`OpKind::SendMsg`] are of that of datagram sockets, all others are of the table of streams.
     Accept = 0,
     /// [`Op::Connect`]
     Connect = 1,
@@ -149,6 +178,10 @@ pub enum OpKind {
     Close = 4,
     /// [`Op::Readable`]
     Readable = 5,
+    /// [`Op::RecvMsg`]
+    RecvMsg = 6,
+    /// [`Op::SendMsg`]
+    SendMsg = 7,
 }
 
 /// One operation. Those without a socket are of the stream that the token names.
@@ -182,10 +215,25 @@ pub enum Op<'a> {
     },
     /// Close the socket.
     Close,
-    /// Tell, by [`Outcome::Ready`], when a datagram socket can be received from or has an error to tell.
+    /// Tell, by [`Outcome::Ready`], when a descriptor that is no socket can be read. Its key and its place are those of a
+    /// datagram socket.
     Readable {
+        /// The descriptor. The caller keeps it open until the completion.
+        socket: &'a Socket,
+    },
+    /// Receive datagrams, as many as are there and go at once.
+    RecvMsg {
         /// The socket. The caller keeps it open until the completion.
-        socket: BorrowedFd<'a>,
+        socket: &'a Socket,
+        /// Empty; those that were received are put there, but only by [`Engine::submit`] itself.
+        into: &'a mut VecDeque<Datagram<Buffer>>,
+    },
+    /// Send datagrams, from the front on, as many as go at once.
+    SendMsg {
+        /// The socket. The caller keeps it open until the completion.
+        socket: &'a Socket,
+        /// At least one. The caller takes those off that the outcome counts.
+        datagrams: &'a VecDeque<Datagram<Bytes>>,
     },
 }
 
@@ -203,7 +251,9 @@ impl Op<'_> {
                 stop: Stop::Failed(error()),
             },
             Op::Close => Outcome::Closed,
-            Op::Readable { .. } => Outcome::Ready,
+            Op::Readable { .. } | Op::RecvMsg { .. } | Op::SendMsg { .. } => {
+                Outcome::Messages(Err(error()))
+            }
         }
     }
 }
@@ -236,8 +286,11 @@ pub enum Outcome {
     Accepted(io::Result<(Socket, Option<SocketAddr>)>),
     /// The connection stands, or not.
     Connected(io::Result<()>),
-    /// Something can be received: submit the operation again, when it is wanted.
+    /// Something can be received, or there is room: submit the operation again, when it is wanted.
     Ready,
+    /// So many datagrams, at least one, were received or sent. Where the error is that of a send, the first datagram has
+    /// failed, and the others may go on without it.
+    Messages(io::Result<usize>),
     /// What was received; an empty buffer is the end of input.
     Received(io::Result<Buffer>),
     /// Some of it was sent.

@@ -7,12 +7,14 @@
 //! buffer, warm in the cache, serves all connections of a turn. Listeners are level-triggered and exclusive: one
 //! connection is accepted per event unless `many` is asked for, and a listener that no task waits on is unregistered.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::slab::Key;
+use bytes::Bytes;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
@@ -22,6 +24,8 @@ use crate::buffer::{self, Buffer};
 use crate::engine::{
     Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
+use crate::messages::{Messages, Readiness};
+use crate::net::Datagram;
 use crate::sys;
 
 /// Events taken from the kernel at once (nginx's `epoll_events`).
@@ -46,7 +50,9 @@ pub(crate) struct Epoll {
     /// By the index of the listener's key.
     listeners: Vec<Listener>,
     /// By the index of the datagram socket's key.
-    datagrams: Vec<Datagram>,
+    datagrams: Vec<Datagrams>,
+    /// Made when datagrams are first used.
+    messages: Option<Box<Messages>>,
     haste: Haste,
 }
 
@@ -104,12 +110,31 @@ struct Sending {
     ending: Ending,
 }
 
-/// What is known of one datagram socket. It is watched for one event at a time.
-#[derive(Default)]
-struct Datagram {
+/// What is known of one datagram socket, or of another descriptor that is watched. It is registered when it is first
+/// waited for, edge-triggered like a connection.
+#[derive(Clone, Copy)]
+struct Datagrams {
     generation: u32,
     registered: bool,
-    waiting: bool,
+    /// Registered for room to send, too.
+    watches_room: bool,
+    readiness: Readiness,
+    /// What waits for something to be there: [`OpKind::RecvMsg`] or [`OpKind::Readable`].
+    receiving: Option<OpKind>,
+    sending: bool,
+}
+
+impl Datagrams {
+    fn new(generation: u32) -> Datagrams {
+        Datagrams {
+            generation,
+            registered: false,
+            watches_room: false,
+            readiness: Readiness::new(),
+            receiving: None,
+            sending: false,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -135,6 +160,7 @@ impl Epoll {
             sources: Vec::new(),
             listeners: Vec::new(),
             datagrams: Vec::new(),
+            messages: None,
             haste: Haste::default(),
         })
     }
@@ -166,51 +192,121 @@ impl Epoll {
         None
     }
 
-    fn watch_datagram(&mut self, socket: BorrowedFd<'_>, key: Key) -> Option<Outcome> {
+    /// The record of the datagram socket `key`.
+    fn datagrams(&mut self, key: Key) -> &mut Datagrams {
         let index = key.index as usize;
         if index >= self.datagrams.len() {
-            self.datagrams.resize_with(index + 1, Datagram::default);
+            self.datagrams
+                .resize(index + 1, Datagrams::new(key.generation));
         }
-        let datagram = &mut self.datagrams[index];
-        if datagram.generation != key.generation {
-            *datagram = Datagram {
-                generation: key.generation,
-                ..Datagram::default()
-            };
+        let datagrams = &mut self.datagrams[index];
+        if datagrams.generation != key.generation {
+            *datagrams = Datagrams::new(key.generation);
         }
-        let data = EventData::new_u64(DATAGRAM | data_of(key));
-        let flags = EventFlags::IN | EventFlags::ONESHOT;
-        let watched = match datagram.registered {
-            true => epoll::modify(&self.epoll, socket, data, flags),
-            false => epoll::add(&self.epoll, socket, data, flags),
-        };
-        datagram.registered |= watched.is_ok();
-        datagram.waiting = watched.is_ok();
-        // What cannot be watched is looked at again and again: better busy than deaf.
-        watched.is_err().then_some(Outcome::Ready)
+        datagrams
     }
 
-    fn datagram_event(&mut self, key: Key, completions: &mut Vec<Completion>) {
+    fn receive_datagrams(
+        &mut self,
+        socket: &Socket,
+        into: &mut VecDeque<Datagram<Buffer>>,
+        key: Key,
+    ) -> Option<Outcome> {
+        let mut readiness = self.datagrams(key).readiness;
+        let messages = self.messages.get_or_insert_with(Messages::new);
+        let outcome = match socket.descriptor() {
+            Some(descriptor) => readiness.receive(messages, descriptor, into),
+            None => Some(Outcome::Messages(Err(disconnected()))),
+        };
+        self.datagrams(key).readiness = readiness;
+        match outcome {
+            None => self.watch_datagrams(socket, key, Some(OpKind::RecvMsg)),
+            outcome => outcome,
+        }
+    }
+
+    fn send_datagrams(
+        &mut self,
+        socket: &Socket,
+        datagrams: &VecDeque<Datagram<Bytes>>,
+        key: Key,
+    ) -> Option<Outcome> {
+        let mut readiness = self.datagrams(key).readiness;
+        let messages = self.messages.get_or_insert_with(Messages::new);
+        let outcome = match socket.descriptor() {
+            Some(descriptor) => readiness.send(messages, descriptor, datagrams),
+            None => Some(Outcome::Messages(Err(disconnected()))),
+        };
+        self.datagrams(key).readiness = readiness;
+        match outcome {
+            None => self.watch_datagrams(socket, key, None),
+            outcome => outcome,
+        }
+    }
+
+    /// Waits for something to be there, for this kind of operation, or for room.
+    fn watch_datagrams(
+        &mut self,
+        socket: &Socket,
+        key: Key,
+        receiving: Option<OpKind>,
+    ) -> Option<Outcome> {
+        let datagrams = *self.datagrams(key);
+        let room = receiving.is_none();
+        if !datagrams.registered || room && !datagrams.watches_room {
+            let Some(descriptor) = socket.descriptor() else {
+                return Some(Outcome::Messages(Err(disconnected())));
+            };
+            let data = EventData::new_u64(DATAGRAM | data_of(key));
+            let mut flags = EventFlags::IN | EventFlags::ET;
+            flags.set(EventFlags::OUT, room);
+            // Both report what is so already, so that nothing is missed in between.
+            let watched = match datagrams.registered {
+                true => epoll::modify(&self.epoll, descriptor, data, flags),
+                false => epoll::add(&self.epoll, descriptor, data, flags),
+            };
+            if let Err(error) = watched {
+                return Some(Outcome::Messages(Err(error.into())));
+            }
+        }
+        let datagrams = self.datagrams(key);
+        datagrams.registered = true;
+        datagrams.watches_room |= room;
+        match receiving {
+            Some(kind) => datagrams.receiving = Some(kind),
+            None => datagrams.sending = true,
+        }
+        None
+    }
+
+    fn datagram_event(&mut self, key: Key, flags: EventFlags, completions: &mut Vec<Completion>) {
         let index = key.index & !(DATAGRAM as u32);
-        let Some(datagram) = self.datagrams.get_mut(index as usize) else {
+        let Some(datagrams) = self.datagrams.get_mut(index as usize) else {
             return;
         };
-        let known = datagram.generation & GENERATION_MASK == key.generation;
-        if !known || !std::mem::take(&mut datagram.waiting) {
+        if datagrams.generation & GENERATION_MASK != key.generation {
             return;
+        }
+        let over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        let mut ended = [None; 2];
+        if over || flags.contains(EventFlags::IN) {
+            datagrams.readiness.note_readable(over);
+            ended[0] = datagrams.receiving.take();
+        }
+        if over || flags.contains(EventFlags::OUT) {
+            datagrams.readiness.note_writable();
+            ended[1] = std::mem::take(&mut datagrams.sending).then_some(OpKind::SendMsg);
         }
         let key = Key {
             index,
-            generation: datagram.generation,
+            generation: datagrams.generation,
         };
-        completions.push(Completion {
-            token: Token {
-                key,
-                kind: OpKind::Readable,
-            },
+        let ready = |kind| Completion {
+            token: Token { key, kind },
             outcome: Outcome::Ready,
             more: false,
-        });
+        };
+        completions.extend(ended.into_iter().flatten().map(ready));
     }
 
     fn connect(&mut self, address: &crate::net::Address, key: Key) -> Option<Outcome> {
@@ -443,7 +539,12 @@ impl Engine for Epoll {
                 source_of(&mut self.sources, key).map(std::mem::take);
                 Some(Outcome::Closed)
             }
-            Op::Readable { socket } => self.watch_datagram(socket, key),
+            Op::Readable { socket } => match self.datagrams(key).readiness.take_readable() {
+                true => Some(Outcome::Ready),
+                false => self.watch_datagrams(socket, key, Some(OpKind::Readable)),
+            },
+            Op::RecvMsg { socket, into } => self.receive_datagrams(socket, into, key),
+            Op::SendMsg { socket, datagrams } => self.send_datagrams(socket, datagrams, key),
         }
     }
 
@@ -461,11 +562,20 @@ impl Engine for Epoll {
             let accepting = std::mem::take(&mut listener.accepting);
             return accepting.then(|| Outcome::Accepted(Err(cancelled())));
         }
-        if token.kind == OpKind::Readable {
-            // Its owner closes the socket next, which also unregisters it.
-            let datagram = self.datagrams.get_mut(index)?;
-            let known = datagram.generation == token.key.generation;
-            return (known && std::mem::take(&mut datagram.waiting)).then_some(Outcome::Ready);
+        let kind = token.kind;
+        if matches!(kind, OpKind::Readable | OpKind::RecvMsg | OpKind::SendMsg) {
+            let datagrams = self.datagrams.get_mut(index)?;
+            if datagrams.generation != token.key.generation {
+                return None;
+            }
+            let waited = match kind {
+                OpKind::SendMsg => std::mem::take(&mut datagrams.sending),
+                _ => datagrams
+                    .receiving
+                    .take_if(|known| *known == kind)
+                    .is_some(),
+            };
+            return waited.then_some(Outcome::Ready);
         }
         let source = self.sources.get_mut(index)?;
         if source.generation != token.key.generation {
@@ -483,7 +593,7 @@ impl Engine for Epoll {
                 taken: 0,
                 stop: Stop::Failed(cancelled()),
             }),
-            OpKind::Accept | OpKind::Close | OpKind::Readable => None,
+            _ => None,
         }
     }
 
@@ -524,7 +634,7 @@ impl Engine for Epoll {
             if data & LISTENER != 0 {
                 self.listener_event(key, completions);
             } else if data & DATAGRAM != 0 {
-                self.datagram_event(key, completions);
+                self.datagram_event(key, flags, completions);
             } else {
                 self.source_event(key, flags, completions);
             }

@@ -23,6 +23,7 @@ mod event;
 pub mod file;
 pub mod kernel_tls;
 mod memory;
+mod messages;
 pub mod net;
 mod pulse;
 mod remote;

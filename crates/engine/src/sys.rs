@@ -123,34 +123,39 @@ pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Resul
     Ok(socket)
 }
 
-/// A datagram socket that does not block, is not inherited and is connected to `to`.
-pub(crate) fn datagram_socket(to: &Address) -> io::Result<OwnedFd> {
-    let family = match to {
+/// A datagram socket that does not block and is not inherited, bound to `from` and connected to `to`, where they are given.
+pub(crate) fn datagram_socket(from: Option<&Address>, to: Option<&Address>) -> io::Result<OwnedFd> {
+    let family = match from.or(to).ok_or(io::ErrorKind::InvalidInput)? {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    match from {
+        Some(Address::Inet(address)) => {
+            rustix::net::bind(&socket, address)?;
+            tell_local_address(socket.as_fd(), *address)?;
+        }
+        Some(Address::Unix(path)) => rustix::net::bind(&socket, &unix_address(path)?)?,
+        None => {}
+    }
     match to {
-        Address::Inet(address) => rustix::net::connect(&socket, address)?,
-        Address::Unix(path) => rustix::net::connect(&socket, &unix_address(path)?)?,
+        Some(Address::Inet(address)) => rustix::net::connect(&socket, address)?,
+        Some(Address::Unix(path)) => rustix::net::connect(&socket, &unix_address(path)?)?,
+        None => {}
     }
     Ok(socket)
 }
 
-/// Sends one datagram, whole or not at all.
-pub(crate) fn send_datagram(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::io::retry_on_intr(|| rustix::net::send(socket, bytes, flags))?;
-    Ok(())
-}
-
-/// Receives one datagram if there is one; what does not fit into `buffer` is lost.
-pub(crate) fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
-    let flags = rustix::net::RecvFlags::DONTWAIT;
-    let (count, _) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buffer, flags))?;
-    Ok(count)
+/// Has a datagram socket tell to which address each datagram came, where that is bound to all of them: answers are to leave
+/// from the same one.
+fn tell_local_address(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
+    match bound {
+        _ if !bound.ip().is_unspecified() => Ok(()),
+        SocketAddr::V4(_) => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
+        SocketAddr::V6(_) => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+    }
 }
 
 /// Starts connecting. `Ok(false)` means that it goes on in the background.

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::engine::{Completion, Engine, OpKind, Outcome, Outgoing};
 use crate::memory::Memory;
 use crate::net::Segment;
-use crate::net::datagram::DatagramState;
+use crate::net::datagram::DatagramsState;
 use crate::net::listener::ListenerState;
 use crate::net::table::StreamState;
 use crate::pulse::Pulse;
@@ -39,7 +39,7 @@ pub(crate) struct Worker {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) streams: Slab<StreamState>,
     pub(crate) listeners: Slab<ListenerState>,
-    pub(crate) datagrams: Slab<DatagramState>,
+    pub(crate) datagrams: Slab<DatagramsState>,
     pub(crate) sleepers: Slab<Sleeper>,
     pub(crate) timers: TimerWheel<Timer>,
     pub(crate) clock: Clock,
@@ -196,7 +196,7 @@ impl Worker {
     /// Closes all sockets and waits until the engine has given back what it had of them, as far as it does.
     pub(crate) fn end(&mut self, completions: &mut Vec<Completion>) {
         self.close_all();
-        self.drop_datagrams();
+        self.drop_all_datagrams();
         for _ in 0..END_ROUNDS_MAX {
             let all_closed = self.streams.is_empty() && self.datagrams.is_empty();
             if all_closed || self.engine.wait(Some(END_ROUND), completions).is_err() {
@@ -232,7 +232,8 @@ impl Worker {
                 self.start_send(key);
             }
             (OpKind::Close, Outcome::Closed) => self.closed(key),
-            (OpKind::Readable, Outcome::Ready) => self.datagram_readable(key),
+            (OpKind::Readable | OpKind::RecvMsg, Outcome::Ready) => self.datagrams_readable(key),
+            (OpKind::SendMsg, Outcome::Ready) => self.datagrams_writable(key),
             (kind, outcome) => debug_assert!(false, "{kind:?} completed with {outcome:?}"),
         }
     }

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use engine::file::File;
 use engine::kernel_tls::{Cipher, SealingKeys, Version};
 use engine::net::{
-    Address, Datagram, KeepAlive, ListenOptions, Listener, Segment, Stream, connect, listen,
+    Address, Datagram, DatagramSocket, KeepAlive, ListenOptions, Listener, Segment, Stream,
+    connect, listen,
 };
 use engine::select::{Either, either};
 use engine::{EngineKind, Runtime, Settings, now, sleep, spawn};
@@ -38,7 +39,10 @@ kernels!(
     a_file_that_is_cold,
     a_file_that_shrinks_while_it_is_sent,
     a_runtime_ends_with_everything_in_flight,
+    datagrams_answer_from_the_address_that_was_asked,
     datagrams_are_exchanged_whole,
+    datagrams_come_in_batches,
+    datagrams_wait_for_room,
     finish_answers_a_peer_that_sends_on,
     keys_keep_their_place_and_may_be_refused,
     multi_accept_serves_all,
@@ -65,38 +69,167 @@ fn local(socket: &OwnedFd) -> SocketAddr {
 /// Several datagrams, each as it was sent; a socket that nobody listens on; one that is dropped while it is watched.
 fn datagrams_are_exchanged_whole(kind: EngineKind) {
     let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = Address::Inet(server.local_addr().unwrap());
+    let from = server.local_addr().unwrap();
+    let address = Address::Inet(from);
+    let lengths = [8, 0, 1, 16_383, 16_384, 16_385, 65_507, 2];
+    let content: Vec<u8> = (0..65_507_u32).map(|number| (number % 251) as u8).collect();
+    let sent = content.clone();
     let answering = std::thread::spawn(move || {
         let mut buffer = [0; 100];
-        let (length, from) = server.recv_from(&mut buffer).unwrap();
-        for count in [length, 0, 1] {
-            server.send_to(&buffer[..count], from).unwrap();
+        for length in lengths {
+            let (count, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..count], length.to_string().as_bytes());
+            server.send_to(&sent[..length], from).unwrap();
         }
     });
     let mut runtime = runtime(kind);
     runtime.block_on(async move {
-        let socket = Datagram::connect(&address).unwrap();
-        socket.send(b"question").unwrap();
-        let mut buffer = [0; 100];
-        assert_eq!(socket.recv(&mut buffer).await.unwrap(), 8);
-        assert_eq!(&buffer[..8], b"question");
-        assert_eq!(socket.recv(&mut buffer).await.unwrap(), 0);
-        assert_eq!(socket.recv(&mut buffer).await.unwrap(), 1);
+        let socket = DatagramSocket::connect(&address).unwrap();
+        for length in lengths {
+            assert!(socket.push(Datagram::new(Bytes::from(length.to_string()))));
+            socket.drained().await.unwrap();
+            let answer = socket.recv().await.unwrap();
+            assert!(answer.bytes[..] == content[..length], "{length}");
+            assert_eq!((answer.peer, answer.local), (Some(from), None));
+        }
 
-        let watching = socket.recv(&mut buffer);
         let silence = sleep(Duration::from_millis(20));
         assert!(matches!(
-            either(watching, silence).await,
+            either(socket.recv(), silence).await,
             Either::Second(())
         ));
         drop(socket);
 
         answering.join().unwrap();
-        let nobody = Datagram::connect(&address).unwrap();
-        nobody.send(b"anybody?").unwrap();
-        let refused = nobody.recv(&mut buffer).await.unwrap_err();
+        let nobody = DatagramSocket::connect(&address).unwrap();
+        nobody.push(Datagram::new(Bytes::from_static(b"anybody?")));
+        nobody.drained().await.unwrap();
+        let refused = nobody.recv().await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        // What cannot be sent is dropped, and what stands behind it is sent.
+        let (ours, theirs) = (any_address("127.0.0.1"), any_address("127.0.0.1"));
+        let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+        let to = |length: usize| Datagram {
+            bytes: Bytes::from(vec![b'x'; length]),
+            peer: inet(&theirs),
+            local: None,
+        };
+        for length in [1, 70_000, 2, 70_000, 3] {
+            assert!(ours.push(to(length)));
+        }
+        let error = ours.drained().await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+        ours.drained().await.unwrap();
+        for length in 1..=3 {
+            let received = theirs.recv().await.unwrap();
+            assert_eq!((received.bytes.len(), received.peer), (length, inet(&ours)));
+        }
     });
+}
+
+fn any_address(ip: &str) -> io::Result<DatagramSocket> {
+    DatagramSocket::bind(&SocketAddr::new(ip.parse().unwrap(), 0).into())
+}
+
+fn inet(socket: &DatagramSocket) -> Option<SocketAddr> {
+    match socket.local().unwrap() {
+        Address::Inet(address) => Some(address),
+        Address::Unix(_) => None,
+    }
+}
+
+/// A socket that is bound to all addresses learns which one was asked, and the answer leaves from it: the client, which is
+/// connected to that one, would not take it from another.
+fn datagrams_answer_from_the_address_that_was_asked(kind: EngineKind) {
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        for (all, asked) in [
+            ("0.0.0.0", "127.0.0.2"),
+            ("0.0.0.0", "127.1.2.3"),
+            ("::", "::1"),
+        ] {
+            let Ok(server) = any_address(all) else {
+                assert_eq!(all, "::", "a machine without IPv6");
+                continue;
+            };
+            let port = inet(&server).unwrap().port();
+            let asked = SocketAddr::new(asked.parse().unwrap(), port);
+            let client = DatagramSocket::connect(&asked.into()).unwrap();
+            client.push(Datagram::new(Bytes::from_static(b"question")));
+            client.drained().await.unwrap();
+            let question = server.recv().await.unwrap();
+            assert_eq!(question.local, Some(asked.ip()));
+            assert_eq!(question.peer, inet(&client));
+            server.push(question.with(Bytes::from_static(b"answer")));
+            server.start_send();
+            let answer = client.recv().await.unwrap();
+            assert_eq!(&answer.bytes[..], b"answer");
+            assert_eq!(answer.peer, Some(asked));
+        }
+    });
+}
+
+/// More datagrams than one call takes, in order, and none of them is waited for after the first.
+fn datagrams_come_in_batches(kind: EngineKind) {
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let server = any_address("127.0.0.1").unwrap();
+        let client = DatagramSocket::connect(&server.local().unwrap()).unwrap();
+        for round in 0..3_usize {
+            for number in 0..100_usize {
+                let bytes = Bytes::from(format!("{round}:{number}"));
+                assert!(client.push(Datagram::new(bytes)));
+            }
+            assert_eq!(client.start_send(), 0, "a socket holds that");
+            let first = server.recv().await.unwrap();
+            assert_eq!(&first.bytes[..], format!("{round}:0").as_bytes());
+            for number in 1..100 {
+                let received = match engine::select::at_once(server.recv()).await {
+                    Some(received) => received,
+                    // Its share of the turn is used up.
+                    None => {
+                        engine::yield_now().await;
+                        server.recv().await
+                    }
+                };
+                let expected = format!("{round}:{number}");
+                assert_eq!(&received.unwrap().bytes[..], expected.as_bytes());
+            }
+        }
+    });
+}
+
+/// A Unix socket whose reader is slow takes only so many; the others follow when it has read, in order. Beyond the bound
+/// they are dropped, and dropping the socket while it waits for room is harmless.
+fn datagrams_wait_for_room(kind: EngineKind) {
+    let path = std::env::temp_dir().join(format!("engine-datagrams-{kind}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let reader = DatagramSocket::bind(&Address::Unix(path.clone())).unwrap();
+        let writer = DatagramSocket::connect(&Address::Unix(path.clone())).unwrap();
+        let mut count = 0_u32;
+        while writer.push(Datagram::new(count.to_be_bytes().into_iter().collect())) {
+            count += 1;
+            assert!(count < 1 << 20, "nothing bounds what waits");
+        }
+        assert!(writer.start_send() > 0);
+        let reading = async {
+            for number in 0..count {
+                let received = reader.recv().await.unwrap();
+                assert_eq!(received.bytes[..], number.to_be_bytes());
+                assert_eq!(received.peer, None);
+            }
+        };
+        let (drained, ()) = engine::select::both(writer.drained(), reading).await;
+        drained.unwrap();
+        while writer.push(Datagram::new(Bytes::from(vec![0; 1000]))) {}
+        assert!(writer.start_send() > 0);
+        drop(writer);
+        reader.recv().await.unwrap();
+        sleep(Duration::from_millis(5)).await;
+    });
+    std::fs::remove_file(&path).unwrap();
 }
 
 async fn echo(stream: Stream) {

@@ -1,4 +1,4 @@
-//! Stream sockets: listening, accepting, connecting, receiving and sending; and [`Datagram`] sockets.
+//! Stream sockets: listening, accepting, connecting, receiving and sending; and [`DatagramSocket`]s.
 //!
 //! Operations belong to the stream, not to the future that waits for them: dropping a future loses no byte and frees no
 //! buffer that the kernel may still write to. All waiting is for one party each: one receiver and one `drained` a stream.
@@ -14,7 +14,7 @@ pub(crate) mod table;
 
 pub use address::Address;
 pub use connect::connect;
-pub use datagram::Datagram;
+pub use datagram::{Datagram, DatagramSocket};
 pub use listen::{CallError, KeepAlive, ListenOptions, adjust, listen, share};
 pub use listener::{Accept, Listener};
 pub use reserve::Reserve;

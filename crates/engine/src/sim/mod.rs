@@ -414,7 +414,7 @@ impl Engine for Sim {
     fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
         let key = token.key;
         let socket = match op {
-            Op::Accept { .. } | Op::Readable { .. } => 0,
+            Op::Accept { .. } | Op::Readable { .. } | Op::RecvMsg { .. } | Op::SendMsg { .. } => 0,
             _ => match self.sockets.get(&key) {
                 Some(socket) => *socket,
                 None => return Some(op.unconnected()),
@@ -457,7 +457,7 @@ impl Engine for Sim {
                 Some(Outcome::Closed)
             }
             // There are no datagram sockets here.
-            Op::Readable { .. } => Some(Outcome::Ready),
+            Op::Readable { .. } | Op::RecvMsg { .. } | Op::SendMsg { .. } => Some(op.unconnected()),
         }
     }
 
@@ -488,7 +488,7 @@ impl Engine for Sim {
                     taken: 0,
                     stop: Stop::Failed(cancelled()),
                 }),
-            OpKind::Accept | OpKind::Close | OpKind::Readable => None,
+            _ => None,
         }
     }
 
@@ -526,7 +526,7 @@ impl Engine for Sim {
         self.start + self.network.borrow().now
     }
 
-    fn datagram(&mut self, _to: &Address) -> io::Result<OwnedFd> {
+    fn datagrams(&mut self, _from: Option<&Address>, _to: Option<&Address>) -> io::Result<Socket> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

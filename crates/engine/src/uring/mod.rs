@@ -6,7 +6,8 @@
 //! receive would keep the socket open. Running out of buffers arms the receive again and never ends a connection.
 //!
 //! io_uring has no sendfile: a send that holds a file, or something else for the kernel's TLS, is made at once with calls of
-//! its own, and a poll waits for the socket to drain. Addresses of peers are not asked for when accepting, since a multishot
+//! its own, and a poll waits for the socket to drain. Datagrams, too, are received and sent by calls of their own, a batch
+//! each, and a poll waits for more of them, or for room. Addresses of peers are not asked for when accepting, since a multishot
 //! accept cannot tell them.
 //!
 //! A descriptor that is given to the kernel to be closed is taken out of the stream's record in the same step. Completions that
@@ -29,6 +30,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::slab::Key;
+use bytes::Bytes;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode, squeue};
 use rustix::net::SocketAddrAny;
@@ -37,7 +39,8 @@ use crate::buffer::Buffer;
 use crate::engine::{
     Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
-use crate::net::Address;
+use crate::messages::{Messages, Readiness};
+use crate::net::{Address, Datagram};
 use crate::sys;
 use buffers::{BUFFER_GROUP, BufferRing};
 use ring::Ring;
@@ -55,8 +58,10 @@ pub(crate) struct Uring {
     sources: Vec<Source>,
     /// By the index of the listener's key.
     listeners: Vec<Listener>,
-    /// Datagram sockets that are watched, by the index of their key.
-    datagrams: Vec<Key>,
+    /// By the index of the datagram socket's key.
+    datagrams: Vec<Datagrams>,
+    /// Made when datagrams are first used.
+    messages: Option<Box<Messages>>,
     /// Empty, except while completions are looked at.
     arrived: Vec<cqueue::Entry>,
     /// Receives that found no buffer.
@@ -93,12 +98,34 @@ struct Listener {
     ending: bool,
 }
 
+/// What is known of one datagram socket, or of another descriptor that is watched.
+#[derive(Clone, Copy)]
+struct Datagrams {
+    key: Key,
+    readiness: Readiness,
+    /// What waits for something to be there: [`OpKind::RecvMsg`] or [`OpKind::Readable`].
+    receiving: Option<OpKind>,
+    sending: bool,
+}
+
+impl Datagrams {
+    fn new(key: Key) -> Datagrams {
+        Datagrams {
+            key,
+            readiness: Readiness::new(),
+            receiving: None,
+            sending: false,
+        }
+    }
+}
+
 /// Kinds of submissions; the first six are those of [`OpKind`].
 const ACCEPT: u64 = OpKind::Accept as u64;
 const CONNECT: u64 = OpKind::Connect as u64;
 const RECV: u64 = OpKind::Recv as u64;
 const SEND: u64 = OpKind::Send as u64;
 const CLOSE: u64 = OpKind::Close as u64;
+/// Waits until a datagram socket, or another descriptor that is watched, has something.
 const READABLE: u64 = OpKind::Readable as u64;
 /// Waits until a socket can be written to: for sendfile(2), and where a send came back too early.
 const WRITABLE: u64 = 6;
@@ -106,6 +133,8 @@ const WRITABLE: u64 = 6;
 const LINKED_CLOSE: u64 = 7;
 /// The notifier's poll; cancellations, and closes that no stream waits for, whose own completion says nothing.
 const OTHER: u64 = 8;
+/// Waits until a datagram socket has room.
+const ROOM: u64 = 9;
 
 /// Bits of a submission's data that tell its kind, and those that tell the key's generation.
 const KIND_BITS: u32 = 4;
@@ -172,6 +201,7 @@ impl Uring {
             sources: Vec::new(),
             listeners: Vec::new(),
             datagrams: Vec::new(),
+            messages: None,
             arrived: Vec::new(),
             starved: VecDeque::new(),
             spare: Vec::new(),
@@ -303,17 +333,96 @@ impl Uring {
         None
     }
 
-    fn watch_datagram(&mut self, socket: BorrowedFd<'_>, key: Key) {
+    /// The record of the datagram socket `key`.
+    fn datagrams(&mut self, key: Key) -> &mut Datagrams {
         let index = key.index as usize;
         if index >= self.datagrams.len() {
-            self.datagrams.resize(index + 1, key);
+            self.datagrams.resize(index + 1, Datagrams::new(key));
         }
-        self.datagrams[index] = key;
-        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32)
+        let datagrams = &mut self.datagrams[index];
+        if datagrams.key != key {
+            *datagrams = Datagrams::new(key);
+        }
+        datagrams
+    }
+
+    fn receive_datagrams(
+        &mut self,
+        socket: &Socket,
+        into: &mut VecDeque<Datagram<Buffer>>,
+        key: Key,
+    ) -> Option<Outcome> {
+        let descriptor = socket.descriptor();
+        let Some(descriptor) = descriptor else {
+            return Some(Op::RecvMsg { socket, into }.unconnected());
+        };
+        let mut readiness = self.datagrams(key).readiness;
+        let messages = self.messages.get_or_insert_with(Messages::new);
+        let outcome = readiness.receive(messages, descriptor, into);
+        self.datagrams(key).readiness = readiness;
+        if outcome.is_none() {
+            self.watch_datagrams(descriptor, key, OpKind::RecvMsg);
+        }
+        outcome
+    }
+
+    fn send_datagrams(
+        &mut self,
+        socket: &Socket,
+        datagrams: &VecDeque<Datagram<Bytes>>,
+        key: Key,
+    ) -> Option<Outcome> {
+        let Some(descriptor) = socket.descriptor() else {
+            return Some(Op::SendMsg { socket, datagrams }.unconnected());
+        };
+        let mut readiness = self.datagrams(key).readiness;
+        let messages = self.messages.get_or_insert_with(Messages::new);
+        let outcome = readiness.send(messages, descriptor, datagrams);
+        self.datagrams(key).readiness = readiness;
+        if outcome.is_none() {
+            self.watch_datagrams(descriptor, key, OpKind::SendMsg);
+        }
+        outcome
+    }
+
+    /// Waits for room, for [`OpKind::SendMsg`], or for something to be there.
+    fn watch_datagrams(&mut self, descriptor: BorrowedFd<'_>, key: Key, kind: OpKind) {
+        let datagrams = self.datagrams(key);
+        let (events, kind) = match kind {
+            OpKind::SendMsg => {
+                datagrams.sending = true;
+                (libc::POLLOUT, ROOM)
+            }
+            kind => {
+                datagrams.receiving = Some(kind);
+                (libc::POLLIN, READABLE)
+            }
+        };
+        let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), events as u32)
             .build()
-            .user_data(user_data(READABLE, key));
+            .user_data(user_data(kind, key));
         // SAFETY: a poll points to nothing; the thread's table keeps the descriptor open until the completion.
         unsafe { self.ring.push(entry) };
+    }
+
+    /// A datagram socket has something or room, or is no longer to be watched.
+    fn datagrams_ready(&mut self, kind: u64, index: u32, result: i32) -> Option<Completion> {
+        // It keeps its place until this completion, so the record is its own.
+        let datagrams = self.datagrams.get_mut(index as usize)?;
+        let ended = if kind == ROOM {
+            datagrams.readiness.note_writable();
+            std::mem::take(&mut datagrams.sending).then_some(OpKind::SendMsg)
+        } else {
+            let failing = result < 0 || result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
+            datagrams.readiness.note_readable(failing);
+            datagrams.receiving.take()
+        };
+        let key = datagrams.key;
+        ended.map(|kind| Completion {
+            token: Token { key, kind },
+            outcome: Outcome::Ready,
+            more: false,
+        })
     }
 
     /// Has [`Self::writable`] go on with the send in flight when the socket has room.
@@ -437,16 +546,8 @@ impl Uring {
         if kind == OTHER {
             return;
         }
-        if kind == READABLE {
-            // It keeps its place until this completion, so the key is its own.
-            completions.extend(self.datagrams.get(index as usize).map(|key| Completion {
-                token: Token {
-                    key: *key,
-                    kind: OpKind::Readable,
-                },
-                outcome: Outcome::Ready,
-                more: false,
-            }));
+        if kind == READABLE || kind == ROOM {
+            completions.extend(self.datagrams_ready(kind, index, entry.result()));
             return;
         }
         // A stream keeps its place until its last completion has come, so this is its own record.
@@ -699,10 +800,15 @@ impl Engine for Uring {
                 true => None,
                 false => Some(Outcome::Closed),
             },
-            Op::Readable { socket } => {
-                self.watch_datagram(socket, key);
-                None
-            }
+            Op::Readable { socket } => match socket.descriptor() {
+                Some(descriptor) => {
+                    self.watch_datagrams(descriptor, key, OpKind::Readable);
+                    None
+                }
+                None => Some(op.unconnected()),
+            },
+            Op::RecvMsg { socket, into } => self.receive_datagrams(socket, into, key),
+            Op::SendMsg { socket, datagrams } => self.send_datagrams(socket, datagrams, key),
         }
     }
 
@@ -716,8 +822,14 @@ impl Engine for Uring {
             }
             return None;
         }
-        if token.kind == OpKind::Readable {
-            self.end(READABLE, token.key);
+        let kind = token.kind;
+        if matches!(kind, OpKind::Readable | OpKind::RecvMsg | OpKind::SendMsg) {
+            let datagrams = self.datagrams.get(index)?;
+            if kind == OpKind::SendMsg && datagrams.sending {
+                self.end(ROOM, token.key);
+            } else if datagrams.receiving == Some(kind) {
+                self.end(READABLE, token.key);
+            }
             return None;
         }
         let source = self.source(token.key)?;

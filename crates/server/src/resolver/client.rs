@@ -8,7 +8,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use engine::net::{Address, Datagram};
+use engine::net::{Address, Datagram, DatagramSocket};
 use engine::select::{Either, both, either};
 use framework::random;
 use proto::dns::{self, Answer, Failure, Family, Name, Question};
@@ -144,17 +144,18 @@ async fn ask_one(server: &Address, question: &Question, until: Instant) -> Resul
 }
 
 async fn over_udp(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
-    let socket = Datagram::connect(server).map_err(Failed::at("connect()"))?;
+    let socket = DatagramSocket::connect(server).map_err(Failed::at("connect()"))?;
     let (id, query) = query(question);
-    socket.send(&query).map_err(Failed::at("send()"))?;
-    let mut buffer = vec![0; dns::UDP_SIZE_MAX];
+    socket.push(Datagram::new(query.into()));
+    socket.drained().await.map_err(Failed::at("send()"))?;
     for _ in 0..REJECTED_MAX {
-        let received = match either(socket.recv(&mut buffer), engine::sleep_until(until)).await {
+        let received = match either(socket.recv(), engine::sleep_until(until)).await {
             Either::First(received) => received,
             Either::Second(()) => Err(io::ErrorKind::TimedOut.into()),
         };
-        let length = received.map_err(Failed::at("recv()"))?;
-        match dns::answer(buffer.get(..length).unwrap_or_default(), id, question) {
+        let mut message = received.map_err(Failed::at("recv()"))?.bytes;
+        message.truncate(dns::UDP_SIZE_MAX);
+        match dns::answer(&message, id, question) {
             Ok(answer) => return Ok(answer),
             Err(rejected) => event!(Error, "{rejected} while resolving, resolver: {server}"),
         }
