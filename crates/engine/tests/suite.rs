@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::file::File;
-use engine::net::{Address, ListenOptions, Listener, Segment, Stream, connect, listen};
+use engine::net::{
+    Address, Datagram, DatagramSocket, ListenOptions, Listener, Segment, Stream, connect, listen,
+};
 use engine::select::{Either, either};
 use engine::sim::Faults;
 use engine::{Buffer, EngineKind, Runtime, Settings, now, sleep, spawn};
@@ -37,6 +39,7 @@ suite!(
     cancelled_receives_lose_nothing,
     connect_is_refused,
     connect_times_out_or_waits,
+    datagrams_are_answered,
     deadlines,
     dropping_a_stream_forgets_what_was_queued,
     drained_times_out,
@@ -352,6 +355,47 @@ async fn early_bytes_of_many_receives(kind: EngineKind) {
     client.shutdown_write();
     sleep(Duration::from_millis(50)).await;
     assert!(read_to_end(&server).await.unwrap() == content);
+}
+
+async fn datagrams_are_answered(_: EngineKind) {
+    let any = Address::Inet("127.0.0.1:0".parse().unwrap());
+    let server = DatagramSocket::bind(&any).unwrap();
+    let address = server.local().unwrap();
+    let answered = Rc::new(Cell::new(0));
+    let counter = answered.clone();
+    spawn(async move {
+        loop {
+            let question = server.recv().await.unwrap();
+            assert_eq!(question.local, None, "it is bound to one address");
+            server.push(question.with(Bytes::copy_from_slice(&question.bytes)));
+            server.start_send();
+            counter.set(counter.get() + 1);
+        }
+    });
+    let clients: Vec<_> = (0..10)
+        .map(|_| DatagramSocket::connect(&address).unwrap())
+        .collect();
+    for round in 0..20 {
+        for (number, client) in clients.iter().enumerate() {
+            let message = pattern(round * number * 40);
+            client.push(Datagram::new(Bytes::from(message.clone())));
+            client.drained().await.unwrap();
+            // A receive that is cut short loses nothing.
+            drop(client.recv());
+            let _ = either(client.recv(), engine::yield_now()).await;
+            client.push(Datagram::new(Bytes::from(message.clone())));
+            client.drained().await.unwrap();
+            let answer = client.recv().await.unwrap();
+            assert_eq!(answer.bytes[..], message[..]);
+            assert_eq!(answer.peer.map(Address::Inet), Some(address.clone()));
+            while let Either::First(more) =
+                either(client.recv(), sleep(Duration::from_millis(2))).await
+            {
+                assert_eq!(more.unwrap().bytes[..], message[..]);
+            }
+        }
+    }
+    assert_eq!(answered.get(), 400);
 }
 
 async fn half_close(kind: EngineKind) {

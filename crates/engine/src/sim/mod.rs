@@ -5,8 +5,11 @@
 //! [`net::connect`](crate::net::connect), as another task of the same runtime, or from outside with a [`Client`], whose
 //! calls never wait. Files are real; jobs that would block run at once.
 //!
-//! Not simulated: loss (streams hide it behind delays), Unix sockets, the order in which threads run.
+//! Datagrams get lost, come twice and overtake each other, where the faults say so.
+//!
+//! Not simulated: loss on streams (they hide it behind delays), Unix sockets, the order in which threads run.
 
+mod mailbox;
 mod network;
 
 use std::cell::RefCell;
@@ -18,6 +21,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use base::slab::Key;
+use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::buffer::{self, Buffer};
@@ -25,7 +29,8 @@ use crate::engine::{
     Completion, Control, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop,
     Token,
 };
-use crate::net::{Address, Segment};
+use crate::messages::BATCH_MAX;
+use crate::net::{Address, Datagram, Segment};
 use crate::runtime::{Runtime, Settings};
 
 pub use network::Faults;
@@ -207,6 +212,8 @@ pub(crate) struct Sim {
     sockets: BTreeMap<Key, i32>,
     pending: BTreeMap<i32, Pending>,
     accepting: BTreeMap<i32, Key>,
+    /// Sockets of datagrams on which a receive waits.
+    hearing: BTreeMap<i32, Key>,
 }
 
 /// Operations in flight on one socket.
@@ -229,6 +236,7 @@ impl Sim {
             sockets: BTreeMap::new(),
             pending: BTreeMap::new(),
             accepting: BTreeMap::new(),
+            hearing: BTreeMap::new(),
         })
     }
 
@@ -328,6 +336,53 @@ impl Sim {
         }
     }
 
+    /// Receives what has arrived; `None` when that is nothing.
+    fn receive_datagrams(
+        &mut self,
+        socket: &Socket,
+        into: &mut VecDeque<Datagram<Buffer>>,
+        key: Key,
+    ) -> Option<Outcome> {
+        let Socket::Simulated(number) = *socket else {
+            return Some(Op::RecvMsg { socket, into }.unconnected());
+        };
+        let mut network = self.network.borrow_mut();
+        if let Err(error) = network.refusal(number) {
+            return Some(Outcome::Messages(Err(error)));
+        }
+        while into.len() < BATCH_MAX
+            && let Some(datagram) = network.take_datagram(number)
+        {
+            into.push_back(datagram.with(Buffer::copy_of(&datagram.bytes)));
+        }
+        drop(network);
+        if into.is_empty() {
+            self.hearing.insert(number, key);
+            return None;
+        }
+        Some(Outcome::Messages(Ok(into.len())))
+    }
+
+    fn send_datagrams(&self, socket: &Socket, datagrams: &VecDeque<Datagram<Bytes>>) -> Outcome {
+        let Socket::Simulated(number) = *socket else {
+            return Op::SendMsg { socket, datagrams }.unconnected();
+        };
+        let mut network = self.network.borrow_mut();
+        if let Err(error) = network.refusal(number) {
+            return Outcome::Messages(Err(error));
+        }
+        let mut sent = 0;
+        for datagram in datagrams.iter().take(BATCH_MAX) {
+            match network.post(number, datagram) {
+                Ok(()) => sent += 1,
+                // What is behind it may go on without it.
+                Err(error) if sent == 0 => return Outcome::Messages(Err(error)),
+                Err(_) => break,
+            }
+        }
+        Outcome::Messages(Ok(sent))
+    }
+
     /// Completes what can be completed at a place where something has happened.
     fn look_at(&mut self, place: Place, completions: &mut Vec<Completion>) {
         let mut complete = |key, kind, outcome| {
@@ -344,6 +399,11 @@ impl Sim {
                 {
                     self.accepting.remove(&number);
                     complete(key, OpKind::Accept, accepted_outcome(accepted));
+                }
+            }
+            Place::Mailbox(number) => {
+                if let Some(key) = self.hearing.remove(&number) {
+                    complete(key, OpKind::RecvMsg, Outcome::Ready);
                 }
             }
             Place::End(socket) => {
@@ -456,8 +516,10 @@ impl Engine for Sim {
                 self.close(key);
                 Some(Outcome::Closed)
             }
-            // There are no datagram sockets here.
-            Op::Readable { .. } | Op::RecvMsg { .. } | Op::SendMsg { .. } => Some(op.unconnected()),
+            Op::RecvMsg { socket, into } => self.receive_datagrams(socket, into, key),
+            Op::SendMsg { socket, datagrams } => Some(self.send_datagrams(socket, datagrams)),
+            // There are no other descriptors here.
+            Op::Readable { .. } => Some(op.unconnected()),
         }
     }
 
@@ -467,6 +529,11 @@ impl Engine for Sim {
             let number = *self.accepting.iter().find(|(_, key)| **key == token.key)?.0;
             self.accepting.remove(&number);
             return Some(Outcome::Accepted(Err(cancelled())));
+        }
+        if token.kind == OpKind::RecvMsg {
+            let number = *self.hearing.iter().find(|(_, key)| **key == token.key)?.0;
+            self.hearing.remove(&number);
+            return Some(Outcome::Ready);
         }
         let pending = self
             .pending
@@ -526,8 +593,25 @@ impl Engine for Sim {
         self.start + self.network.borrow().now
     }
 
-    fn datagrams(&mut self, _from: Option<&Address>, _to: Option<&Address>) -> io::Result<Socket> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn datagrams(&mut self, from: Option<&Address>, to: Option<&Address>) -> io::Result<Socket> {
+        let number = self.network.borrow_mut().open_mailbox(from, to)?;
+        Ok(Socket::Simulated(number))
+    }
+
+    fn close_datagrams(&mut self, _key: Key, socket: Socket) {
+        if let Socket::Simulated(number) = socket {
+            self.network.borrow_mut().mailboxes.remove(&number);
+        }
+    }
+
+    fn address(&self, socket: &Socket) -> io::Result<Address> {
+        let network = self.network.borrow();
+        let mailbox = match socket {
+            Socket::Simulated(number) => network.mailboxes.get(number),
+            Socket::Descriptor(_) => None,
+        };
+        let mailbox = mailbox.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Address::Inet(mailbox.address))
     }
 
     fn adopt(&mut self, key: Key, socket: Socket) {

@@ -1,4 +1,5 @@
-//! What lies between the ends of simulated connections: bytes on their way, the clock, and the faults.
+//! What lies between the ends of simulated connections: bytes on their way, the clock, and the faults. Datagrams are in
+//! `mailbox.rs`.
 //!
 //! It knows sockets by number and nothing of operations. Whatever will change at some place is noted as an event with its
 //! time; the engine looks at that place when the time has come.
@@ -9,6 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::mailbox::Mailbox;
 use crate::net::Address;
 
 /// Numbers of simulated sockets begin here, far above those of descriptors.
@@ -31,6 +33,12 @@ pub struct Faults {
     pub window: usize,
     /// Connections that a listener holds before more of them are left without an answer.
     pub backlog: usize,
+    /// Chance that a datagram gets lost.
+    pub loss: u32,
+    /// Chance that a datagram comes twice.
+    pub duplicate: u32,
+    /// Chance that a datagram overtakes those before it, if the delays are such.
+    pub reorder: u32,
 }
 
 impl Default for Faults {
@@ -43,6 +51,9 @@ impl Default for Faults {
             reset: 0,
             window: 256 * 1024,
             backlog: 4096,
+            loss: 0,
+            duplicate: 0,
+            reorder: 0,
         }
     }
 }
@@ -58,6 +69,7 @@ pub(super) struct Network {
     pub(super) next_port: u16,
     /// By the number of the descriptor that stands for it.
     pub(super) listeners: BTreeMap<i32, Listening>,
+    pub(super) mailboxes: BTreeMap<i32, Mailbox>,
     /// When something may have changed, and where; in order of time, then of arrival.
     pub(super) events: BinaryHeap<Reverse<(Duration, u64, Place)>>,
     pub(super) next_event: u64,
@@ -67,6 +79,7 @@ pub(super) struct Network {
 pub(super) enum Place {
     End(i32),
     Listener(i32),
+    Mailbox(i32),
 }
 
 #[derive(Debug)]
@@ -106,6 +119,7 @@ impl Network {
             next_socket: FIRST_SOCKET,
             next_port: 20_000,
             listeners: BTreeMap::new(),
+            mailboxes: BTreeMap::new(),
             events: BinaryHeap::new(),
             next_event: 0,
         }
@@ -162,9 +176,13 @@ impl Network {
             .map(|(number, _)| *number)
     }
 
-    pub(super) fn new_end(&mut self) -> i32 {
-        let socket = self.next_socket;
+    pub(super) fn new_number(&mut self) -> i32 {
         self.next_socket += 1;
+        self.next_socket - 1
+    }
+
+    pub(super) fn new_end(&mut self) -> i32 {
+        let socket = self.new_number();
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.free_port());
         let end = End {
             other: None,

@@ -222,6 +222,10 @@ fn no_answer() -> Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use engine::sim::{self, Faults};
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     fn found(addresses: &[&str], ttl: u32) -> Answer {
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
@@ -274,5 +278,74 @@ mod tests {
         assert_eq!(take_message(&mut received), Some(Vec::new()));
         assert_eq!(take_message(&mut received), None);
         assert_eq!(received, [0, 1]);
+    }
+
+    /// Asks for a name on a simulated network. What became of it, how long that took, and how many questions its one server has
+    /// heard.
+    fn over_network(seed: u64, faults: Faults, address: &str) -> (Known, Duration, usize) {
+        const SERVER: &str = "10.0.0.1:53";
+        let mut runtime = sim::runtime(seed, faults, engine::Settings::default()).unwrap();
+        let asked = Rc::new(Cell::new(0));
+        let begin = engine::now();
+        let known = runtime.block_on(async {
+            let server = DatagramSocket::bind(&Address::Inet(SERVER.parse().unwrap())).unwrap();
+            let heard = Rc::clone(&asked);
+            engine::spawn(async move {
+                loop {
+                    let question = server.recv().await.unwrap();
+                    heard.set(heard.get() + 1);
+                    // RFC 1035: a response; one answer, for the name that was asked, of the Internet, for a minute.
+                    let mut answer = question.bytes.to_vec();
+                    (answer[2], answer[7]) = (0x80, 1);
+                    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 9, 8, 7]);
+                    // Something that answers nothing stands before it.
+                    server.push(question.with(Bytes::from_static(b"what?")));
+                    server.push(question.with(Bytes::from(answer)));
+                    server.start_send();
+                }
+            });
+            let resolver = Resolver {
+                servers: [Address::Inet(address.parse().unwrap())].into(),
+                valid: None,
+                ipv4: true,
+                ipv6: false,
+            };
+            let name = Name::parse(b"site.example").unwrap();
+            let rounds = Cell::new(0);
+            let wanted = || rounds.replace(rounds.get() + 1) < 20;
+            let found = ask(&resolver, &name, 0, wanted).await;
+            found.map_or(Known::Failed(Failure::Server), |(known, _)| known)
+        });
+        (known, engine::now() - begin, asked.get())
+    }
+
+    #[test]
+    fn a_question_is_asked_until_its_answer_comes_through() {
+        let address = [10, 9, 8, 7].into();
+        let expected = Known::Addresses([address].into());
+        let faults = Faults {
+            loss: 400,
+            duplicate: 100,
+            reorder: 500,
+            ..Faults::default()
+        };
+        let mut rounds = Vec::new();
+        for seed in 0..20 {
+            let (known, time, _) = over_network(seed, faults.clone(), "10.0.0.1:53");
+            assert_eq!(known, expected, "{seed}");
+            rounds.push(time.as_secs() / RESEND_INTERVAL.as_secs());
+        }
+        assert!(
+            rounds.contains(&0) && rounds.iter().any(|count| *count >= 2),
+            "{rounds:?}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_asked_again_and_again() {
+        let faults = Faults::default();
+        let (known, time, asked) = over_network(1, faults, "10.0.0.2:53");
+        assert_eq!((known, asked), (Known::Failed(Failure::Server), 0));
+        assert!(time >= 20 * RESEND_INTERVAL, "{time:?}");
     }
 }

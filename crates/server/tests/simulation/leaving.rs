@@ -19,6 +19,9 @@ const INSTANT: Faults = Faults {
     reset: 0,
     window: 256 * 1024,
     backlog: 16,
+    loss: 0,
+    duplicate: 0,
+    reorder: 0,
 };
 
 /// What a turn of the simulated loop takes: with a body, one looks for what has come of it.
