@@ -18,6 +18,8 @@ use crate::upstream::Upstream;
 
 /// How long an answer, or more of it, may take while the upstream works on it.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long all that follows an answer may take, one request after the other.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a server that is silent is waited for: longer than all timers of a configuration after which something is sent.
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
 /// The same where a difference is looked into, so that none comes from a machine that is busy.
@@ -106,14 +108,15 @@ impl Surroundings<'_> {
     /// sent beyond its requests, or what follows an answer, may lead from one request to the next.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         let start = Instant::now();
-        let mut begun = None;
-        while start.elapsed() < PATIENCE {
+        let mut before = None;
+        while start.elapsed() < SETTLE_PATIENCE {
             self.server.pass()?;
             let now = Some(self.upstream.settle());
-            if begun == now {
-                break;
-            }
-            begun = now;
+            before = match before == now {
+                true if self.upstream.give_up() => None,
+                true => break,
+                false => now,
+            };
         }
         Ok(())
     }
@@ -337,6 +340,7 @@ impl Line<'_, '_> {
     /// Waits until something comes, or until the server is silent.
     fn wait(&mut self) -> bool {
         let start = Instant::now();
+        let mut before = None;
         loop {
             if self.read() {
                 return true;
@@ -344,11 +348,16 @@ impl Line<'_, '_> {
             if self.ended.is_some() || start.elapsed() > PATIENCE {
                 return false;
             }
+            let passed = self.surroundings.server.pass();
             if self.surroundings.upstream.is_busy() {
+                let now = Some(self.surroundings.upstream.progress());
+                before = match before == now {
+                    true if self.surroundings.upstream.give_up() => None,
+                    _ => now,
+                };
                 continue;
             }
             // What the server has just asked the upstream may not have reached it.
-            let passed = self.surroundings.server.pass();
             self.surroundings.upstream.settle();
             if self.surroundings.upstream.is_busy() {
                 continue;

@@ -4,10 +4,12 @@
 //! (see [`answers`](crate::answers)). It keeps connections open until the other side closes.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::net::RecvFlags;
 
 use crate::answers::{self, Act};
 
@@ -48,6 +50,33 @@ struct Shared {
     work: Mutex<Work>,
     /// Requests that have begun.
     begun: AtomicUsize,
+    /// Bytes of requests.
+    received: AtomicUsize,
+    /// Connections that are open.
+    lines: Mutex<Vec<Arc<Line>>>,
+}
+
+/// An open connection.
+struct Line {
+    stream: TcpStream,
+    /// Whether it is at a request, which is counted in [`Work`].
+    busy: AtomicBool,
+    /// Whether it waits for more of that request.
+    wants: AtomicBool,
+}
+
+impl Line {
+    /// Whether bytes have come that its thread has not seen yet.
+    fn has_received(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let waiting = rustix::net::recv(&self.stream, &mut [0; 1], flags);
+        matches!(waiting, Ok((1.., _)))
+    }
+
+    /// Whether a request has come that its thread has not seen yet.
+    fn is_called(&self) -> bool {
+        !self.busy.load(Ordering::Acquire) && self.has_received()
+    }
 }
 
 /// What is under way.
@@ -73,6 +102,10 @@ impl Shared {
         work.of_turn += 1;
         work.of_all += 1;
         work.turn
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request of a turn has been answered.
@@ -113,13 +146,31 @@ impl Upstream {
             .collect()
     }
 
-    /// Whether it works on a request of this turn.
+    /// Whether it works on a request of this turn, or one has come on a connection that was kept.
     pub(crate) fn is_busy(&self) -> bool {
-        self.shared.work().of_turn > 0
+        self.shared.work().of_turn > 0 || self.shared.lines().iter().any(|line| line.is_called())
     }
 
-    /// Waits until what had reached it is answered. Returns how many requests have begun since the start.
-    pub(crate) fn settle(&self) -> usize {
+    /// How many requests have begun, and how many bytes of requests have come, since the start.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        let begun = self.shared.begun.load(Ordering::Acquire);
+        (begun, self.shared.received.load(Ordering::Acquire))
+    }
+
+    /// Takes requests of which no more comes for what they are: their bodies have been announced and do not follow. Returns
+    /// whether there are any. They would end by themselves, at a time at which the client may have left already or not.
+    pub(crate) fn give_up(&self) -> bool {
+        let mut any = false;
+        for line in self.shared.lines().iter() {
+            if line.wants.load(Ordering::Acquire) && !line.has_received() {
+                any |= line.stream.shutdown(Shutdown::Read).is_ok();
+            }
+        }
+        any
+    }
+
+    /// Waits until what had reached it is answered. Returns its [`progress`](Upstream::progress).
+    pub(crate) fn settle(&self) -> (usize, usize) {
         for port in &self.ports {
             // Connections are taken in their order: once this one is, all earlier ones are.
             let ping = || -> std::io::Result<()> {
@@ -130,13 +181,14 @@ impl Upstream {
             };
             if ping().is_ok() {
                 self.shared.begun.fetch_sub(1, Ordering::AcqRel);
+                self.shared.received.fetch_sub(PING.len(), Ordering::AcqRel);
             }
         }
         let start = Instant::now();
         while self.is_busy() && start.elapsed() < SETTLE_TIME_MAX {
             std::thread::sleep(Duration::from_micros(200));
         }
-        self.shared.begun.load(Ordering::Acquire)
+        self.progress()
     }
 
     /// The turn that is on.
@@ -179,60 +231,71 @@ fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming().flatten() {
         let shared = Arc::clone(shared);
         let turn = shared.begin();
+        let line = Arc::new(Line {
+            stream,
+            busy: AtomicBool::new(true),
+            wants: AtomicBool::new(false),
+        });
+        shared.lines().push(Arc::clone(&line));
         std::thread::spawn(move || {
             let mut connection = Connection {
-                stream,
+                line,
                 unread: Vec::new(),
-                busy: true,
                 turn,
             };
             while let Ok(true) = connection.serve(&shared) {}
             connection.idle(&shared);
+            let is_another = |line: &Arc<Line>| !Arc::ptr_eq(line, &connection.line);
+            shared.lines().retain(is_another);
         });
     }
 }
 
 struct Connection {
-    stream: TcpStream,
+    line: Arc<Line>,
     /// What has come and is not used up.
     unread: Vec<u8>,
-    /// Whether this connection counts as busy.
-    busy: bool,
     /// The turn that its request began in.
     turn: usize,
 }
 
 impl Connection {
     fn idle(&mut self, shared: &Shared) {
-        if std::mem::take(&mut self.busy) {
+        // What comes from here on is waited for because the line is called.
+        if self.line.busy.swap(false, Ordering::AcqRel) {
             shared.end(self.turn);
         }
     }
 
     /// One request. Returns whether the connection goes on.
     fn serve(&mut self, shared: &Shared) -> std::io::Result<bool> {
-        self.stream.set_nodelay(true)?;
-        // Between two requests the connection is idle for as long as the other side likes.
-        let patience = if self.busy { Some(PATIENCE) } else { None };
-        self.stream.set_read_timeout(patience)?;
-        if self.unread.is_empty() && !self.more()? {
+        let line = Arc::clone(&self.line);
+        let mut stream = &line.stream;
+        stream.set_nodelay(true)?;
+        if !line.busy.load(Ordering::Acquire) {
+            // Between two requests the connection is idle for as long as the other side likes. The next one is counted before
+            // it is read, so that it is seen at every moment.
+            stream.set_read_timeout(None)?;
+            if self.unread.is_empty() && stream.peek(&mut [0; 1])? == 0 {
+                return Ok(false);
+            }
+            self.turn = shared.begin();
+            line.busy.store(true, Ordering::Release);
+        }
+        stream.set_read_timeout(Some(PATIENCE))?;
+        if self.unread.is_empty() && !self.more(shared)? {
             return Ok(false);
         }
-        if !self.busy {
-            self.busy = true;
-            self.turn = shared.begin();
-        }
-        self.stream.set_read_timeout(Some(PATIENCE))?;
         if self.unread.starts_with(PING) {
             self.idle(shared);
-            self.stream.write_all(b"p")?;
+            stream.write_all(b"p")?;
             return Ok(false);
         }
         let end = loop {
             if let Some(at) = find(&self.unread, b"\r\n\r\n") {
                 break at + 4;
             }
-            if !self.more().unwrap_or(false) {
+            if !self.more(shared).unwrap_or(false) {
                 self.keep(shared, self.unread.len(), true);
                 return Ok(false);
             }
@@ -245,7 +308,7 @@ impl Connection {
         let mut goes_on = early || self.body(shared, &head)?;
         for act in &acts {
             match act {
-                Act::Send(bytes) => self.stream.write_all(bytes)?,
+                Act::Send(bytes) => stream.write_all(bytes)?,
                 Act::Pause(time) => std::thread::sleep(*time),
                 Act::Close => goes_on = false,
                 Act::Early => {}
@@ -255,7 +318,7 @@ impl Connection {
             goes_on &= self.body(shared, &head)?;
         }
         if !goes_on {
-            let _ = self.stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.shutdown(Shutdown::Write);
         }
         self.idle(shared);
         Ok(goes_on)
@@ -280,7 +343,7 @@ impl Connection {
                 self.keep(shared, head.len() + end, false);
                 return Ok(true);
             }
-            if !self.more().unwrap_or(false) {
+            if !self.more(shared).unwrap_or(false) {
                 self.keep(shared, self.unread.len(), true);
                 return Ok(false);
             }
@@ -294,9 +357,13 @@ impl Connection {
         }
     }
 
-    fn more(&mut self) -> std::io::Result<bool> {
+    fn more(&mut self, shared: &Shared) -> std::io::Result<bool> {
         let mut buffer = [0; 16 * 1024];
-        let count = self.stream.read(&mut buffer)?;
+        self.line.wants.store(true, Ordering::Release);
+        let read = (&self.line.stream).read(&mut buffer);
+        self.line.wants.store(false, Ordering::Release);
+        let count = read?;
+        shared.received.fetch_add(count, Ordering::AcqRel);
         self.unread.extend_from_slice(&buffer[..count]);
         Ok(count > 0)
     }
