@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::compare::{AS_RECEIVED, Difference, Part, SOMETHING, statuses};
+use crate::compare::{AS_RECEIVED, Difference, Part, SOMETHING, even_answer, statuses};
 use crate::differences::NO_LINE;
 use crate::requests::{Conversation, Exchange};
 use crate::run::{Seen, printable};
@@ -279,7 +279,11 @@ impl Case<'_> {
 
     /// Whether the answers to a request differ so.
     fn is_of_answers(&self, difference: &Difference, request: usize) -> bool {
-        let of = |seen: &'_ Seen| seen.heard.answers.get(request).cloned().unwrap_or_default();
+        let of = |seen: &'_ Seen| {
+            let mut answers = seen.heard.answers.get(request).cloned().unwrap_or_default();
+            answers.iter_mut().for_each(even_answer);
+            answers
+        };
         let (left, right) = (of(self.reference), of(self.subject));
         if difference.part == Part::Status {
             return statuses(&left) == difference.reference

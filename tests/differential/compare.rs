@@ -549,7 +549,8 @@ fn even_excess(text: &str) -> String {
     }
 }
 
-fn even_answer(answer: &mut Answer) {
+/// An answer without what must differ between two runs.
+pub(crate) fn even_answer(answer: &mut Answer) {
     if answer.field("content-encoding") == Some("gzip") && answer.status() != 206 {
         let mut body = Vec::new();
         if flate2::read::MultiGzDecoder::new(answer.body.as_slice())

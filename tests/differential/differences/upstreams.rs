@@ -2,7 +2,7 @@
 
 use super::{NO_LINE, Row};
 use crate::case::{Case, Line, any_status, is_framed_otherwise, value};
-use crate::compare::{Difference, Part};
+use crate::compare::{Difference, Part, even_answer};
 use crate::run::Seen;
 use crate::upstream::Recorded;
 
@@ -491,12 +491,12 @@ pub(super) const ROWS: &[Row] = &[
 /// Whether both answer a request with the same head, but for line breaks.
 fn has_one_head(case: &Case, request: usize) -> bool {
     let head = |seen: &Seen| {
-        let answer = seen.heard.answers_to(request).last()?;
+        let mut answer = seen.heard.answers_to(request).last()?.clone();
+        even_answer(&mut answer);
         let fields = answer.fields.iter();
-        let lines = fields.filter_map(|(name, value)| match value.as_str() {
-            "(no colon)" => Some(name.clone()),
-            _ if name.eq_ignore_ascii_case("date") => None,
-            _ => Some(format!("{name}: {value}")),
+        let lines = fields.map(|(name, value)| match value.as_str() {
+            "(no colon)" => name.clone(),
+            _ => format!("{name}: {value}"),
         });
         Some(unbroken(&lines.collect::<Vec<_>>().join(" ")))
     };
