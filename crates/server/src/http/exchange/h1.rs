@@ -127,16 +127,18 @@ impl H1 {
         }
     }
 
-    /// An exchange that only says why it is none; `length` is that of the body which comes with the head, as far as that tells.
+    /// An exchange that only says why it is none; `length` is that of the body which comes with the head, as far as that tells:
+    /// such a body is received to its end, as any other.
     pub fn refused(
         connection: &Rc<Connection>,
         version: Version,
         length: BodyLength,
         input: Buffer,
     ) -> H1 {
+        let begun = H1::begun(connection, version, length, input);
         H1 {
-            refused: true,
-            ..H1::begun(connection, version, length, input)
+            refused: matches!(begun.incoming, Incoming::Nothing),
+            ..begun
         }
     }
 
