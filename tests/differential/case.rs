@@ -66,7 +66,7 @@ impl Case<'_> {
         requests.any(|request| {
             let followed = request + 1 < exchanges.len();
             exchanges.get(request).is_some_and(|exchange| {
-                is_in_chunks(exchange) && (followed || exchange.asks_twice())
+                exchange.is_in_chunks() && (followed || exchange.asks_twice())
             })
         })
     }
@@ -75,7 +75,7 @@ impl Case<'_> {
     pub(crate) fn is_in_chunks_at(&self, line: &Line) -> bool {
         let exchange =
             request_of(line).and_then(|request| self.conversation.exchanges.get(request));
-        exchange.is_some_and(is_in_chunks)
+        exchange.is_some_and(Exchange::is_in_chunks)
     }
 
     /// How many requests stand behind bodies of those before this one.
@@ -101,34 +101,7 @@ impl Case<'_> {
             return true;
         }
         let exchange = self.conversation.exchanges.get(request);
-        exchange.is_some_and(|exchange| {
-            let bytes = exchange.segments.concat();
-            let text = String::from_utf8_lossy(&bytes);
-            // Lines may end without a carriage return.
-            let ends = ["\r\n\r\n", "\n\n"]
-                .iter()
-                .filter_map(|end| text.split_once(end));
-            let Some((head, body)) = ends.min_by_key(|(head, _)| head.len()) else {
-                return false;
-            };
-            let length = head.lines().find_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                let is_length = name.eq_ignore_ascii_case("content-length");
-                value.trim().parse::<usize>().ok().filter(|_| is_length)
-            });
-            match is_in_chunks(exchange) {
-                true => {
-                    let behind = |line: &str| body.split_once(line).map(|(_, trailers)| trailers);
-                    let trailers = match body.starts_with("0\r\n") {
-                        true => behind("0\r\n"),
-                        false => behind("\r\n0\r\n"),
-                    };
-                    let ends = |text: &str| text.starts_with("\r\n") || text.contains("\r\n\r\n");
-                    !trailers.is_some_and(ends)
-                }
-                false => length.is_some_and(|length| body.len() < length),
-            }
-        })
+        exchange.is_some_and(Exchange::breaks_off)
     }
 
     /// Whether nginx tells of a variable what it has told in the line of a subrequest before it.
@@ -370,12 +343,6 @@ fn same_at_first(one: &[&str], other: &[&str]) -> usize {
         .zip(other)
         .take_while(|(one, other)| one == other)
         .count()
-}
-
-/// Whether a request has a body in chunks.
-pub(crate) fn is_in_chunks(exchange: &Exchange) -> bool {
-    let text = String::from_utf8_lossy(&exchange.segments.concat()).to_ascii_lowercase();
-    text.contains("\ntransfer-encoding: chunked")
 }
 
 /// Whether nginx asks an upstream for the same with a body in chunks that goes on with its length here.

@@ -24,6 +24,42 @@ impl Exchange {
             .last()
             .is_some_and(|last| last.ends_with(BEHIND))
     }
+
+    /// Whether it announces a body in chunks.
+    pub(crate) fn is_in_chunks(&self) -> bool {
+        let text = String::from_utf8_lossy(&self.segments.concat()).to_ascii_lowercase();
+        text.contains("\ntransfer-encoding: chunked")
+    }
+
+    /// Whether less of a body comes than its head announces.
+    pub(crate) fn breaks_off(&self) -> bool {
+        let bytes = self.segments.concat();
+        let text = String::from_utf8_lossy(&bytes);
+        // Lines may end without a carriage return.
+        let ends = ["\r\n\r\n", "\n\n"]
+            .iter()
+            .filter_map(|end| text.split_once(end));
+        let Some((head, body)) = ends.min_by_key(|(head, _)| head.len()) else {
+            return false;
+        };
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            let is_length = name.eq_ignore_ascii_case("content-length");
+            value.trim().parse::<usize>().ok().filter(|_| is_length)
+        });
+        match self.is_in_chunks() {
+            true => {
+                let behind = |line: &str| body.split_once(line).map(|(_, trailers)| trailers);
+                let trailers = match body.starts_with("0\r\n") {
+                    true => behind("0\r\n"),
+                    false => behind("\r\n0\r\n"),
+                };
+                let ends = |text: &str| text.starts_with("\r\n") || text.contains("\r\n\r\n");
+                !trailers.is_some_and(ends)
+            }
+            false => length.is_some_and(|length| body.len() < length),
+        }
+    }
 }
 
 /// A certificate of a client.

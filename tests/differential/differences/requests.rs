@@ -1,7 +1,7 @@
 //! Differences in what is told of requests: of their lines, fields and bodies.
 
 use super::{NO_LINE, Row};
-use crate::case::{Line, any_status, is_framed_otherwise, is_in_chunks, value};
+use crate::case::{Line, any_status, is_framed_otherwise, value};
 use crate::compare::{CONTINUE_LENGTH, Part};
 use crate::requests::Exchange;
 use crate::run::Seen;
@@ -121,7 +121,7 @@ pub(super) const ROWS: &[Row] = &[
                 matches!((reference, subject), (Ok(reference), Ok(subject)) if reference < subject);
             // An answer that does not wait for the body brings the next request close behind it.
             let mut exchanges = case.conversation.exchanges.iter();
-            let has_chunks = exchanges.any(is_in_chunks);
+            let has_chunks = exchanges.any(Exchange::is_in_chunks);
             let followed =
                 case.conversation.pipelined && has_chunks || case.is_followed(difference);
             difference.key == "request_length" && less && followed
@@ -230,7 +230,7 @@ pub(super) const ROWS: &[Row] = &[
             };
             is_of_file
                 && case.conversation.pipelined
-                && exchanges.any(is_in_chunks)
+                && exchanges.any(Exchange::is_in_chunks)
                 && lines.any(|(left, right)| {
                     let in_memory = |line| value(line, "request_body_file") == "-";
                     value(left, "connection_requests") != "1" && in_memory(left) != in_memory(right)

@@ -23,11 +23,10 @@ pub(super) const ROWS: &[Row] = &[
             let last = case.reference.heard.answers.len().saturating_sub(1);
             let refuses = case.reference.errors.iter().any(refused) || case.has_body(last);
             let ends = |seen: &Seen| announces_end(seen) && refuses || silent(seen);
-            // The client has left before its body was whole.
-            let left = case.conversation.shuts && case.breaks_off(last);
             difference.part == Part::Ending
                 && difference.reference == "Kept"
-                && (left || ends(case.reference) && ends(case.subject))
+                && ends(case.reference)
+                && ends(case.subject)
         },
     },
     Row {
