@@ -1,5 +1,5 @@
-//! Small building blocks that every other room uses: slab, timer wheel, byte scans, a keyed hash map, named limits, pieces
-//! of streams, JSON that is written, the levels of log lines, and messages to syslog servers.
+//! Small building blocks that every other room uses: slab, timer wheel, byte scans, a keyed hash map, named limits, a set of
+//! numbers that threads share, pieces of streams, JSON that is written, the levels of log lines, and messages to syslog servers.
 //!
 //! Nothing here but [`syslog`] does I/O, and nothing reads a clock or starts a thread, so that it can run under Miri.
 
@@ -7,6 +7,7 @@ pub mod hash;
 pub mod json;
 pub mod level;
 pub mod limits;
+pub mod marks;
 pub mod pieces;
 pub mod scan;
 pub mod slab;

@@ -501,6 +501,16 @@ impl Notifier {
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }
+
+    /// Takes back all notifications so far, and counts them.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&*self.0, &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(_) => 0,
+        }
+    }
 }
 
 #[cfg(test)]

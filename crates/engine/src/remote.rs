@@ -1,11 +1,15 @@
 //! Reaching a runtime from other threads: posted jobs and wake-ups, through an inbox and the engine's notifier.
+//!
+//! A wake is a bit, so that many are one; the notifier is used once for all that comes before the runtime looks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use base::hash::Map;
+use base::marks::Marks;
 
 use crate::engine::Notifier;
+use crate::task::MAIN;
 use crate::worker::enter;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -19,18 +23,21 @@ struct Inbox {
     notifier: Notifier,
     /// Set when the inbox holds something that the runtime was told about.
     full: AtomicBool,
-    content: Mutex<Content>,
+    /// Tasks to be polled, by index. A task makes room for itself when it begins.
+    woken: Marks,
+    /// Whether the future of `block_on` is to be polled.
+    main_woken: AtomicBool,
+    posted: Mutex<Posted>,
 }
 
 #[derive(Default)]
-struct Content {
+struct Posted {
     closed: bool,
     jobs: Vec<Job>,
-    wakes: Vec<u32>,
 }
 
-/// The runtimes of this process by number, for wake-ups across threads.
-static RUNTIMES: Mutex<Option<Map<u32, Weak<Inbox>>>> = Mutex::new(None);
+/// The runtimes of this process by number, for wake-ups across threads. Changed only when one begins or ends.
+static RUNTIMES: RwLock<Option<Map<u32, Weak<Inbox>>>> = RwLock::new(None);
 
 /// The current thread's runtime, as other threads may use it.
 ///
@@ -47,7 +54,13 @@ impl Remote {
     /// Jobs of one thread run in the order in which they were posted. A panic in one is told to the panic hook and ends
     /// that job alone.
     pub fn post(&self, job: Box<dyn FnOnce() + Send>) {
-        self.0.put(|content| content.jobs.push(job));
+        let mut posted = lock(&self.0.posted);
+        if posted.closed {
+            return;
+        }
+        posted.jobs.push(job);
+        drop(posted);
+        self.0.tell();
     }
 
     pub(crate) fn new(notifier: Notifier) -> Remote {
@@ -58,11 +71,13 @@ impl Remote {
             number,
             notifier,
             full: AtomicBool::new(false),
-            content: Mutex::default(),
+            woken: Marks::new(),
+            main_woken: AtomicBool::new(false),
+            posted: Mutex::default(),
         });
-        lock(&RUNTIMES)
-            .get_or_insert_default()
-            .insert(number, Arc::downgrade(&inbox));
+        let mut runtimes = RUNTIMES.write().unwrap_or_else(PoisonError::into_inner);
+        let runtimes = runtimes.get_or_insert_default();
+        runtimes.insert(number, Arc::downgrade(&inbox));
         Remote(inbox)
     }
 
@@ -70,42 +85,58 @@ impl Remote {
         self.0.number
     }
 
-    /// What came since the last time. Costs one load when nothing has.
-    pub(crate) fn take(&self) -> Option<(Vec<Job>, Vec<u32>)> {
-        if !self.0.full.load(Ordering::Acquire) {
-            return None;
+    /// Makes room for wakes of the tasks below `count`; for how many there is room then.
+    pub(crate) fn make_room(&self, count: u32) -> u32 {
+        self.0.woken.make_room(count)
+    }
+
+    /// Calls `wake` for the tasks that were woken since the last time, and puts what was posted into `jobs`, which is
+    /// empty. Costs one load when there is nothing.
+    pub(crate) fn take(&self, jobs: &mut Vec<Job>, mut wake: impl FnMut(u32)) {
+        let inbox = &self.0;
+        if !inbox.full.load(Ordering::Acquire) {
+            return;
         }
-        let mut content = lock(&self.0.content);
-        self.0.full.store(false, Ordering::Release);
-        Some((
-            std::mem::take(&mut content.jobs),
-            std::mem::take(&mut content.wakes),
-        ))
+        // First: what comes from now on tells anew.
+        inbox.full.swap(false, Ordering::AcqRel);
+        if inbox.main_woken.swap(false, Ordering::AcqRel) {
+            wake(MAIN);
+        }
+        inbox.woken.take(wake);
+        std::mem::swap(&mut lock(&inbox.posted).jobs, jobs);
     }
 
     /// Takes nothing any more; jobs that were not run are dropped.
     pub(crate) fn close(&self) {
-        if let Some(runtimes) = lock(&RUNTIMES).as_mut() {
+        let mut runtimes = RUNTIMES.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtimes) = runtimes.as_mut() {
             runtimes.remove(&self.0.number);
         }
-        let mut content = lock(&self.0.content);
-        content.closed = true;
-        let jobs = std::mem::take(&mut content.jobs);
-        drop(content);
+        drop(runtimes);
+        let mut posted = lock(&self.0.posted);
+        posted.closed = true;
+        let jobs = std::mem::take(&mut posted.jobs);
+        drop(posted);
         drop(jobs);
     }
 }
 
 impl Inbox {
-    fn put(&self, add: impl FnOnce(&mut Content)) {
-        let mut content = lock(&self.content);
-        if content.closed {
-            return;
+    /// Has a task polled. However often this is done before the runtime looks, it is told at most once, and nothing is
+    /// allocated.
+    fn wake(&self, index: u32) {
+        let is_new = match index {
+            MAIN => !self.main_woken.swap(true, Ordering::AcqRel),
+            index => self.woken.add(index),
+        };
+        if is_new {
+            self.tell();
         }
-        add(&mut content);
-        let told = self.full.swap(true, Ordering::AcqRel);
-        drop(content);
-        if !told {
+    }
+
+    /// Something was put in: ends the wait of the runtime, unless it was told already and has not looked since.
+    fn tell(&self) {
+        if !self.full.swap(true, Ordering::AcqRel) {
             self.notifier.notify();
         }
     }
@@ -113,11 +144,12 @@ impl Inbox {
 
 /// Wakes a task of another thread's runtime; nothing happens when that has ended.
 pub(crate) fn wake_task(runtime: u32, index: u32) {
-    let inbox = lock(&RUNTIMES)
-        .as_ref()
-        .and_then(|runtimes| runtimes.get(&runtime)?.upgrade());
+    let runtimes = RUNTIMES.read().unwrap_or_else(PoisonError::into_inner);
+    let known = runtimes.as_ref().and_then(|known| known.get(&runtime));
+    let inbox = known.and_then(Weak::upgrade);
+    drop(runtimes);
     if let Some(inbox) = inbox {
-        inbox.put(|content| content.wakes.push(index));
+        inbox.wake(index);
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Runtime {
     remote: Remote,
     completions: Vec<Completion>,
     batch: Vec<u32>,
+    /// Room for what other threads have posted.
+    jobs: Vec<Box<dyn FnOnce() + Send>>,
     /// Not `Send`: everything it drives lies in this thread's storage.
     _local: std::marker::PhantomData<*const ()>,
 }
@@ -80,12 +82,13 @@ impl Runtime {
         if !worker::install(Worker::new(engine, settings, remote.clone())) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        task::begin(remote.number());
+        task::begin(&remote);
         select::begin();
         Ok(Runtime {
             remote,
             completions: Vec::new(),
             batch: Vec::new(),
+            jobs: Vec::new(),
             _local: std::marker::PhantomData,
         })
     }
@@ -146,11 +149,9 @@ impl Runtime {
             panic!("the engine failed: {error}");
         }
         task::resume_yielded();
-        if let Some((jobs, wakes)) = self.remote.take() {
-            wakes.into_iter().for_each(task::wake);
-            for job in jobs {
-                let _ = catch_unwind(AssertUnwindSafe(job));
-            }
+        self.remote.take(&mut self.jobs, task::wake);
+        for job in self.jobs.drain(..) {
+            let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
 }

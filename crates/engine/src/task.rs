@@ -2,7 +2,7 @@
 //!
 //! A waker's data is the index of its task and the number of its runtime, so cloning and dropping one costs nothing. A
 //! wake on the runtime's own thread appends the index to a vector, which the loop swaps for an empty one each turn. A
-//! wake on another thread goes to the runtime's inbox. Waking a task that has ended, or another that took its place,
+//! wake on another thread goes to the runtime's inbox, where it is one bit. Waking a task that has ended, or another that took its place,
 //! does no harm: futures bear being polled for nothing.
 #![allow(unsafe_code)]
 
@@ -14,7 +14,8 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use base::slab::Slab;
 
-use crate::{budget, remote};
+use crate::budget;
+use crate::remote::{self, Remote};
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -31,6 +32,10 @@ thread_local! {
 struct Queue {
     /// The runtime of this thread, 0 for none.
     runtime: u32,
+    /// How other threads reach it.
+    remote: Option<Remote>,
+    /// For the wakes of how many tasks there is room there.
+    remote_room: u32,
     ready: Vec<u32>,
     /// Tasks that let others go first: they are polled after the next wait.
     yielded: Vec<u32>,
@@ -43,6 +48,8 @@ impl Queue {
     const fn new() -> Queue {
         Queue {
             runtime: 0,
+            remote: None,
+            remote_room: 0,
             ready: Vec::new(),
             yielded: Vec::new(),
             queued: Vec::new(),
@@ -76,6 +83,11 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
     QUEUE.with_borrow_mut(|queue| {
         assert!(queue.runtime != 0, "this thread has no tidegate runtime");
         let key = TASKS.with_borrow_mut(|tasks| tasks.insert(Some(future)));
+        if key.index >= queue.remote_room
+            && let Some(remote) = &queue.remote
+        {
+            queue.remote_room = remote.make_room(key.index + 1);
+        }
         queue.wake(key.index);
     });
 }
@@ -107,9 +119,12 @@ pub(crate) fn yield_task(waker: &Waker) {
     }
 }
 
-/// Makes `runtime` (not 0) the one that this thread's tasks belong to.
-pub(crate) fn begin(runtime: u32) {
-    QUEUE.with_borrow_mut(|queue| queue.runtime = runtime);
+/// Makes this runtime the one that this thread's tasks belong to.
+pub(crate) fn begin(remote: &Remote) {
+    QUEUE.with_borrow_mut(|queue| {
+        queue.runtime = remote.number();
+        queue.remote = Some(remote.clone());
+    });
 }
 
 /// Drops all tasks of this thread, those too that are started by the destructors of others.
@@ -160,6 +175,8 @@ pub(crate) fn resume_yielded() {
 pub(crate) fn poll_ready(batch: &mut Vec<u32>) -> bool {
     QUEUE.with_borrow_mut(|queue| {
         std::mem::swap(&mut queue.ready, batch);
+        // Each task stands there once: to wake one never allocates.
+        queue.ready.reserve(queue.queued.len());
         for &index in batch.iter() {
             queue.queued[index as usize] = false;
         }
