@@ -7,8 +7,7 @@ use std::sync::Arc;
 use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, Word, parse};
 use engine::EngineKind;
 use framework::compile::{Compiler, Feature};
-
-use crate::http::modules::access::Peers;
+use framework::network::Peers;
 
 static EVENTS: Setting<()> = Setting::new("events", &["{ ... }"], |_| Ok(()))
     .contexts(Contexts::MAIN)

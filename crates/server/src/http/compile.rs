@@ -11,12 +11,12 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
 use framework::compile::Compiler;
+use framework::network::Peers;
 use proto::method::Method;
 
 use crate::accepted;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
-use crate::http::modules::access::Peers;
 use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::dav::Dav;
 use crate::http::modules::dav_ext::{self, DavExt};
@@ -483,7 +483,7 @@ impl Builder<'_, '_> {
                 .with_hint(format!("it stands in {}", word.position))
         };
         if &*word.bytes == b"$hostname" {
-            let name = crate::variables::core::hostname()
+            let name = framework::host::hostname()
                 .to_ascii_lowercase()
                 .into_bytes();
             return Ok((name.clone().into(), Written::Exact(name)));

@@ -5,8 +5,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use engine::net::Address;
+use framework::network::parse_address;
 
-use crate::http::modules::access::parse_address;
 use crate::http::request::Request;
 
 /// The lines of `X-Forwarded-For`, in the order of the request.

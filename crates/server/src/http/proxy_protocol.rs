@@ -8,11 +8,11 @@
 
 use bytes::Bytes;
 use engine::Buffer;
+use framework::address::append_address;
 use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Value};
 
 use crate::http::connection::Connection;
 use crate::log;
-use crate::variables::core::append_address;
 
 /// What a proxy has told of the client of one connection.
 #[derive(Debug)]

@@ -4,13 +4,13 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use engine::net::Address;
+use framework::address::append_address;
 use proto::Span;
 use proto::header::Known;
 
 use crate::http::connection::Connection;
 use crate::http::request::Request;
 use crate::log::{ErrorLog, Level, Printable, Subject, Subsystem};
-use crate::variables::core::append_address;
 
 impl Subject for Request {
     #[inline]

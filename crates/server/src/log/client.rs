@@ -2,12 +2,13 @@
 
 use std::{fmt, io};
 
+use framework::address::append_address;
+
 use super::{Errno, Level, Printable, error, tls, write};
 use crate::http::connection::Connection;
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::http::subject::KeptAlive;
-use crate::variables::core::append_address;
 
 /// nginx's number and text for a time limit that passed.
 pub(super) const TIMED_OUT: &str = "(110: Connection timed out)";

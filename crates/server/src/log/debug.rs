@@ -3,12 +3,12 @@
 //! <https://nginx.org/en/docs/debugging_log.html>. What is not there are the innards of nginx (pools, events, buffers),
 //! which do not exist here. More lines stand beside what they are about: `grep 'Debug,'`.
 
+use framework::address::append_address;
 use proto::header::Known;
 
 use super::{Level, Printable, Subject as _, Subsystem, error, write};
 use crate::http::connection::Connection;
 use crate::http::request::Request;
-use crate::variables::core::append_address;
 
 /// A connection was accepted.
 pub fn accepted(connection: &Connection) {

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use base::syslog::{Destination, Peer, Server};
 use conf::{Fault, Files, Word};
 use engine::net::Address;
+use framework::address;
 use framework::display::Errno;
+use framework::host::hostname;
 
 use super::{Level, process_error, time};
-use crate::http::modules::upstream::address;
-use crate::variables::core::hostname;
 
 /// The port of a server unless another is written.
 const DEFAULT_PORT: u16 = 514;

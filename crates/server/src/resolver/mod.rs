@@ -22,12 +22,11 @@ use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use engine::net::Address;
 use engine::select::{Either, either};
+use framework::address;
 use framework::compile::{Compiler, Feature};
 use framework::generation::Local;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 use proto::dns;
-
-use crate::http::modules::upstream::address;
 
 use cache::Cache;
 

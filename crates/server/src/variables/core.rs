@@ -13,9 +13,7 @@ mod response;
 mod upstream;
 
 pub(crate) use client::find_cookie;
-pub use connection::append_address;
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use framework::counters::Totals;
@@ -28,6 +26,7 @@ use crate::http::filters::{ssi, userid};
 use crate::http::modules::{acme, browser, referer, secure_link};
 use crate::http::request::Request;
 use crate::{log, tls};
+use framework::host::hostname;
 use framework::warm;
 
 /// A variable that is there without being defined.
@@ -356,17 +355,6 @@ fn hex_digit(value: u8) -> u8 {
     } else {
         b'a' + value - 10
     }
-}
-
-/// The machine's name in lower case, asked once.
-pub fn hostname() -> &'static str {
-    static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .to_ascii_lowercase()
-    })
 }
 
 /// Appends text; found.

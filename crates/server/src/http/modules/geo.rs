@@ -18,11 +18,11 @@ use engine::net::Address;
 use framework::compile::Compiler;
 
 use crate::http::forwarded;
-use crate::http::modules::access::{Cidr, parse_address, parse_ipv4, stray_bits};
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::variables::Compiling as _;
 use crate::variables::{Source, Variable};
+use framework::network::{Cidr, parse_address, parse_ipv4, stray_bits};
 
 /// `geo`.
 pub static GEO: Setting<()> =

@@ -8,9 +8,9 @@
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
+use framework::network::Peers;
 
 use crate::http::forwarded;
-use crate::http::modules::access::Peers;
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

@@ -138,7 +138,7 @@ impl Referers {
         scope: ScopeRef<'_>,
     ) -> Result<(), Fault> {
         for word in scope.get(&SERVER_NAME)? {
-            let hostname = crate::variables::core::hostname().to_ascii_lowercase();
+            let hostname = framework::host::hostname().to_ascii_lowercase();
             match &*word.bytes {
                 b"$hostname" => self.names.add(&word, hostname.as_bytes())?,
                 [b'~', pattern @ ..] => {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use conf::Files;
 use engine::net::Address;
+use framework::address;
 use framework::generation::Local;
 use proto::base64;
 use proto::h1::response::{self, ResponseBody, ResponseHead};
 
-use crate::http::modules::upstream::address;
 use crate::log::Errno;
 use crate::resolver::{Resolving, Unresolved};
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use proto::header::Known;
 
 use super::client::find_set_cookie;
-use super::connection::append_address;
 use super::response::pairs;
 use super::{decimal, joined, seconds};
 use crate::http::modules::proxy::Attempt;
 use crate::http::request::Request;
+use framework::address::append_address;
 
 pub(super) fn address(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| {

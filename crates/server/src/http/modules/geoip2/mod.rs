@@ -20,12 +20,12 @@ use framework::compile::Compiler;
 
 use self::database::{Database, Step};
 use crate::http::forwarded;
-use crate::http::modules::access::{Cidr, parse_address};
 use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::Source;
+use framework::network::{Cidr, parse_address};
 
 /// `geoip2 file { … }`
 pub static GEOIP2: Setting<()> = Setting::new("geoip2", &["file { ... }"], parse::nothing)

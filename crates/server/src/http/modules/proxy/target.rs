@@ -7,12 +7,12 @@ use bytes::Bytes;
 use conf::{Fault, Word};
 use engine::net::Address;
 use engine::select::{Either, either};
+use framework::address::{self, Written};
 use framework::compile::Compiler;
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::upstream::Group;
 use crate::http::modules::upstream::Groups;
-use crate::http::modules::upstream::address::{self, Written};
 use crate::http::request::Request;
 use crate::log;
 

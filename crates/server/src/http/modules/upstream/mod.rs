@@ -2,15 +2,14 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. A [`Group`] is what an
 //! `upstream` block declares, or a host name with its addresses that `proxy_pass` names itself.
-//! `address` reads and resolves addresses; `round_robin` chooses the peer of each try and
-//! remembers which ones failed.
+//! `round_robin` chooses the peer of each try and remembers which ones failed.
 //!
 //! Not here yet, and a clear error where written: `max_conns`, `resolve`, `slow_start` and other
 //! parameters of `server`, shared state (`zone`), and other methods than weighted round robin.
 
-pub mod address;
 mod round_robin;
 
+use framework::address;
 use std::sync::Arc;
 use std::time::Duration;
 
