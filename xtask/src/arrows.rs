@@ -29,10 +29,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("process", &["conf"]),
     ("acme", &["proto"]),
     ("framework", &["conf", "engine"]),
+    ("logs", &["framework", "conf", "engine"]),
     (
         "server",
         &[
             "framework",
+            "logs",
             "acme",
             "store",
             "proto",

@@ -20,6 +20,7 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/proto/",
     "crates/conf/",
     "crates/framework/",
+    "crates/logs/",
     "crates/server/",
     "crates/acme/",
 ];

@@ -15,14 +15,13 @@ use conf::{
     Word,
 };
 use framework::compile::{Compiler, Feature};
+use logs::by_path::{self, Limits};
+use logs::syslog::{self, Syslog};
+use logs::{Compiling as _, unwritten, with_line};
 
-use super::by_path::{self, Limits, OPEN_LOG_FILE_CACHE};
-use super::error::with_line;
 use super::format::{Format, Formats, LOG_FORMAT, tells_of_request};
-use super::syslog::{self, Syslog};
-use super::{Buffering, LogFile, Noted, unwritten, write};
+use super::{Buffering, LogFile, Noted, OPEN_LOG_FILE_CACHE, write};
 use crate::http::request::Request;
-use crate::log::file::Compiling as _;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 

@@ -302,7 +302,10 @@ pub struct TlsSettings {
 
 /// Certificates that have been read, by the files of chain and key and the passwords: servers share them.
 #[derive(Default)]
-pub struct Loaded(pub Map<(Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>), Arc<CertifiedKey>>);
+pub struct Loaded(pub Map<Identity, Arc<CertifiedKey>>);
+
+/// The files of a chain, of its key, and of passwords, as written.
+pub type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
 
 impl Registry for Loaded {}
 

@@ -105,7 +105,7 @@ pub fn append_line(file: &Arc<LogFile>, line: &[u8]) {
 }
 
 /// Appends a whole line, its end included. With `buffering` it may wait for more.
-pub(super) fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
+pub fn append(file: &Arc<LogFile>, line: &[u8], buffering: Option<Buffering>) {
     with_thread(|thread| {
         let now = engine::now();
         thread.append(file, line, buffering, now);

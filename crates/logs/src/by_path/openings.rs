@@ -15,8 +15,8 @@ use framework::warm;
 use rustix::io::Errno;
 
 use super::{Failure, Limits, keep, look_up};
-use crate::log::Noted;
-use crate::log::{LogFile, event, file, unwritten};
+use crate::Noted;
+use crate::{LogFile, event, file, unwritten};
 
 /// Bytes of lines that wait in a thread at most.
 const WAITING_MAX: usize = 1024 * 1024;
@@ -160,7 +160,7 @@ async fn open(path: PathBuf) {
 }
 
 /// Opens, on this thread, whatever is still being opened: the thread ends.
-pub(in crate::log) fn finish() {
+pub(crate) fn finish() {
     let first = || OPENINGS.with_borrow(|openings| openings.by_path.keys().next().cloned());
     while let Some(path) = first() {
         while let Some(job) = next_job(&path) {

@@ -50,19 +50,19 @@ pub trait Subject {
 
 /// Logs a line: `error!(request, Error, "format", …)`. Costs two branches when the level is off (the second is for
 /// `debug_connection`). Bytes that a peer chose are given as [`super::Printable`].
+#[macro_export]
 macro_rules! error {
     ($subject:expr, $level:ident, $($message:tt)+) => {{
         let subject = &*$subject;
-        if $crate::log::Subject::admits(subject, $crate::log::Level::$level) {
-            $crate::log::write_line(
+        if $crate::Subject::admits(subject, $crate::Level::$level) {
+            $crate::write_line(
                 subject,
-                $crate::log::Level::$level,
+                $crate::Level::$level,
                 format_args!($($message)+),
             );
         }
     }};
 }
-pub(crate) use error;
 
 /// Logs a line at a level that only the run tells.
 pub fn write(subject: &dyn Subject, level: Level, message: Arguments<'_>) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::log::error::{ErrorLog, Sink, Threshold};
+use crate::error::{ErrorLog, Sink, Threshold};
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));

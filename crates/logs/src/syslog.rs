@@ -46,7 +46,7 @@ pub struct Written {
 
 impl Written {
     /// Reads the parameters. Errors are nginx's.
-    pub(super) fn parse(word: &Word) -> Result<Written, Fault> {
+    pub fn parse(word: &Word) -> Result<Written, Fault> {
         let fault = |text: String| Fault::at(word, text);
         let text = word.text();
         let parameters = text.strip_prefix("syslog:").unwrap_or(&text);
@@ -95,7 +95,7 @@ impl Written {
     }
 
     /// The server itself; a name is resolved now. The socket is opened by the first message.
-    pub(super) fn open(&self, files: &dyn Files) -> Result<Syslog, Fault> {
+    pub fn open(&self, files: &dyn Files) -> Result<Syslog, Fault> {
         let fault = |text: &str| {
             let text = format!("{text} in syslog server \"{}\"", self.server.text());
             Fault::at(&self.server, text)
@@ -158,12 +158,12 @@ impl Syslog {
     }
 
     /// Sends a line of an access log, without its end.
-    pub(super) fn send_access(&self, line: &[u8]) {
+    pub fn send_access(&self, line: &[u8]) {
         self.send(self.severity, line);
     }
 
     /// Sends a line of an error log; its end is cut off.
-    pub(super) fn send_error(&self, level: Level, line: &[u8]) {
+    pub fn send_error(&self, level: Level, line: &[u8]) {
         self.send(level, line.strip_suffix(b"\n").unwrap_or(line));
     }
 

@@ -19,7 +19,7 @@ use super::memory::{self, MemoryLog};
 use super::subject::{Process, Subject};
 use super::syslog::{self, Syslog};
 use super::{Level, LogFile, Subsystem, time, unwritten};
-use crate::log::file::{Compiling as _, LogTable};
+use crate::file::{Compiling as _, LogTable};
 
 /// Longest line, its end included, in bytes (nginx's `NGX_MAX_ERROR_STR`).
 pub(super) const LINE_MAX: usize = 2048;
@@ -55,12 +55,12 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
         );
 
 /// Logs a line about the server itself to the main log: `event!(Notice, "format", …)`.
+#[macro_export]
 macro_rules! event {
     ($level:ident, $($message:tt)+) => {
-        $crate::log::process_error($crate::log::Level::$level, format_args!($($message)+))
+        $crate::process_error($crate::Level::$level, format_args!($($message)+))
     };
 }
-pub(crate) use event;
 
 /// Where a log goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -326,7 +326,7 @@ pub fn process_error(level: Level, message: Arguments<'_>) {
 
 /// Lends a line to write into. Reused, so that logging does not allocate; a line logged while
 /// another is being made gets bytes of its own.
-pub(super) fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
+pub fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
     thread_local! {
         static LINE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }

@@ -101,7 +101,7 @@ fn invalid(word: &Word) -> Fault {
 
 /// Why a line was not logged.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub enum Failure {
     /// Clients choose what is in the path: so, as in nginx, nothing is created unless the request's root exists.
     Root(io::Error),
     /// Opening the file.
@@ -110,7 +110,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// nginx's line about it.
-    pub(super) fn shown(&self, root: Option<&Path>, path: &Path) -> (Level, String) {
+    pub fn shown(&self, root: Option<&Path>, path: &Path) -> (Level, String) {
         let printable = |path: &Path| Printable(path.as_os_str().as_bytes()).to_string();
         match self {
             Failure::Root(error) => {
@@ -130,7 +130,7 @@ impl Failure {
 
 /// Appends a whole line to the file at `path`, or has it wait until the file is open; `note` says what is then told of a
 /// failure. Lines of one path keep their order. `root` is the folder that must exist, unless that is known.
-pub(super) fn append(
+pub fn append(
     root: Option<&Path>,
     path: &Path,
     limits: Option<&Arc<Limits>>,

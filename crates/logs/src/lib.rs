@@ -1,0 +1,78 @@
+//! What the server says of itself, and the places that lines of any log go to.
+//!
+//! A line names its [`Subject`]; the log of the subject takes it, or the main log where there is none.
+//! Lines are gathered per thread and file (`unwritten`) and leave in one append at the end of a turn of the loop, so a
+//! request waits for no log device. Formats and texts are nginx's:
+//! <https://nginx.org/en/docs/ngx_core_module.html#error_log>.
+//!
+//! Deliberately not here: lines about requests (`access_log`), which need variables, and the master's own lines, which are
+//! few and written at once by the process crate.
+
+pub mod by_path;
+mod error;
+mod file;
+mod memory;
+mod subject;
+pub mod syslog;
+mod time;
+pub mod unwritten;
+
+pub use base::level::Level;
+pub use framework::display::{Errno, Printable, error_text};
+
+pub use by_path::OPEN_LOG_FILE_CACHE;
+pub use error::{
+    Destination, ERROR_LOG, ErrorLog, MainLog, Sink, process_error, set_main, set_main_of,
+    with_line,
+};
+pub use file::{Buffering, Compiling, LogFile, LogTable, OpenLogs, lines_dropped};
+pub use subject::{Noted, Process, Subject, write, write_line};
+pub use time::{Formatted, load_zone, with_now};
+pub use unwritten::{
+    append_line, end_thread, flush_all, flush_thread, has_unwritten, start_thread,
+};
+
+/// What a debug line is about. `error_log FILE debug_http` lets only the lines of one through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subsystem {
+    /// `debug_core`
+    Core,
+    /// `debug_alloc`
+    Alloc,
+    /// `debug_mutex`
+    Mutex,
+    /// `debug_event`
+    Event,
+    /// `debug_http`
+    Http,
+    /// `debug_mail`
+    Mail,
+    /// `debug_stream`
+    Stream,
+}
+
+impl Subsystem {
+    /// Every subsystem.
+    pub const ALL: [Subsystem; 7] = [
+        Subsystem::Core,
+        Subsystem::Alloc,
+        Subsystem::Mutex,
+        Subsystem::Event,
+        Subsystem::Http,
+        Subsystem::Mail,
+        Subsystem::Stream,
+    ];
+
+    /// The word in `error_log`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Subsystem::Core => "debug_core",
+            Subsystem::Alloc => "debug_alloc",
+            Subsystem::Mutex => "debug_mutex",
+            Subsystem::Event => "debug_event",
+            Subsystem::Http => "debug_http",
+            Subsystem::Mail => "debug_mail",
+            Subsystem::Stream => "debug_stream",
+        }
+    }
+}
