@@ -238,6 +238,23 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        sentence: "**A subrequest that goes without the request's body** is not judged by `client_max_body_size` of its location: an \
+                   upload that `auth_request` is asked about is not refused because the location that answers allows less. \
+                   nginx answers 500 there.",
+        is: |case, difference| {
+            let refused = |line: &&String| {
+                line.contains("client intended to send too large body: ")
+                    && line.contains(", subrequest: \"")
+                    && !case.subject.errors.contains(line)
+            };
+            let mut refused = case.reference.errors.iter().filter(refused);
+            let count = case.conversation.exchanges.len();
+            let first =
+                refused.find_map(|line| (0..count).find(|request| case.names(line, *request)));
+            first.is_some_and(|request| case.is_from(difference, request))
+        },
+    },
+    Row {
         sentence: "**A body behind a head that is refused** is not read. nginx reads it where the page that answers is made \
                    by a handler that does: of two framings at once it believes the length.",
         is: |case, difference| {

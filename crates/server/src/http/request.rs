@@ -476,10 +476,11 @@ fn find_location(request: &mut Request) -> Step {
 }
 
 /// 413 where the body, as it is announced or has been read, is longer than the plan in force allows; `doing` is for the log.
+/// That of a subrequest is what it was given: nothing where it goes without.
 fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     let limit = request.plan.core.client_max_body_size;
     let length = request.body.judged_length();
-    if request.depth > 0 || limit == 0 || length <= limit {
+    if limit == 0 || length <= limit {
         return None;
     }
     log::error!(
