@@ -1,7 +1,8 @@
-//! The project's own chores as a library: the tidy test, nginx's suite as a judge, the directive
-//! manual, and a server for the benches. Standard library only, so that it builds in seconds.
+//! The project's own chores as a library: the tidy test, circles of files, nginx's suite as a judge, the
+//! directive manual, and a server for the benches. Standard library only, so that it builds in seconds.
 
 pub mod arrows;
+pub mod circles;
 pub mod docs;
 pub mod floor;
 pub mod judge;

@@ -1,4 +1,4 @@
-//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|judge|docs|floor`.
+//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|circles|judge|docs|floor`.
 //!
 //! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
 
@@ -8,6 +8,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: xtask COMMAND
 
   tidy                     what review would repeat: prints every finding, fails if there is one
+  circles [CRATE]          which files of a crate import one another; with CRATE, every such import
   judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
   docs [--check]           writes the generated pages and plots, or says which is stale
   floor [options]          the cheapest server there can be, for the benches, see `xtask floor --help`";
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     };
     let result = match command.as_str() {
         "tidy" => tidy(),
+        "circles" => circles(rest),
         "judge" => xtask::judge::run(rest),
         "docs" => xtask::docs::run(rest),
         "floor" => xtask::floor::run(rest),
@@ -40,8 +42,23 @@ fn tidy() -> Result<(), String> {
     for finding in &findings {
         println!("{finding}");
     }
+    for one in xtask::circles::crates(&root)? {
+        println!("{}", one.summary());
+    }
     match findings.len() {
         0 => Ok(()),
         count => Err(format!("{count} findings")),
     }
+}
+
+fn circles(arguments: &[String]) -> Result<(), String> {
+    let crates = xtask::circles::crates(&xtask::repository())?;
+    let Some(name) = arguments.first() else {
+        crates.iter().for_each(|one| print!("{}", one.report()));
+        return Ok(());
+    };
+    let found = crates.iter().find(|one| one.name == *name);
+    let found = found.ok_or_else(|| format!("no crate is named {name}"))?;
+    print!("{}{}", found.report(), found.knots());
+    Ok(())
 }
