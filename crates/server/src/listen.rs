@@ -147,7 +147,7 @@ pub struct AddressServers {
     pub default: Arc<Server>,
     /// Servers by name.
     pub names: ServerNames,
-    /// No name leads anywhere but to the default server, so none need be looked up.
+    /// No name leads anywhere but to the default server, or none may: none need be looked up.
     pub is_single: bool,
     /// It makes a difference which name a client asks for: there are several servers, or a regex that captures.
     pub are_names_looked_up: bool,
@@ -279,7 +279,7 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
         let head_limits_differ = one.names.servers().any(differs);
         let servers = Arc::new(AddressServers {
             are_names_looked_up: one.are_names_looked_up(),
-            is_single: one.names.lead_only_to(&one.default),
+            is_single: !one.are_names_looked_up() || one.names.lead_only_to(&one.default),
             head_limits_differ,
             default: one.default,
             names: one.names,

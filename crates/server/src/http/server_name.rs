@@ -99,9 +99,11 @@ impl ServerNames {
             .chain(self.regexes.iter().map(|(_, server)| server))
     }
 
-    /// Whether a name is matched by a regex that captures.
+    /// Whether a name is matched by a regex that captures. As in nginx the last one tells: where it does not, what others before it
+    /// would capture is not asked for.
     pub fn may_capture(&self) -> bool {
-        self.regexes.iter().any(|(regex, _)| regex.has_groups())
+        let last = self.regexes.last();
+        last.is_some_and(|(regex, _)| regex.has_groups())
     }
 
     /// Whether every name leads to this server, and none by a regex, which may capture.
