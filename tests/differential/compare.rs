@@ -707,12 +707,14 @@ fn even_text(text: &str) -> String {
 /// The bytes without the numbers of `stub_status`, which count what this program asks beside the requests; how
 /// many digits they have is the same (see [`crate::program`]).
 fn without_counts(mut bytes: Vec<u8>) -> Vec<u8> {
-    const FIRST: &[u8] = b"Active connections: ";
-    const LAST: &[u8] = b"Waiting: ";
+    const FIRST: &[u8] = b"active connections: ";
+    const LAST: &[u8] = b"waiting: ";
+    // A `sub_filter` may have changed some of the letters.
+    let words = bytes.to_ascii_lowercase();
     let mut from = 0;
-    while let Some(start) = crate::upstream::find(&bytes[from..], FIRST) {
+    while let Some(start) = crate::upstream::find(&words[from..], FIRST) {
         let start = from + start;
-        let Some(last) = crate::upstream::find(&bytes[start..], LAST) else {
+        let Some(last) = crate::upstream::find(&words[start..], LAST) else {
             break;
         };
         let rest = start + last + LAST.len();
