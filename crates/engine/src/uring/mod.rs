@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod datagrams;
 mod ring;
 mod sending;
 
@@ -30,7 +31,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::slab::Key;
-use bytes::Bytes;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode, squeue};
 use rustix::net::SocketAddrAny;
@@ -39,10 +39,11 @@ use crate::buffer::Buffer;
 use crate::engine::{
     Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
-use crate::messages::{Messages, Readiness};
-use crate::net::{Address, Datagram};
+use crate::messages::Messages;
+use crate::net::Address;
 use crate::sys;
 use buffers::{BUFFER_GROUP, BufferRing};
+use datagrams::Datagrams;
 use ring::Ring;
 use sending::{LINKED_SEND_MAX, Sending};
 
@@ -96,27 +97,6 @@ struct Listener {
     socket: Option<Rc<OwnedFd>>,
     accepting: bool,
     ending: bool,
-}
-
-/// What is known of one datagram socket, or of another descriptor that is watched.
-#[derive(Clone, Copy)]
-struct Datagrams {
-    key: Key,
-    readiness: Readiness,
-    /// What waits for something to be there: [`OpKind::RecvMsg`] or [`OpKind::Readable`].
-    receiving: Option<OpKind>,
-    sending: bool,
-}
-
-impl Datagrams {
-    fn new(key: Key) -> Datagrams {
-        Datagrams {
-            key,
-            readiness: Readiness::new(),
-            receiving: None,
-            sending: false,
-        }
-    }
 }
 
 /// Kinds of submissions; the first six are those of [`OpKind`].
@@ -331,98 +311,6 @@ impl Uring {
             source.sending = Some(sending);
         }
         None
-    }
-
-    /// The record of the datagram socket `key`.
-    fn datagrams(&mut self, key: Key) -> &mut Datagrams {
-        let index = key.index as usize;
-        if index >= self.datagrams.len() {
-            self.datagrams.resize(index + 1, Datagrams::new(key));
-        }
-        let datagrams = &mut self.datagrams[index];
-        if datagrams.key != key {
-            *datagrams = Datagrams::new(key);
-        }
-        datagrams
-    }
-
-    fn receive_datagrams(
-        &mut self,
-        socket: &Socket,
-        into: &mut VecDeque<Datagram<Buffer>>,
-        key: Key,
-    ) -> Option<Outcome> {
-        let descriptor = socket.descriptor();
-        let Some(descriptor) = descriptor else {
-            return Some(Op::RecvMsg { socket, into }.unconnected());
-        };
-        let mut readiness = self.datagrams(key).readiness;
-        let messages = self.messages.get_or_insert_with(Messages::new);
-        let outcome = readiness.receive(messages, descriptor, into);
-        self.datagrams(key).readiness = readiness;
-        if outcome.is_none() {
-            self.watch_datagrams(descriptor, key, OpKind::RecvMsg);
-        }
-        outcome
-    }
-
-    fn send_datagrams(
-        &mut self,
-        socket: &Socket,
-        datagrams: &VecDeque<Datagram<Bytes>>,
-        key: Key,
-    ) -> Option<Outcome> {
-        let Some(descriptor) = socket.descriptor() else {
-            return Some(Op::SendMsg { socket, datagrams }.unconnected());
-        };
-        let mut readiness = self.datagrams(key).readiness;
-        let messages = self.messages.get_or_insert_with(Messages::new);
-        let outcome = readiness.send(messages, descriptor, datagrams);
-        self.datagrams(key).readiness = readiness;
-        if outcome.is_none() {
-            self.watch_datagrams(descriptor, key, OpKind::SendMsg);
-        }
-        outcome
-    }
-
-    /// Waits for room, for [`OpKind::SendMsg`], or for something to be there.
-    fn watch_datagrams(&mut self, descriptor: BorrowedFd<'_>, key: Key, kind: OpKind) {
-        let datagrams = self.datagrams(key);
-        let (events, kind) = match kind {
-            OpKind::SendMsg => {
-                datagrams.sending = true;
-                (libc::POLLOUT, ROOM)
-            }
-            kind => {
-                datagrams.receiving = Some(kind);
-                (libc::POLLIN, READABLE)
-            }
-        };
-        let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), events as u32)
-            .build()
-            .user_data(user_data(kind, key));
-        // SAFETY: a poll points to nothing; the thread's table keeps the descriptor open until the completion.
-        unsafe { self.ring.push(entry) };
-    }
-
-    /// A datagram socket has something or room, or is no longer to be watched.
-    fn datagrams_ready(&mut self, kind: u64, index: u32, result: i32) -> Option<Completion> {
-        // It keeps its place until this completion, so the record is its own.
-        let datagrams = self.datagrams.get_mut(index as usize)?;
-        let ended = if kind == ROOM {
-            datagrams.readiness.note_writable();
-            std::mem::take(&mut datagrams.sending).then_some(OpKind::SendMsg)
-        } else {
-            let failing = result < 0 || result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-            datagrams.readiness.note_readable(failing);
-            datagrams.receiving.take()
-        };
-        let key = datagrams.key;
-        ended.map(|kind| Completion {
-            token: Token { key, kind },
-            outcome: Outcome::Ready,
-            more: false,
-        })
     }
 
     /// Has [`Self::writable`] go on with the send in flight when the socket has room.
@@ -824,12 +712,7 @@ impl Engine for Uring {
         }
         let kind = token.kind;
         if matches!(kind, OpKind::Readable | OpKind::RecvMsg | OpKind::SendMsg) {
-            let datagrams = self.datagrams.get(index)?;
-            if kind == OpKind::SendMsg && datagrams.sending {
-                self.end(ROOM, token.key);
-            } else if datagrams.receiving == Some(kind) {
-                self.end(READABLE, token.key);
-            }
+            self.cancel_datagrams(token);
             return None;
         }
         let source = self.source(token.key)?;
