@@ -30,7 +30,7 @@ use base::slab::Key;
 use bytes::Bytes;
 
 use crate::buffer::Buffer;
-use crate::net::{Address, Datagram, Segment};
+use crate::net::{Address, Datagram, Segment, TcpInfo};
 use crate::sys::{self, PARTS_MAX};
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
@@ -64,8 +64,11 @@ pub trait Engine {
     /// Takes over the socket of the stream `key`, which is new. Everything else about streams names the key alone.
     fn adopt(&mut self, key: Key, socket: Socket);
 
-    /// The descriptor of the stream `key`; `None` where there is none (any more), and in a simulation.
-    fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>>;
+    /// The descriptor of the stream `key`, for the calls below, of which those of the kernel's engines are the default;
+    /// `None` where there is none (any more).
+    fn descriptor(&self, _key: Key) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// A new stream socket that can be connected to `to`, bound to the address `from` if there is one.
     ///
@@ -81,6 +84,14 @@ pub trait Engine {
     /// Those of `socket()`, `bind()` and `connect()`; `InvalidInput` without any address.
     fn datagrams(&mut self, from: Option<&Address>, to: Option<&Address>) -> io::Result<Socket> {
         sys::datagram_socket(from, to).map(Socket::Descriptor)
+    }
+
+    /// Readies a datagram socket that was bound elsewhere for this thread.
+    ///
+    /// # Errors
+    /// Where it is no datagram socket of this engine's.
+    fn take_datagrams(&mut self, socket: &Socket) -> io::Result<()> {
+        sys::take_datagram_socket(connected(socket.descriptor())?)
     }
 
     /// Closes the datagram socket `key`, of which no operation is in flight.
@@ -109,8 +120,27 @@ pub trait Engine {
         drop(socket);
     }
 
+    /// Readies a listening socket for this thread. Whether connections inherit `TCP_NODELAY` from it.
+    ///
+    /// # Errors
+    /// Where it is no listening socket of this engine's, or cannot be made non-blocking.
+    fn listen(&mut self, socket: &Socket) -> io::Result<bool>;
+
+    /// Accepts a connection that waits, beside the operation.
+    ///
+    /// # Errors
+    /// Those of `accept()`: `WouldBlock` when none waits.
+    fn accept_now(&mut self, listener: &Socket) -> io::Result<(Socket, Option<SocketAddr>)> {
+        let (socket, peer) = sys::accept(connected(listener.descriptor())?)?;
+        Ok((Socket::Descriptor(socket), peer))
+    }
+
+    /// Accepts the connection that has waited for longest, although there is no descriptor for it, sends it `answer` and
+    /// closes it. False when none waits, or the engine has kept nothing in reserve for that.
+    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool;
+
     /// This thread is done with a listening socket; no accept on it is in flight.
-    fn forget_listener(&mut self, _socket: &OwnedFd) {}
+    fn forget_listener(&mut self, _socket: &Socket) {}
 
     /// The address of the other end.
     ///
@@ -127,13 +157,18 @@ pub trait Engine {
     fn local(&self, key: Key) -> io::Result<Address> {
         sys::local(connected(self.descriptor(key))?)
     }
+
+    /// What is known of how the stream's bytes travel; `None` where it is no TCP.
+    fn info(&self, key: Key) -> Option<TcpInfo> {
+        self.descriptor(key).and_then(sys::tcp_info)
+    }
 }
 
 fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
     descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// A socket that is not in the engine's table: of a stream that is on its way there, or of datagrams.
+/// A socket that is not in the engine's table: of a stream that is on its way there, of datagrams, or one that listens.
 #[derive(Debug)]
 pub enum Socket {
     /// One of the kernel's.
@@ -190,7 +225,7 @@ pub enum Op<'a> {
     /// Accept one connection, or several if `many`: then each but the last completion says that more follow.
     Accept {
         /// The listening socket; the engine keeps a share of it until the last completion.
-        socket: &'a Rc<OwnedFd>,
+        socket: &'a Rc<Socket>,
         /// Whether to go on accepting until there is nothing, or until cancelled.
         many: bool,
     },

@@ -26,6 +26,7 @@ use crate::engine::{
 };
 use crate::messages::{Messages, Readiness};
 use crate::net::Datagram;
+use crate::reserve::Reserve;
 use crate::sys;
 
 /// Events taken from the kernel at once (nginx's `epoll_events`).
@@ -53,6 +54,7 @@ pub(crate) struct Epoll {
     datagrams: Vec<Datagrams>,
     /// Made when datagrams are first used.
     messages: Option<Box<Messages>>,
+    reserve: Reserve,
     haste: Haste,
 }
 
@@ -141,7 +143,7 @@ impl Datagrams {
 struct Listener {
     generation: u32,
     /// There while it is registered.
-    socket: Option<Rc<OwnedFd>>,
+    socket: Option<Rc<Socket>>,
     accepting: bool,
     many: bool,
 }
@@ -161,11 +163,12 @@ impl Epoll {
             listeners: Vec::new(),
             datagrams: Vec::new(),
             messages: None,
+            reserve: Reserve::default(),
             haste: Haste::default(),
         })
     }
 
-    fn accept(&mut self, socket: &Rc<OwnedFd>, many: bool, key: Key) -> Option<Outcome> {
+    fn accept(&mut self, socket: &Rc<Socket>, many: bool, key: Key) -> Option<Outcome> {
         let index = key.index as usize;
         if index >= self.listeners.len() {
             self.listeners.resize_with(index + 1, Listener::default);
@@ -183,7 +186,11 @@ impl Epoll {
             let data = EventData::new_u64(LISTENER | data_of(key));
             // Exclusive: of the threads that wait on one listening socket, the kernel wakes one.
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-            if let Err(error) = epoll::add(&self.epoll, socket, data, flags) {
+            let added = match socket.descriptor() {
+                Some(descriptor) => epoll::add(&self.epoll, descriptor, data, flags),
+                None => Err(Errno::NOTSOCK),
+            };
+            if let Err(error) = added {
                 listener.accepting = false;
                 return Some(Outcome::Accepted(Err(error.into())));
             }
@@ -412,6 +419,9 @@ impl Epoll {
         let Some(socket) = listener.socket.clone().filter(|_| known) else {
             return;
         };
+        let Some(descriptor) = socket.descriptor() else {
+            return;
+        };
         let token = Token {
             key: Key {
                 generation: listener.generation,
@@ -422,12 +432,12 @@ impl Epoll {
         if !listener.accepting {
             // No task waits; level-triggered, it would be reported again and again.
             listener.socket = None;
-            let _ = epoll::delete(&self.epoll, &socket);
+            let _ = epoll::delete(&self.epoll, descriptor);
             return;
         }
         let first = completions.len();
         loop {
-            match sys::accept(socket.as_fd()) {
+            match sys::accept(descriptor) {
                 Ok((accepted, peer)) => completions.push(Completion {
                     token,
                     outcome: Outcome::Accepted(Ok((Socket::Descriptor(accepted), peer))),
@@ -555,9 +565,11 @@ impl Engine for Epoll {
             if listener.generation != token.key.generation {
                 return None;
             }
-            if let Some(socket) = listener.socket.take() {
+            if let Some(socket) = listener.socket.take()
+                && let Some(descriptor) = socket.descriptor()
+            {
                 // Other threads and processes share the socket, so closing it would not unregister it.
-                let _ = epoll::delete(&self.epoll, &socket);
+                let _ = epoll::delete(&self.epoll, descriptor);
             }
             let accepting = std::mem::take(&mut listener.accepting);
             return accepting.then(|| Outcome::Accepted(Err(cancelled())));
@@ -644,6 +656,28 @@ impl Engine for Epoll {
 
     fn notifier(&self) -> Notifier {
         self.notifier.clone()
+    }
+
+    fn close_datagrams(&mut self, key: Key, socket: Socket) {
+        let known = self.datagrams.get_mut(key.index as usize);
+        let known = known.filter(|known| known.generation == key.generation);
+        if known.is_some_and(|known| std::mem::take(&mut known.registered))
+            && let Some(descriptor) = socket.descriptor()
+        {
+            // As for listeners.
+            let _ = epoll::delete(&self.epoll, descriptor);
+        }
+    }
+
+    fn listen(&mut self, socket: &Socket) -> io::Result<bool> {
+        let descriptor = socket.descriptor().ok_or(io::ErrorKind::NotConnected)?;
+        self.reserve.fill();
+        sys::take_listener(descriptor)
+    }
+
+    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+        let descriptor = listener.descriptor();
+        descriptor.is_some_and(|descriptor| self.reserve.turn_away(descriptor, answer))
     }
 
     fn adopt(&mut self, key: Key, socket: Socket) {

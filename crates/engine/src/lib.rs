@@ -27,6 +27,7 @@ mod messages;
 pub mod net;
 mod pulse;
 mod remote;
+mod reserve;
 mod runtime;
 pub mod select;
 mod signal;

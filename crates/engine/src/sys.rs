@@ -148,6 +148,25 @@ pub(crate) fn datagram_socket(from: Option<&Address>, to: Option<&Address>) -> i
     Ok(socket)
 }
 
+/// Readies a datagram socket that was bound elsewhere: it does not block, and tells to which address each datagram came.
+pub(crate) fn take_datagram_socket(socket: BorrowedFd<'_>) -> io::Result<()> {
+    if sockopt::socket_type(socket)? != SocketType::DGRAM {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::io::ioctl_fionbio(socket, true)?;
+    match local(socket)? {
+        Address::Inet(address) => tell_local_address(socket, address),
+        Address::Unix(_) => Ok(()),
+    }
+}
+
+/// Readies a listening socket. Whether connections inherit `TCP_NODELAY` from it.
+pub(crate) fn take_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    rustix::io::ioctl_fionbio(socket, true)?;
+    // It fails for Unix sockets, which have no delay.
+    Ok(sockopt::tcp_nodelay(socket).unwrap_or(false))
+}
+
 /// Has a datagram socket tell to which address each datagram came, where that is bound to all of them: answers are to leave
 /// from the same one.
 fn tell_local_address(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {

@@ -30,7 +30,7 @@ fn runs_out(kind: EngineKind) {
     let mut runtime = Runtime::new(kind, Settings::default()).unwrap();
     let before = getrlimit(Resource::Nofile);
 
-    let mut clients: Vec<TcpStream> = (0..5)
+    let mut clients: Vec<TcpStream> = (0..6)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
     runtime.block_on(async {
@@ -59,6 +59,13 @@ fn runs_out(kind: EngineKind) {
         assert!(accepted.len() < clients.len(), "{kind}");
         // It stays that way, and costs one error each time it is tried, not a spinning loop.
         assert!(listener.accept().await.is_err());
+        // The one that has waited for longest is told; there is nothing to tell it with but what was kept for that.
+        assert!(listener.turn_away(b"turned away"));
+        let mut told = clients.remove(accepted.len());
+        let mut answer = Vec::new();
+        told.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"turned away", "{kind}");
+        drop(told);
         setrlimit(Resource::Nofile, before).unwrap();
         engine::sleep(Duration::from_millis(5)).await;
         while accepted.len() < clients.len() {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use engine::file::File;
 use engine::kernel_tls::{Cipher, SealingKeys, Version};
 use engine::net::{
-    Address, Datagram, DatagramSocket, KeepAlive, ListenOptions, Listener, Segment, Stream,
-    connect, listen,
+    Address, BoundSocket, Datagram, DatagramSocket, KeepAlive, ListenOptions, Listener, Segment,
+    Stream, connect, listen,
 };
 use engine::select::{Either, either};
 use engine::{EngineKind, Runtime, Settings, now, sleep, spawn};
@@ -42,12 +42,14 @@ kernels!(
     datagrams_answer_from_the_address_that_was_asked,
     datagrams_are_exchanged_whole,
     datagrams_come_in_batches,
+    datagrams_of_a_socket_that_was_bound_elsewhere,
     datagrams_wait_for_room,
     finish_answers_a_peer_that_sends_on,
     keys_keep_their_place_and_may_be_refused,
     multi_accept_serves_all,
     small_sockets_and_a_linked_close,
     small_sockets_and_a_send_timeout,
+    the_kernel_tells_how_bytes_travel,
     threads_share_a_listener,
 );
 
@@ -169,6 +171,33 @@ fn datagrams_answer_from_the_address_that_was_asked(kind: EngineKind) {
     });
 }
 
+/// As the master binds sockets for the threads: one of two handles is closed, and no longer hears of what the other one gets.
+fn datagrams_of_a_socket_that_was_bound_elsewhere(kind: EngineKind) {
+    let bound = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let port = bound.local_addr().unwrap().port();
+    let bound = BoundSocket::from(OwnedFd::from(bound));
+    let mut runtime = runtime(kind);
+    runtime.block_on(async {
+        let ours = DatagramSocket::new(bound.try_clone().unwrap()).unwrap();
+        let asked = SocketAddr::new("127.0.0.3".parse().unwrap(), port);
+        let client = DatagramSocket::connect(&asked.into()).unwrap();
+        let ask = async || {
+            client.push(Datagram::new(Bytes::from_static(b"question")));
+            client.drained().await.unwrap();
+        };
+        let (question, ()) = engine::select::both(ours.recv(), ask()).await;
+        assert_eq!(question.unwrap().local, Some(asked.ip()));
+        drop(ours);
+        let others = DatagramSocket::new(bound).unwrap();
+        for _ in 0..3 {
+            let (question, ()) = engine::select::both(others.recv(), ask()).await;
+            assert_eq!(&question.unwrap().bytes[..], b"question");
+        }
+        let stream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(DatagramSocket::new(OwnedFd::from(stream)).is_err());
+    });
+}
+
 /// More datagrams than one call takes, in order, and none of them is waited for after the first.
 fn datagrams_come_in_batches(kind: EngineKind) {
     let mut runtime = runtime(kind);
@@ -239,6 +268,25 @@ async fn echo(stream: Stream) {
         stream.push(buffer.into_bytes());
         stream.start_send();
     }
+}
+
+/// What the kernel knows of a connection.
+fn the_kernel_tells_how_bytes_travel(kind: EngineKind) {
+    let mut runtime = runtime(kind);
+    let socket = listen(&options()).unwrap();
+    let address = local(&socket);
+    runtime.block_on(async {
+        let listener = Listener::new(socket).unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        let stream = listener.accept().await.unwrap();
+        client.write_all(b"1").unwrap();
+        stream.recv(None).await.unwrap();
+        let info = stream.tcp_info().unwrap();
+        assert!(
+            info.rtt > 0 && info.snd_cwnd > 0 && info.rcv_space > 0,
+            "{info:?}"
+        );
+    });
 }
 
 fn threads_share_a_listener(kind: EngineKind) {

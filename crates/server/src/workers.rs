@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use base::slab::{Key, Slab};
-use engine::net::{Listener, Reserve, Stream};
+use engine::net::{BoundSocket, Listener, Stream};
 use engine::{EngineKind, Event, Remote, Runtime};
 use framework::counters::{Counters, ThreadCounters};
 use framework::generation::{Generation, Local};
@@ -88,7 +88,7 @@ pub type Sockets = Vec<(ListenerId, Vec<OwnedFd>)>;
 pub type SocketId = (ListenerId, usize);
 
 /// Those of them that one thread accepts from.
-pub type Share = Vec<(SocketId, OwnedFd)>;
+pub type Share = Vec<(SocketId, BoundSocket)>;
 
 impl Workers {
     /// Starts the threads on these sockets. Every thread is ready to accept when it returns.
@@ -298,7 +298,7 @@ fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share
                 || number % count == index
                 || (descriptors.len() < count && index % descriptors.len() == number);
             if mine {
-                share.push(((id.clone(), number), descriptor.try_clone()?));
+                share.push(((id.clone(), number), descriptor.try_clone()?.into()));
             }
         }
     }
@@ -368,8 +368,6 @@ pub struct Worker {
     counts: Arc<ThreadCounters>,
     turns_counted: Cell<bool>,
     warned: Cell<Option<Instant>>,
-    /// For the moment when there is no descriptor for a new connection.
-    reserve: RefCell<Reserve>,
     /// When the last line about connections that cannot be accepted was written.
     refusal_logged: Cell<Option<Instant>>,
     /// Clients that were turned away since then.
@@ -401,7 +399,6 @@ impl Worker {
             turns_counted: Cell::new(false),
             counters,
             warned: Cell::new(None),
-            reserve: RefCell::new(Reserve::new()),
             refusal_logged: Cell::new(None),
             turned_away: Cell::new(0),
             watched: OnceCell::new(),
@@ -509,8 +506,8 @@ impl Worker {
 
     /// Starts accepting from these sockets.
     pub fn listen(self: &Rc<Worker>, sockets: Share) {
-        for (id, descriptor) in sockets {
-            let listener = match Listener::new(descriptor) {
+        for (id, socket) in sockets {
+            let listener = match Listener::new(socket) {
                 Ok(listener) => listener,
                 Err(error) => {
                     log::event!(Alert, "listening on {} failed: {error}", id.0.0);
@@ -636,9 +633,8 @@ impl Worker {
             matches!(errno, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
         });
         if descriptors && !lasting.is_zero() && !self.close_idlest() && lasting >= QUEUE_TIME_MAX {
-            let mut reserve = self.reserve.borrow_mut();
             let told = (0..TURNED_AWAY_MAX)
-                .take_while(|_| reserve.turn_away(listener, TURNED_AWAY))
+                .take_while(|_| listener.turn_away(TURNED_AWAY))
                 .count();
             self.turned_away.set(self.turned_away.get() + told);
         }

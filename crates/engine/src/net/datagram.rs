@@ -17,7 +17,7 @@ use std::task::{Poll, Waker};
 use base::slab::Key;
 use bytes::Bytes;
 
-use super::{Address, Segment};
+use super::{Address, BoundSocket, Segment};
 use crate::budget;
 use crate::buffer::Buffer;
 use crate::engine::{Op, OpKind, Outcome, Socket, Token};
@@ -96,6 +96,22 @@ impl DatagramSocket {
     pub fn bind(address: &Address) -> io::Result<DatagramSocket> {
         enter(|worker| {
             let socket = worker.engine.datagrams(Some(address), None)?;
+            Ok(DatagramSocket::over(worker, socket))
+        })
+    }
+
+    /// Takes over a socket of datagrams that was bound elsewhere, which need not be non-blocking. Several threads may each have
+    /// one over the same socket: then each datagram is received by one of them.
+    ///
+    /// # Errors
+    /// Where it is no such socket, or none of this thread's engine.
+    ///
+    /// # Panics
+    /// When the thread has no runtime.
+    pub fn new(socket: impl Into<BoundSocket>) -> io::Result<DatagramSocket> {
+        let socket = socket.into().into_socket();
+        enter(|worker| {
+            worker.engine.take_datagrams(&socket)?;
             Ok(DatagramSocket::over(worker, socket))
         })
     }

@@ -5,16 +5,13 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use base::slab::Key;
-use rustix::io::Errno;
-use rustix::net::SocketFlags;
 
-use super::Stream;
+use super::{BoundSocket, Stream};
 use crate::engine::{Op, OpKind, Outcome, Socket, Token};
 use crate::worker::{Worker, enter, try_enter};
 
@@ -28,7 +25,7 @@ pub struct Listener {
 
 pub(crate) struct ListenerState {
     /// Shared with the engine while it accepts.
-    socket: Rc<OwnedFd>,
+    socket: Rc<Socket>,
     /// Connections inherit `TCP_NODELAY`; known once here, it need not be set on each.
     nodelay: bool,
     accepting: bool,
@@ -48,26 +45,28 @@ impl Listener {
     /// Accepts from the listening socket `socket`, which need not be non-blocking.
     ///
     /// # Errors
-    /// When the descriptor cannot be made non-blocking.
+    /// When it cannot be made non-blocking, or is none that this thread's engine can accept from.
     ///
     /// # Panics
     /// When the thread has no runtime.
-    pub fn new(socket: OwnedFd) -> io::Result<Listener> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let nodelay = rustix::net::sockopt::tcp_nodelay(&socket).unwrap_or(false);
-        let state = ListenerState {
-            socket: Rc::new(socket),
-            nodelay,
-            accepting: false,
-            pausing: false,
-            stopped: false,
-            dropped: false,
-            unwatched: false,
-            waiting: None,
-            accepted: VecDeque::new(),
-            error: None,
-        };
-        let key = enter(|worker| worker.listeners.insert(state));
+    pub fn new(socket: impl Into<BoundSocket>) -> io::Result<Listener> {
+        let socket = socket.into().into_socket();
+        let key = enter(|worker| {
+            let nodelay = worker.engine.listen(&socket)?;
+            let state = ListenerState {
+                socket: Rc::new(socket),
+                nodelay,
+                accepting: false,
+                pausing: false,
+                stopped: false,
+                dropped: false,
+                unwatched: false,
+                waiting: None,
+                accepted: VecDeque::new(),
+                error: None,
+            };
+            io::Result::Ok(worker.listeners.insert(state))
+        })?;
         Ok(Listener {
             key,
             _local: PhantomData,
@@ -88,10 +87,13 @@ impl Listener {
         }
     }
 
-    /// Looks at the socket; `None` where the runtime has ended.
-    pub(crate) fn with_socket<R>(&self, look: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
-        let share = |worker: &mut Worker| Some(Rc::clone(&worker.listeners.get(self.key)?.socket));
-        enter(share).map(|socket| look(socket.as_fd()))
+    /// Accepts the connection that has waited for longest although there is no descriptor for it (`EMFILE`), sends it
+    /// `answer` and closes it. The engine keeps one in reserve for that. False when none waits, or another was quicker.
+    pub fn turn_away(&self, answer: &[u8]) -> bool {
+        enter(|worker| match worker.listeners.get(self.key) {
+            Some(state) => worker.engine.turn_away(&state.socket, answer),
+            None => false,
+        })
     }
 
     /// Stops waiting for connections; those that were accepted already and those in the kernel's queue are still handed
@@ -158,10 +160,9 @@ impl Worker {
             }
             if state.stopped {
                 // The kernel wakes one of all that wait for a connection. If that was us, nobody else knows of it.
-                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-                match rustix::net::accept_with(&state.socket, flags) {
-                    Ok(socket) => state.accepted.push_back((Socket::Descriptor(socket), None)),
-                    Err(Errno::INTR | Errno::CONNABORTED) => {}
+                match self.engine.accept_now(&state.socket) {
+                    Ok(connection) => state.accepted.push_back(connection),
+                    Err(error) if is_passing(&error) => {}
                     Err(_) => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
                 }
                 continue;
@@ -286,6 +287,12 @@ impl Worker {
             self.engine.forget_listener(&state.socket);
         }
     }
+}
+
+/// Whether an accept that failed so is to be made again at once.
+fn is_passing(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::Interrupted, io::ErrorKind::ConnectionAborted];
+    kinds.contains(&error.kind())
 }
 
 #[cfg(test)]

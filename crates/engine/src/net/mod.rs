@@ -4,20 +4,20 @@
 //! buffer that the kernel may still write to. All waiting is for one party each: one receiver and one `drained` a stream.
 
 mod address;
+mod bound;
 mod connect;
 pub(crate) mod datagram;
 mod listen;
 pub(crate) mod listener;
-mod reserve;
 mod stream;
 pub(crate) mod table;
 
 pub use address::Address;
+pub use bound::BoundSocket;
 pub use connect::connect;
 pub use datagram::{Datagram, DatagramSocket};
 pub use listen::{CallError, KeepAlive, ListenOptions, adjust, listen, share};
 pub use listener::{Accept, Listener};
-pub use reserve::Reserve;
 pub use stream::{Drained, Recv, Stream, TcpInfo};
 
 use std::sync::Arc;

@@ -239,15 +239,10 @@ impl Stream {
         });
     }
 
-    /// What the kernel knows of the connection (`TCP_INFO`); `None` where it is no TCP.
+    /// What the engine knows of the connection, as the kernel does by `TCP_INFO`; `None` where it is no TCP.
     #[must_use]
     pub fn tcp_info(&self) -> Option<TcpInfo> {
-        enter(|worker| {
-            worker
-                .engine
-                .descriptor(self.key)
-                .and_then(crate::sys::tcp_info)
-        })
+        enter(|worker| worker.engine.info(self.key))
     }
 }
 

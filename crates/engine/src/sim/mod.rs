@@ -16,7 +16,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,8 @@ use crate::engine::{
     Token,
 };
 use crate::messages::BATCH_MAX;
-use crate::net::{Address, Datagram, Segment};
+use crate::net::{Address, BoundSocket, Datagram, Segment};
+use crate::reserve::READ_AWAY_MAX;
 use crate::runtime::{Runtime, Settings};
 
 pub use network::Faults;
@@ -59,12 +59,12 @@ pub fn runtime(seed: u64, faults: Faults, settings: Settings) -> io::Result<Runt
     Runtime::simulated(Box::new(Sim::new(seed, faults)?), settings)
 }
 
-/// Listens at `address` of this thread's simulated network; port 0 chooses one. The descriptor stands for the listening
-/// socket and is to be given to [`Listener::new`](crate::net::Listener::new).
+/// Listens at `address` of this thread's simulated network; port 0 chooses one. The socket is to be given to
+/// [`Listener::new`](crate::net::Listener::new).
 ///
 /// # Errors
 /// `AddrInUse`, `Unsupported` for a Unix socket, and `NotConnected` without a simulated runtime on this thread.
-pub fn listen(address: Address) -> io::Result<(OwnedFd, Address)> {
+pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
     let network = network()?;
     let Address::Inet(mut address) = address else {
         return Err(io::ErrorKind::Unsupported.into());
@@ -80,15 +80,15 @@ pub fn listen(address: Address) -> io::Result<(OwnedFd, Address)> {
     {
         return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
     }
-    let flags = rustix::event::EventfdFlags::CLOEXEC;
-    let placeholder = rustix::event::eventfd(0, flags)?;
     let listener = Listening {
         address,
         waiting: VecDeque::new(),
         errors: VecDeque::new(),
     };
-    network.listeners.insert(placeholder.as_raw_fd(), listener);
-    Ok((placeholder, Address::Inet(address)))
+    let number = network.new_number();
+    network.listeners.insert(number, listener);
+    let socket = BoundSocket::new(Socket::Simulated(number));
+    Ok((socket, Address::Inet(address)))
 }
 
 /// Changes how the network of this thread behaves from now on.
@@ -466,6 +466,14 @@ impl Sim {
     }
 }
 
+/// The number of a listening socket of a simulated network.
+fn listening(socket: &Socket) -> Option<i32> {
+    match socket {
+        Socket::Simulated(number) => Some(*number),
+        Socket::Descriptor(_) => None,
+    }
+}
+
 fn accepted_outcome(accepted: io::Result<(i32, SocketAddr)>) -> Outcome {
     Outcome::Accepted(accepted.map(|(end, peer)| (Socket::Simulated(end), Some(peer))))
 }
@@ -482,7 +490,9 @@ impl Engine for Sim {
         };
         match op {
             Op::Accept { socket, many: _ } => {
-                let number = socket.as_raw_fd();
+                let Some(number) = listening(socket) else {
+                    return Some(op.unconnected());
+                };
                 let accepted = self.network.borrow_mut().accept(number);
                 if let Some(accepted) = accepted {
                     return Some(accepted_outcome(accepted));
@@ -598,6 +608,10 @@ impl Engine for Sim {
         Ok(Socket::Simulated(number))
     }
 
+    fn take_datagrams(&mut self, socket: &Socket) -> io::Result<()> {
+        self.address(socket).map(drop)
+    }
+
     fn close_datagrams(&mut self, _key: Key, socket: Socket) {
         if let Socket::Simulated(number) = socket {
             self.network.borrow_mut().mailboxes.remove(&number);
@@ -618,10 +632,6 @@ impl Engine for Sim {
         if let Socket::Simulated(number) = socket {
             self.sockets.insert(key, number);
         }
-    }
-
-    fn descriptor(&self, _key: Key) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn socket(&mut self, _to: &Address, from: Option<SocketAddr>) -> io::Result<Socket> {
@@ -663,9 +673,35 @@ impl Engine for Sim {
         }
     }
 
-    fn forget_listener(&mut self, socket: &OwnedFd) {
+    fn listen(&mut self, socket: &Socket) -> io::Result<bool> {
+        let network = self.network.borrow();
+        match listening(socket) {
+            Some(number) if network.listeners.contains_key(&number) => Ok(false),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn accept_now(&mut self, listener: &Socket) -> io::Result<(Socket, Option<SocketAddr>)> {
+        let number = listening(listener).ok_or(io::ErrorKind::NotConnected)?;
+        let accepted = self.network.borrow_mut().accept(number);
+        let (end, peer) = accepted.ok_or(io::ErrorKind::WouldBlock)??;
+        Ok((Socket::Simulated(end), Some(peer)))
+    }
+
+    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
         let mut network = self.network.borrow_mut();
-        let listener = network.listeners.remove(&socket.as_raw_fd());
+        let waiting = listening(listener).and_then(|number| network.take_waiting(number));
+        let Some(end) = waiting else { return false };
+        // As to a real client: what it has asked is read away, and nothing is waited for.
+        let _ = network.receive(end, &mut [0; READ_AWAY_MAX]);
+        let _ = network.send(end, answer);
+        network.close(end);
+        true
+    }
+
+    fn forget_listener(&mut self, socket: &Socket) {
+        let mut network = self.network.borrow_mut();
+        let listener = listening(socket).and_then(|number| network.listeners.remove(&number));
         for (_, server) in listener.into_iter().flat_map(|listener| listener.waiting) {
             network.close(server);
         }
@@ -707,8 +743,9 @@ fn front_bytes(outgoing: &Outgoing) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Listener;
+    use crate::net::{DatagramSocket, Listener};
     use crate::{now, sleep, spawn};
+    use std::os::fd::OwnedFd;
 
     /// What a client gets from an echo server, and when, in a run with many faults.
     fn run(seed: u64) -> (Vec<u8>, u128, bool) {
@@ -827,6 +864,48 @@ mod tests {
             let error = listener.accept().await.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
             assert!(listener.accept().await.is_ok());
+        });
+    }
+
+    #[test]
+    fn clients_can_be_turned_away() {
+        let mut runtime = runtime(0, Faults::default(), Settings::default()).unwrap();
+        let (socket, address) = listen(Address::Inet("10.0.0.1:80".parse().unwrap())).unwrap();
+        runtime.block_on(async {
+            let listener = Listener::new(socket).unwrap();
+            assert!(!listener.turn_away(b"nobody is there"));
+            let mut clients = [0, 1].map(|_| Client::connect(&address).unwrap());
+            clients[0].write(b"GET / HTTP/1.1").unwrap();
+            sleep(Duration::from_millis(1)).await;
+            fail_accept(&address, libc::EMFILE).unwrap();
+            assert!(listener.accept().await.is_err());
+            assert!(listener.turn_away(b"full"));
+            assert!(listener.turn_away(b"full"));
+            assert!(!listener.turn_away(b"full"));
+            sleep(Duration::from_millis(1)).await;
+            for client in &mut clients {
+                let mut answer = Vec::new();
+                while !client.ended() {
+                    answer.extend(client.read().unwrap());
+                }
+                assert_eq!(answer, b"full");
+            }
+        });
+    }
+
+    #[test]
+    fn a_socket_of_the_kernel_is_none_of_a_simulation() {
+        let mut runtime = runtime(0, Faults::default(), Settings::default()).unwrap();
+        let real = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (_, address) = listen(Address::Inet("10.0.0.1:80".parse().unwrap())).unwrap();
+        runtime.block_on(async {
+            let foreign = Listener::new(OwnedFd::from(real())).unwrap_err();
+            assert_eq!(foreign.kind(), io::ErrorKind::NotConnected);
+            let foreign = DatagramSocket::new(OwnedFd::from(real())).unwrap_err();
+            assert_eq!(foreign.kind(), io::ErrorKind::NotConnected);
+            // What the kernel would tell of a connection is made up nowhere.
+            let stream = crate::net::connect(&address, None, None).await.unwrap();
+            assert!(stream.tcp_info().is_none());
         });
     }
 

@@ -13,9 +13,6 @@ use std::time::Duration;
 use super::mailbox::Mailbox;
 use crate::net::Address;
 
-/// Numbers of simulated sockets begin here, far above those of descriptors.
-const FIRST_SOCKET: i32 = 1 << 24;
-
 /// How the simulated network behaves. Chances are in a thousand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
@@ -67,7 +64,6 @@ pub(super) struct Network {
     pub(super) ends: BTreeMap<i32, End>,
     pub(super) next_socket: i32,
     pub(super) next_port: u16,
-    /// By the number of the descriptor that stands for it.
     pub(super) listeners: BTreeMap<i32, Listening>,
     pub(super) mailboxes: BTreeMap<i32, Mailbox>,
     /// When something may have changed, and where; in order of time, then of arrival.
@@ -116,7 +112,7 @@ impl Network {
             random: seed,
             faults,
             ends: BTreeMap::new(),
-            next_socket: FIRST_SOCKET,
+            next_socket: 0,
             next_port: 20_000,
             listeners: BTreeMap::new(),
             mailboxes: BTreeMap::new(),
@@ -244,13 +240,17 @@ impl Network {
         if let Some(errno) = listener.errors.pop_front() {
             return Some(Err(io::Error::from_raw_os_error(errno)));
         }
-        let at = listener
-            .waiting
-            .iter()
-            .position(|(arrives, _)| *arrives <= self.now)?;
-        let (_, server) = listener.waiting.remove(at)?;
+        let server = self.take_waiting(number)?;
         let peer = self.ends.get(&server)?.peer;
         Some(Ok((server, peer)))
+    }
+
+    /// Takes the server's end of a connection that has arrived at a listener.
+    pub(super) fn take_waiting(&mut self, number: i32) -> Option<i32> {
+        let now = self.now;
+        let waiting = &mut self.listeners.get_mut(&number)?.waiting;
+        let at = waiting.iter().position(|(arrives, _)| *arrives <= now)?;
+        waiting.remove(at).map(|(_, server)| server)
     }
 
     /// Sends from an end. `None` when the window is full.

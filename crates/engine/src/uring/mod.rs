@@ -41,6 +41,7 @@ use crate::engine::{
 };
 use crate::messages::Messages;
 use crate::net::Address;
+use crate::reserve::Reserve;
 use crate::sys;
 use buffers::{BUFFER_GROUP, BufferRing};
 use datagrams::Datagrams;
@@ -63,6 +64,7 @@ pub(crate) struct Uring {
     datagrams: Vec<Datagrams>,
     /// Made when datagrams are first used.
     messages: Option<Box<Messages>>,
+    reserve: Reserve,
     /// Empty, except while completions are looked at.
     arrived: Vec<cqueue::Entry>,
     /// Receives that found no buffer.
@@ -94,7 +96,7 @@ struct Source {
 struct Listener {
     generation: u32,
     /// There while an accept is in flight.
-    socket: Option<Rc<OwnedFd>>,
+    socket: Option<Rc<Socket>>,
     accepting: bool,
     ending: bool,
 }
@@ -182,6 +184,7 @@ impl Uring {
             listeners: Vec::new(),
             datagrams: Vec::new(),
             messages: None,
+            reserve: Reserve::default(),
             arrived: Vec::new(),
             starved: VecDeque::new(),
             spare: Vec::new(),
@@ -206,7 +209,11 @@ impl Uring {
         (source.generation == key.generation).then_some(source)
     }
 
-    fn accept(&mut self, socket: &Rc<OwnedFd>, key: Key) {
+    /// Queues an accept; false where that is no socket of the kernel's.
+    fn accept(&mut self, socket: &Rc<Socket>, key: Key) -> bool {
+        let Some(descriptor) = socket.descriptor() else {
+            return false;
+        };
         let index = key.index as usize;
         if index >= self.listeners.len() {
             self.listeners.resize_with(index + 1, Listener::default);
@@ -217,13 +224,14 @@ impl Uring {
             accepting: true,
             ending: false,
         };
-        let entry = opcode::AcceptMulti::new(Fd(socket.as_raw_fd()))
+        let entry = opcode::AcceptMulti::new(Fd(descriptor.as_raw_fd()))
             .flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
             .build()
             .user_data(user_data(ACCEPT, key));
         // SAFETY: it points to nothing: no address is asked for. The listener's record keeps the descriptor open, and its
         // place, until the last completion.
         unsafe { self.ring.push(entry) };
+        true
     }
 
     fn connect(&mut self, address: &Address, key: Key) -> io::Result<()> {
@@ -662,10 +670,10 @@ impl Engine for Uring {
         let key = token.key;
         match op {
             // Always several: the kernel accepts as they come, which costs no call at all.
-            Op::Accept { socket, many: _ } => {
-                self.accept(socket, key);
-                None
-            }
+            Op::Accept { socket, many: _ } => match self.accept(socket, key) {
+                true => None,
+                false => Some(op.unconnected()),
+            },
             Op::Connect { address } => match self.connect(&address, key) {
                 Ok(()) => None,
                 Err(error) => Some(Outcome::Connected(Err(error))),
@@ -757,6 +765,17 @@ impl Engine for Uring {
 
     fn notifier(&self) -> Notifier {
         self.notifier.clone()
+    }
+
+    fn listen(&mut self, socket: &Socket) -> io::Result<bool> {
+        let descriptor = socket.descriptor().ok_or(io::ErrorKind::NotConnected)?;
+        self.reserve.fill();
+        sys::take_listener(descriptor)
+    }
+
+    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+        let descriptor = listener.descriptor();
+        descriptor.is_some_and(|descriptor| self.reserve.turn_away(descriptor, answer))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use crate::random::Random;
 use bytes::Bytes;
 use conf::{Recording, Registry, Sealed};
-use engine::net::{Address, Listener};
+use engine::net::{Address, BoundSocket, Listener};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
 use framework::compile::Environment;
@@ -49,7 +48,7 @@ pub(crate) struct Server<'a> {
     pub(crate) address: Address,
     pub(crate) counters: Arc<Counters>,
     site: &'a Site,
-    listeners: Vec<(ListenerId, OwnedFd)>,
+    listeners: Vec<(ListenerId, BoundSocket)>,
     /// Generations that began, and those that have ended.
     begun: usize,
     ended: Arc<AtomicUsize>,
@@ -61,13 +60,10 @@ impl<'a> Server<'a> {
         let _ = fs::remove_file(site.access_log());
         let ended = Arc::new(AtomicUsize::new(0));
         let (generation, ids) = generation(&site.configuration("one"), &ended);
-        let (descriptor, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
+        let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         let counters = Arc::new(Counters::default());
         let worker = Worker::start(generation, 512, Arc::clone(&counters));
-        let listeners = ids
-            .into_iter()
-            .zip([descriptor.try_clone().unwrap()])
-            .collect();
+        let listeners = ids.into_iter().zip([socket.try_clone().unwrap()]).collect();
         let server = Server {
             worker,
             address,
@@ -78,7 +74,7 @@ impl<'a> Server<'a> {
             ended,
         };
         let id = server.listeners[0].0.clone();
-        server.worker.listen(vec![((id, 0), descriptor)]);
+        server.worker.listen(vec![((id, 0), socket)]);
         server
     }
 
@@ -86,8 +82,9 @@ impl<'a> Server<'a> {
     pub(crate) fn swap(&mut self, which: &str) {
         let (generation, _) = generation(&self.site.configuration(which), &self.ended);
         self.begun += 1;
-        let copy =
-            |(id, socket): &(ListenerId, OwnedFd)| ((id.clone(), 0), socket.try_clone().unwrap());
+        let copy = |(id, socket): &(ListenerId, BoundSocket)| {
+            ((id.clone(), 0), socket.try_clone().unwrap())
+        };
         let share: Share = self.listeners.iter().map(copy).collect();
         self.worker.swap(generation, share);
     }

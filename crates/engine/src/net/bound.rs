@@ -1,0 +1,39 @@
+//! A socket that has an address and belongs to no thread yet.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::engine::Socket;
+
+/// A socket that listens, or that takes datagrams, on its way to the threads that use it: from the process that bound it, or
+/// from a simulated network. What it is made of is between it and the engine.
+#[derive(Debug)]
+pub struct BoundSocket(Socket);
+
+impl BoundSocket {
+    pub(crate) fn new(socket: Socket) -> BoundSocket {
+        BoundSocket(socket)
+    }
+
+    pub(crate) fn into_socket(self) -> Socket {
+        self.0
+    }
+
+    /// Another handle on the same socket, for another thread.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn try_clone(&self) -> io::Result<BoundSocket> {
+        Ok(BoundSocket(match &self.0 {
+            Socket::Descriptor(descriptor) => Socket::Descriptor(descriptor.try_clone()?),
+            Socket::Simulated(number) => Socket::Simulated(*number),
+        }))
+    }
+}
+
+/// One of the kernel's.
+impl From<OwnedFd> for BoundSocket {
+    fn from(descriptor: OwnedFd) -> BoundSocket {
+        BoundSocket(Socket::Descriptor(descriptor))
+    }
+}
