@@ -15,14 +15,17 @@ use libfuzzer_sys::fuzz_target;
 
 static HTTP: Setting<()> = Setting::new("http", &[""], parse::nothing)
     .contexts(Contexts::MAIN)
-    .block();
+    .block()
+    .opens(Contexts::HTTP);
 static SERVER: Setting<()> = Setting::new("server", &[""], parse::nothing)
     .contexts(Contexts::HTTP)
-    .block();
+    .block()
+    .opens(Contexts::SERVER);
 static LOCATION: Setting<()> = Setting::new("location", &["uri"], parse::nothing)
     .contexts(Contexts::SERVER.or(Contexts::LOCATION))
     .arity(conf::Arity::between(1, 2))
-    .block();
+    .block()
+    .opens(Contexts::LOCATION);
 static MAP: Setting<()> = Setting::new("map", &["a b"], parse::nothing)
     .contexts(Contexts::HTTP)
     .arity(conf::Arity::exactly(2))

@@ -11,7 +11,7 @@ use crate::position::Position;
 use crate::registry::Registry;
 use crate::scope::{ScopeRef, default_lines};
 use crate::setting::{Declared, Setter};
-use crate::spec::{BlockKind, Effect};
+use crate::spec::{BlockKind, Effect, Opens};
 use crate::tree::{Block, Line, Tree};
 
 /// Checks every line that the table knows. Diagnostics come with the number of their line.
@@ -205,6 +205,10 @@ pub(crate) fn declaration(declared: &'static dyn Declared) -> Vec<String> {
     }
     if spec.manual.is_empty() {
         fault("has no manual");
+    }
+    let has_block = |name| spec.arity_of(name).block_kind() == BlockKind::Scope;
+    if spec.opens != Opens::Surroundings && !spec.names().any(has_block) {
+        fault("opens a context without a block");
     }
     let lines: Vec<&Line> = default_lines(spec).iter().collect();
     if lines.len() > 1 && !spec.inherit.allows_several() {

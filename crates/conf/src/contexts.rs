@@ -1,4 +1,5 @@
-//! Contexts: the kinds of blocks in which a directive may stand.
+//! Contexts: the kinds of blocks in which a directive may stand. Which directive opens which, its declaration says
+//! ([`crate::Setting::opens`]).
 
 use std::fmt;
 use std::ops::BitOr;
@@ -62,16 +63,6 @@ impl Contexts {
         self.0 & other.0 != 0
     }
 
-    /// The context of the lines in the block that directive `name` opens in context `outer`. A
-    /// block without a context of its own has that of its surroundings.
-    #[must_use]
-    pub fn inside(name: &[u8], outer: Contexts) -> Contexts {
-        NESTING
-            .iter()
-            .find(|(opener, within, _)| opener.as_bytes() == name && within.intersects(outer))
-            .map_or(outer, |(_, _, inner)| *inner)
-    }
-
     /// The names of the contexts, as the manual writes them.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         NAMES
@@ -80,28 +71,6 @@ impl Contexts {
             .map(|(_, name)| *name)
     }
 }
-
-/// Which block leads from which context into which.
-const NESTING: &[(&str, Contexts, Contexts)] = &[
-    ("events", Contexts::MAIN, Contexts::EVENTS),
-    ("http", Contexts::MAIN, Contexts::HTTP),
-    ("stream", Contexts::MAIN, Contexts::STREAM),
-    ("mail", Contexts::MAIN, Contexts::MAIL),
-    ("server", Contexts::HTTP, Contexts::SERVER),
-    ("server", Contexts::STREAM, Contexts::STREAM_SERVER),
-    ("server", Contexts::MAIL, Contexts::MAIL_SERVER),
-    ("upstream", Contexts::HTTP, Contexts::UPSTREAM),
-    ("upstream", Contexts::STREAM, Contexts::STREAM_UPSTREAM),
-    ("acme_issuer", Contexts::HTTP, Contexts::ACME_ISSUER),
-    (
-        "location",
-        Contexts::SERVER.or(Contexts::LOCATION),
-        Contexts::LOCATION,
-    ),
-    ("if", Contexts::SERVER, Contexts::SERVER_IF),
-    ("if", Contexts::LOCATION, Contexts::LOCATION_IF),
-    ("limit_except", Contexts::LOCATION, Contexts::LIMIT_EXCEPT),
-];
 
 const NAMES: &[(Contexts, &str)] = &[
     (Contexts::MAIN, "main"),

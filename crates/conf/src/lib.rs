@@ -12,7 +12,7 @@
 //!
 //! // A module declares its directives beside the code that they steer. ...
 //! static HTTP: Setting<()> =
-//!     Setting::new("http", &[""], parse::nothing).contexts(Contexts::MAIN).block();
+//!     Setting::new("http", &[""], parse::nothing).contexts(Contexts::MAIN).block().opens(Contexts::HTTP);
 //!
 //! static LIMIT: Setting<u64> = Setting::new("client_max_body_size", &["size"], parse::offset)
 //!     .contexts(Contexts::HTTP)
@@ -80,6 +80,6 @@ pub use registry::{Known, KnownElsewhere, Registry, nearest};
 pub use report::{also, arrange};
 pub use scope::{ScopeId, ScopeRef};
 pub use setting::{Declared, Parse, Setter, Setting};
-pub use spec::{Arity, BlockKind, Effect, Inherit, Reload, Spec};
+pub use spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
 pub use template::{Part, Template};
 pub use tree::{Block, Line, Tree, Word};

@@ -531,7 +531,7 @@ impl Loader<'_> {
                 return self.add(scope, line, fits.then_some(known));
             }
             BlockKind::Scope => {
-                let inner = Contexts::inside(&directive.name.bytes, context);
+                let inner = known.declared.spec().opens.inside(context);
                 Some(self.tree.open(scope, inner))
             }
         };

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use crate::contexts::Contexts;
 use crate::diagnostic::{Diagnostic, Fault, Level};
 use crate::scope::ScopeRef;
-use crate::spec::{Arity, BlockKind, Effect, Inherit, Reload, Spec};
+use crate::spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
 use crate::tree::{EMPTY_LINE, Line, Word};
 
 /// Turns the lines of a setting into its value. Parsing records: it opens no file and binds no port.
@@ -112,11 +112,26 @@ impl<T> Setting<T> {
         self
     }
 
-    /// A block of directives follows the arguments. Unless said otherwise there may be several.
+    /// A block of directives follows the arguments. Unless said otherwise there may be several, and what may stand
+    /// around it may stand in it.
     #[must_use]
     pub const fn block(mut self) -> Setting<T> {
         self.spec.arity = self.arity_before_block().block();
         self.several_blocks()
+    }
+
+    /// The context of the lines in its block.
+    #[must_use]
+    pub const fn opens(mut self, context: Contexts) -> Setting<T> {
+        self.spec.opens = Opens::One(context);
+        self
+    }
+
+    /// The context of the lines in its block by where it stands: pairs of that context and the block's.
+    #[must_use]
+    pub const fn opens_by_place(mut self, places: &'static [(Contexts, Contexts)]) -> Setting<T> {
+        self.spec.opens = Opens::ByPlace(places);
+        self
     }
 
     /// A block of the directive's own rows follows the arguments. Unless said otherwise there may

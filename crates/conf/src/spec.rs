@@ -148,6 +148,32 @@ impl Inherit {
     }
 }
 
+/// The context of the lines in a directive's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// That of the block's surroundings.
+    Surroundings,
+    /// Always this one.
+    One(Contexts),
+    /// By where the directive stands: pairs of that context and the block's.
+    ByPlace(&'static [(Contexts, Contexts)]),
+}
+
+impl Opens {
+    /// The context in a block that stands in `outer`.
+    #[must_use]
+    pub fn inside(self, outer: Contexts) -> Contexts {
+        match self {
+            Opens::Surroundings => outer,
+            Opens::One(inner) => inner,
+            Opens::ByPlace(places) => places
+                .iter()
+                .find(|(place, _)| place.intersects(outer))
+                .map_or(outer, |(_, inner)| *inner),
+        }
+    }
+}
+
 /// When a change of a directive takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
@@ -188,6 +214,8 @@ pub struct Spec {
     pub contexts: Contexts,
     /// What it takes.
     pub arity: Arity,
+    /// What context its block has, if it has one.
+    pub opens: Opens,
     /// Whether `arity` is still the assumption that every declaration begins with.
     pub(crate) arity_assumed: bool,
     /// The arguments in the manual's notation, one entry per form. In a group an entry may begin
@@ -219,6 +247,7 @@ impl Spec {
             also: &[],
             contexts: Contexts::NONE,
             arity: Arity::exactly(1),
+            opens: Opens::Surroundings,
             arity_assumed: true,
             syntax,
             default: None,

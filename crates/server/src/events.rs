@@ -12,6 +12,7 @@ use framework::network::Peers;
 static EVENTS: Setting<()> = Setting::new("events", &["{ ... }"], |_| Ok(()))
     .contexts(Contexts::MAIN)
     .block()
+    .opens(Contexts::EVENTS)
     .inherit(Inherit::Never)
     .manual("The block of what concerns connections in general.");
 

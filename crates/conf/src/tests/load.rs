@@ -209,6 +209,46 @@ fn the_same_name_may_mean_another_directive_elsewhere() {
     assert_eq!(server.get(&LISTEN).unwrap(), [["listen", "1"]]);
 }
 
+/// The loader knows no block by its name: a declaration says what its own opens.
+#[test]
+fn blocks_open_what_their_declarations_say() {
+    use crate::{Contexts, Declared, Registry, Setting, parse};
+    static ROOM: Setting<()> = Setting::new("room", &[""], parse::nothing)
+        .contexts(Contexts::MAIN.or(Contexts::SERVER))
+        .block()
+        .opens_by_place(&[
+            (Contexts::MAIN, Contexts::SERVER),
+            (Contexts::SERVER, Contexts::LOCATION),
+        ]);
+    static SHELF: Setting<()> = Setting::new("shelf", &[""], parse::nothing)
+        .contexts(Contexts::LOCATION)
+        .block();
+    static SERVER: Setting<()> = Setting::new("server", &[""], parse::nothing)
+        .contexts(Contexts::LOCATION)
+        .block()
+        .opens(Contexts::UPSTREAM);
+    const TABLE: &[&dyn Declared] = &[&ROOM, &SHELF, &SERVER];
+    let text = b"room { room { shelf { server { } } } }";
+    let files = crate::Sealed::new(crate::Recording {
+        files: vec![("/nginx.conf".into(), text.to_vec())],
+        ..crate::Recording::default()
+    });
+    let (path, prefix) = (Path::new("/nginx.conf"), Path::new("/"));
+    let loaded = crate::load(path, prefix, &[], &Registry::new(&[TABLE]), &files);
+    assert_eq!(messages(&loaded), [""; 0]);
+    let contexts: Vec<Contexts> = loaded.tree.scopes().map(|scope| scope.context()).collect();
+    assert_eq!(
+        contexts,
+        [
+            Contexts::MAIN,
+            Contexts::SERVER,
+            Contexts::LOCATION,
+            Contexts::LOCATION,
+            Contexts::UPSTREAM
+        ]
+    );
+}
+
 #[test]
 fn what_has_no_effect_is_a_notice_and_what_cannot_be_loaded_a_warning() {
     let loaded = load(

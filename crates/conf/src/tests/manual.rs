@@ -67,15 +67,20 @@ static TWICE: Setting<u64> = Setting::new("root", &["size"], parse::size)
     .default("1 x")
     .manual("m");
 static NOWHERE: Setting<u64> = Setting::new("nowhere", &["size"], parse::size).default("x");
+static FLAT: Setting<()> = Setting::new("flat", &[""], parse::nothing)
+    .contexts(Contexts::HTTP)
+    .opens(Contexts::SERVER)
+    .manual("m");
 
 #[test]
 fn faults_of_declarations_are_found() {
     const GOOD: &[&dyn Declared] = &[&ROOT];
-    const BAD: &[&dyn Declared] = &[&TWICE, &NOWHERE];
+    const BAD: &[&dyn Declared] = &[&TWICE, &NOWHERE, &FLAT];
     let faults = Registry::new(&[GOOD, BAD]).faults();
     assert_eq!(
         faults,
         [
+            "\"flat\" opens a context without a block",
             "\"nowhere\" has no manual",
             "\"nowhere\" may stand nowhere",
             "\"nowhere\" refuses its default: \"nowhere\" directive invalid value",

@@ -50,11 +50,12 @@ fn rule(setter: &Setter<'_>) -> Result<(), Fault> {
 }
 
 macro_rules! block {
-    ($static:ident, $name:literal, $contexts:expr, $arity:expr, $inherit:expr) => {
+    ($static:ident, $name:literal, $contexts:expr, $arity:expr, $inherit:expr, $opens:expr) => {
         static $static: Setting<()> = Setting::new($name, &["{ ... }"], parse::nothing)
             .contexts($contexts)
             .arity($arity)
             .block()
+            .opens($opens)
             .inherit($inherit);
     };
 }
@@ -64,36 +65,48 @@ block!(
     "events",
     Contexts::MAIN,
     Arity::none(),
-    Inherit::Never
+    Inherit::Never,
+    Contexts::EVENTS
 );
-block!(HTTP, "http", Contexts::MAIN, Arity::none(), Inherit::Never);
+block!(
+    HTTP,
+    "http",
+    Contexts::MAIN,
+    Arity::none(),
+    Inherit::Never,
+    Contexts::HTTP
+);
 block!(
     SERVER,
     "server",
     Contexts::HTTP,
     Arity::none(),
-    Inherit::Block
+    Inherit::Block,
+    Contexts::SERVER
 );
 block!(
     LOCATION,
     "location",
     Contexts::SERVER.or(Contexts::LOCATION),
     Arity::between(1, 2),
-    Inherit::Block
+    Inherit::Block,
+    Contexts::LOCATION
 );
 block!(
     LIMIT_EXCEPT,
     "limit_except",
     Contexts::LOCATION,
     Arity::at_least(1),
-    Inherit::Block
+    Inherit::Block,
+    Contexts::LIMIT_EXCEPT
 );
 block!(
     UPSTREAM,
     "upstream",
     Contexts::HTTP,
     Arity::exactly(1),
-    Inherit::Block
+    Inherit::Block,
+    Contexts::UPSTREAM
 );
 
 /// The `server` of an upstream: the same name as the block, elsewhere.
@@ -191,6 +204,10 @@ static PROGRAM_LINES: Setting<Words> =
         .arity(Arity::exactly(2))
         .name_contexts("if", Contexts::SERVER.or(Contexts::LOCATION))
         .name_arity("if", Arity::at_least(1).block())
+        .opens_by_place(&[
+            (Contexts::SERVER, Contexts::SERVER_IF),
+            (Contexts::LOCATION, Contexts::LOCATION_IF),
+        ])
         .name_arity("break", Arity::none())
         .inherit(Inherit::Program);
 static RULE: Setting<()> = Setting::new("rule", &["word"], rule)

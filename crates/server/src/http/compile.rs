@@ -40,12 +40,14 @@ use crate::variables::Table;
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
     .contexts(Contexts::MAIN)
     .block()
+    .opens(Contexts::HTTP)
     .inherit(Inherit::Never)
     .manual("The block of everything HTTP.");
 
 static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], nothing)
     .contexts(Contexts::HTTP)
     .block()
+    .opens(Contexts::SERVER)
     .manual("A virtual server.");
 
 static LOCATION: Setting<()> =
@@ -53,6 +55,7 @@ static LOCATION: Setting<()> =
         .contexts(Contexts::SERVER.or(Contexts::LOCATION))
         .arity(Arity::between(1, 2))
         .block()
+        .opens(Contexts::LOCATION)
         .manual("Settings for a part of the URIs: an exact path (=), the longest prefix, or the first regex (~, ~* without regard to case); ^~ is a prefix that no regex overrides; @name is only reached by redirects within the server.");
 
 static LIMIT_EXCEPT: Setting<()> =
@@ -62,6 +65,7 @@ static LIMIT_EXCEPT: Setting<()> =
     .contexts(Contexts::LOCATION)
     .arity(Arity::at_least(1))
     .block()
+    .opens(Contexts::LIMIT_EXCEPT)
     .inherit(Inherit::Never)
     .manual("Settings for all methods but the ones named; GET stands for HEAD too.");
 

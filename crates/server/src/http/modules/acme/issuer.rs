@@ -31,6 +31,7 @@ pub(super) static ACME_ISSUER: Setting<()> =
         .arity(Arity::exactly(1))
         .inherit(Inherit::Block)
         .block()
+        .opens(ISSUER)
         .manual("A server of ACME that `acme_certificate` gets certificates from, under a name.");
 
 static URI: Setting<String> = Setting::new("uri", &["uri"], |setter| {

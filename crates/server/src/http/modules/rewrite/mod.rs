@@ -86,6 +86,10 @@ pub static IF: Setting<()> = Setting::new("if", &["(condition) { ... }"], |sette
 })
 .contexts(Contexts::SERVER.or(Contexts::LOCATION))
 .arity(Arity::at_least(1).block())
+.opens_by_place(&[
+    (Contexts::SERVER, Contexts::SERVER_IF),
+    (Contexts::LOCATION, Contexts::LOCATION_IF),
+])
 .inherit(Inherit::Program)
 .manual(
     "Runs the script of the block where the condition holds, and in a location puts the \

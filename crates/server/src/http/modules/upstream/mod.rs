@@ -27,6 +27,7 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
     .contexts(Contexts::HTTP)
     .arity(Arity::exactly(1))
     .block()
+    .opens(Contexts::UPSTREAM)
     .manual(
         "A group of servers under a name that `proxy_pass` takes in place of a host. Requests \
          are shared out by weighted round robin; each worker thread counts for itself.",
