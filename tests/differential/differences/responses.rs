@@ -414,7 +414,12 @@ pub(super) const ROWS: &[Row] = &[
                         && path.is_some_and(|path| path.is_empty() || path.starts_with('?'))
                 });
                 let mut answers = case.reference.heard.answers_to(request);
-                let forbidden = answers.any(|answer| answer.status() == 403);
+                let is_listing = |line: &String| {
+                    line.contains("] directory index of \"") && case.names(line, request)
+                };
+                // The page of a 403 may have a status of its own.
+                let forbidden = answers.any(|answer| answer.status() == 403)
+                    || case.reference.errors.iter().any(is_listing);
                 to_root && forbidden && case.is_seen_of(difference, &[request])
             })
         },
