@@ -1,13 +1,13 @@
-//! The exchange of HTTP/1.0 and 1.1: framing both ways, keep-alive, lingering close, pacing.
+//! The exchange of HTTP/1.0 and 1.1: framing both ways, keep-alive, lingering close.
 //!
-//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. `limit_rate` and the
-//! send timeout act here, on everything that is sent.
+//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. How fast a response leaves is decided above it
+//! (see [`sender`](super::sender)).
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::Buffer;
@@ -23,13 +23,10 @@ use crate::http::body::Refused;
 use crate::http::connection::{After, Connection};
 use crate::http::core::LingeringClose;
 use crate::http::exchange::Abort;
-use crate::http::output::Piece;
+use crate::http::exchange::sender::Wire;
 use crate::http::request::Request;
 use crate::http::response::{Field, Response};
 use crate::log;
-
-/// Bytes queued for a client beyond which a handler waits for it.
-const BACKLOG_MAX: usize = 64 * 1024;
 
 /// How often more of a body that is dropped is received before its response begins.
 const DROPPED_AT_ONCE_MAX: usize = 64;
@@ -91,12 +88,8 @@ pub struct H1 {
     /// Whether the kernel may send files.
     sendfile: bool,
     upgraded: bool,
-    /// Under `limit_rate`: nothing more is sent before.
-    paused_until: Option<Instant>,
     /// The client took or gave nothing for too long.
     timed_out: bool,
-    /// Bytes of the body that were copied since others had their turn.
-    unshared: usize,
     /// Nothing of the response has left, and nothing will.
     taken_back: bool,
     /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
@@ -166,9 +159,7 @@ impl H1 {
             head_sent: false,
             sendfile: false,
             upgraded: false,
-            paused_until: None,
             timed_out: false,
-            unshared: 0,
             taken_back: false,
             portion: 0,
             before_portion: Refused::default(),
@@ -379,31 +370,6 @@ impl H1 {
         Ok(())
     }
 
-    /// See `Exchange::client_gone`. Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
-    /// client that has sent more is not seen to leave.
-    pub async fn client_gone(&mut self) -> Abort {
-        if !matches!(self.incoming, Incoming::Nothing) {
-            return std::future::pending().await;
-        }
-        while self.input.len() < AHEAD_MAX {
-            match self.connection.stream.recv(None).await {
-                Ok(buffer) if buffer.is_empty() => {
-                    return Abort::Closed(ErrorKind::ConnectionAborted.into());
-                }
-                Ok(mut buffer) if self.input.is_empty() => {
-                    buffer.fit(); // it may be kept as long as the response takes
-                    self.input = buffer;
-                }
-                Ok(buffer) => {
-                    let joined = [self.input.as_ref(), buffer.as_ref()].concat();
-                    self.input = Buffer::copy_of(&joined);
-                }
-                Err(error) => return error.into(),
-            }
-        }
-        std::future::pending().await
-    }
-
     /// See `Exchange::send_early_hints`.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
         if self.head_sent || self.version < Version::Http11 || fields.is_empty() {
@@ -436,15 +402,8 @@ impl H1 {
         let plan = Arc::clone(&request.plan);
         self.head_sent = true;
         self.sendfile = plan.core.sendfile;
-        self.connection
-            .stream
-            .set_send_timeout(plan.core.send_timeout);
         if let Some(chunk) = plan.core.sendfile_max_chunk {
             self.connection.stream.set_sendfile_chunk(chunk);
-        }
-        if self.version != Version::Http09 {
-            // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
-            let _ = plan.core.limit_rate_of(request);
         }
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199);
@@ -480,182 +439,12 @@ impl H1 {
         Ok(())
     }
 
-    /// See `Exchange::send`.
-    pub async fn send(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
-        match piece {
-            Piece::Bytes(mut bytes) => {
-                while !bytes.is_empty() {
-                    let allowed = self.pace(request, bytes.len() as u64).await?;
-                    let part = bytes.split_to(
-                        usize::try_from(allowed)
-                            .unwrap_or(bytes.len())
-                            .min(bytes.len()),
-                    );
-                    let length = part.len() as u64;
-                    let copied = part.len();
-                    self.push(request, Segment::Bytes(part), length);
-                    self.wait_for_client(request).await?;
-                    self.give_way(request, copied).await;
-                }
-            }
-            Piece::File {
-                file,
-                mut offset,
-                mut length,
-            } => {
-                while length > 0 {
-                    let part = self.pace(request, length).await?;
-                    let segment = Segment::File {
-                        file: file.clone(),
-                        offset,
-                        length: part,
-                    };
-                    self.push(request, segment, part);
-                    self.wait_for_client(request).await?;
-                    offset += part;
-                    length -= part;
-                }
-            }
-            Piece::Flush => {
-                self.connection.stream.start_send();
-            }
-            Piece::Last => {
-                if self.chunked {
-                    self.push_last_chunk(request);
-                }
-            }
-            Piece::Include(_) => {}
-        }
-        Ok(())
-    }
-
-    /// See `Exchange::send_what_waits`.
-    pub fn send_what_waits(&self) {
-        self.connection.stream.start_send();
-    }
-
-    /// Queues a stretch of the body, framed.
-    fn push(&mut self, request: &mut Request, segment: Segment, length: u64) {
-        let stream = &self.connection.stream;
-        request.body_bytes_sent += length;
-        request.bytes_sent += length;
-        if let Some(announced) = &mut self.announced {
-            *announced = announced.saturating_sub(length);
-        }
-        if !self.chunked {
-            stream.push(segment);
-            return;
-        }
-        let line = ChunkLine::new(length);
-        let framing = (line.as_bytes().len() + DATA_END.len()) as u64;
-        request.bytes_sent += framing;
-        request.body_bytes_sent += framing;
-        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
-        stream.push(segment);
-        stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
-    }
-
-    fn push_last_chunk(&mut self, request: &mut Request) {
-        let mut end = BytesMut::with_capacity(64);
-        end.extend_from_slice(LAST_BEFORE_TRAILERS);
-        for field in &request.response.trailers {
-            end.extend_from_slice(&field.name);
-            end.extend_from_slice(b": ");
-            end.extend_from_slice(&field.value);
-            end.extend_from_slice(b"\r\n");
-        }
-        end.extend_from_slice(b"\r\n");
-        request.bytes_sent += end.len() as u64;
-        request.body_bytes_sent += end.len() as u64;
-        self.connection.stream.push(Segment::Bytes(end.freeze()));
-    }
-
-    /// Waits while the client has too much to take already.
-    async fn wait_for_client(&mut self, request: &mut Request) -> Result<(), Abort> {
-        let stream = &self.connection.stream;
-        if stream.backlog() <= BACKLOG_MAX {
-            return Ok(());
-        }
-        stream.drained(BACKLOG_MAX).await.map_err(|error| {
-            // What it has not taken was not sent.
-            let unsent = stream.backlog() as u64;
-            request.bytes_sent = request.bytes_sent.saturating_sub(unsent);
-            request.body_bytes_sent = request.body_bytes_sent.saturating_sub(unsent);
-            self.timed_out = error.kind() == ErrorKind::TimedOut;
-            error.into()
-        })
-    }
-
-    /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes everything at once
-    /// would hold them up as long as its response, and sealing costs most. Files that the kernel sends are the engine's
-    /// business.
-    async fn give_way(&mut self, request: &Request, copied: usize) {
-        self.unshared += copied;
-        let chunk = request.plan.core.sendfile_max_chunk;
-        if chunk.is_some_and(|chunk| self.unshared >= chunk) {
-            self.unshared = 0;
-            self.connection.stream.start_send();
-            engine::yield_now().await;
-        }
-    }
-
-    /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may. As in
-    /// nginx, each second since the request began allows another `rate` bytes, and what was
-    /// sent last must have had its time first.
-    async fn pace(&mut self, request: &mut Request, wanted: u64) -> Result<u64, Abort> {
-        let plan = Arc::clone(&request.plan);
-        let Some(rate) = plan.core.limit_rate_of(request) else {
-            return Ok(wanted);
-        };
-        let after = plan.core.limit_rate_after_of(request);
-        if let Some(earliest) = self.paused_until.take() {
-            self.pause_until(earliest).await?;
-        }
-        loop {
-            let seconds = engine::wall()
-                .as_secs()
-                .saturating_sub(request.started_wall.as_secs())
-                + 1;
-            let allowed = rate.saturating_mul(seconds).saturating_add(after);
-            let sent = request.bytes_sent;
-            if allowed > sent {
-                let part = (allowed - sent).min(wanted);
-                let counted = (sent + part).saturating_sub(after) - sent.saturating_sub(after);
-                let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
-                self.paused_until = Some(engine::now() + pause);
-                return Ok(part);
-            }
-            let over = sent - allowed;
-            let pause = Duration::from_millis(over.saturating_mul(1000) / rate + 1);
-            self.pause_until(engine::now() + pause).await?;
-        }
-    }
-
-    /// Sends nothing more until then. A client that leaves meanwhile ends the exchange.
-    async fn pause_until(&mut self, then: Instant) -> Result<(), Abort> {
-        self.connection.stream.start_send();
-        match either(engine::sleep_until(then), self.client_gone()).await {
-            Either::First(()) => Ok(()),
-            Either::Second(abort) => Err(abort),
-        }
-    }
-
-    /// See `Exchange::end`.
-    pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
-        self.connection.finish_response();
-        self.wait_for_client(request).await?;
-        request.complete =
-            self.announced.is_none_or(|left| left == 0) || request.response.header_only;
-        Ok(())
-    }
-
     /// See `Exchange::leave`.
     pub async fn leave(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
         if self.upgraded {
             return (After::Drop, Buffer::default());
         }
-        if !whole || (self.announced.is_some_and(|left| left > 0) && !request.response.header_only)
-        {
+        if !whole || !(self.is_whole() || request.response.header_only) {
             return (self.break_off(request), Buffer::default());
         }
         let core = Arc::clone(&request.plan.core);
@@ -764,6 +553,95 @@ impl H1 {
                 _ => return,
             }
         }
+    }
+}
+
+impl Wire for H1 {
+    fn push(&mut self, segment: Segment, length: u64) -> u64 {
+        let stream = &self.connection.stream;
+        if let Some(announced) = &mut self.announced {
+            *announced = announced.saturating_sub(length);
+        }
+        if !self.chunked {
+            stream.push(segment);
+            return 0;
+        }
+        let line = ChunkLine::new(length);
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+        stream.push(segment);
+        stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
+        (line.as_bytes().len() + DATA_END.len()) as u64
+    }
+
+    fn push_end(&mut self, request: &Request) -> u64 {
+        if !self.chunked {
+            return 0;
+        }
+        let mut end = BytesMut::with_capacity(64);
+        end.extend_from_slice(LAST_BEFORE_TRAILERS);
+        for field in &request.response.trailers {
+            end.extend_from_slice(&field.name);
+            end.extend_from_slice(b": ");
+            end.extend_from_slice(&field.value);
+            end.extend_from_slice(b"\r\n");
+        }
+        end.extend_from_slice(b"\r\n");
+        let length = end.len() as u64;
+        self.connection.stream.push(Segment::Bytes(end.freeze()));
+        length
+    }
+
+    fn start_send(&self) {
+        self.connection.stream.start_send();
+    }
+
+    fn backlog(&self) -> usize {
+        self.connection.stream.backlog()
+    }
+
+    async fn drained(&mut self, limit: usize) -> io::Result<()> {
+        let drained = self.connection.stream.drained(limit).await;
+        if let Err(error) = &drained {
+            self.timed_out = error.kind() == ErrorKind::TimedOut;
+        }
+        drained
+    }
+
+    fn set_send_timeout(&mut self, timeout: Duration) {
+        self.connection.stream.set_send_timeout(timeout);
+    }
+
+    /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
+    /// client that has sent more is not seen to leave.
+    async fn client_gone(&mut self) -> Abort {
+        if !matches!(self.incoming, Incoming::Nothing) {
+            return std::future::pending().await;
+        }
+        while self.input.len() < AHEAD_MAX {
+            match self.connection.stream.recv(None).await {
+                Ok(buffer) if buffer.is_empty() => {
+                    return Abort::Closed(ErrorKind::ConnectionAborted.into());
+                }
+                Ok(mut buffer) if self.input.is_empty() => {
+                    buffer.fit(); // it may be kept as long as the response takes
+                    self.input = buffer;
+                }
+                Ok(buffer) => {
+                    let joined = [self.input.as_ref(), buffer.as_ref()].concat();
+                    self.input = Buffer::copy_of(&joined);
+                }
+                Err(error) => return error.into(),
+            }
+        }
+        std::future::pending().await
+    }
+
+    fn finish(&mut self) {
+        self.connection.finish_response();
+    }
+
+    fn is_whole(&self) -> bool {
+        self.announced.is_none_or(|left| left == 0)
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod h1;
 pub mod memory;
+pub mod sender;
 
 use std::io;
 
@@ -17,6 +18,7 @@ use proto::method::Method;
 
 use crate::http::ahead;
 use crate::http::connection::After;
+use crate::http::exchange::sender::{Sender, Wire};
 use crate::http::filters::compress::Compressor;
 use crate::http::filters::last_modified;
 use crate::http::output::Piece;
@@ -85,32 +87,32 @@ enum Protocol {
 /// One request and its response; see the module.
 pub struct Exchange {
     protocol: Protocol,
+    sender: Sender,
     compressor: Option<Box<Compressor>>,
 }
 
 impl Exchange {
-    /// An exchange of HTTP/1.
-    pub fn h1(h1: h1::H1) -> Exchange {
+    fn of(protocol: Protocol) -> Exchange {
         Exchange {
-            protocol: Protocol::H1(h1),
+            protocol,
+            sender: Sender::default(),
             compressor: None,
         }
+    }
+
+    /// An exchange of HTTP/1.
+    pub fn h1(h1: h1::H1) -> Exchange {
+        Exchange::of(Protocol::H1(h1))
     }
 
     /// An exchange in memory.
     pub fn memory(recorder: memory::Recorder) -> Exchange {
-        Exchange {
-            protocol: Protocol::Memory(recorder),
-            compressor: None,
-        }
+        Exchange::of(Protocol::Memory(recorder))
     }
 
     /// The exchange of a subrequest that runs ahead.
     pub fn ahead(writer: ahead::Writer) -> Exchange {
-        Exchange {
-            protocol: Protocol::Ahead(writer),
-            compressor: None,
-        }
+        Exchange::of(Protocol::Ahead(writer))
     }
 
     /// Compresses the main response's body from now on; called by the header filters.
@@ -201,7 +203,10 @@ impl Exchange {
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         settle_head(request);
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.send_head(request),
+            Protocol::H1(h1) => {
+                self.sender.begin(h1, request);
+                h1.send_head(request)
+            }
             Protocol::Memory(recorder) => {
                 recorder.send_head(request);
                 Ok(())
@@ -230,7 +235,7 @@ impl Exchange {
 
     async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.send(request, piece).await,
+            Protocol::H1(h1) => self.sender.send(h1, request, piece).await,
             Protocol::Memory(recorder) => {
                 recorder.send(request, piece);
                 Ok(())
@@ -243,7 +248,7 @@ impl Exchange {
     pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => {
-                h1.send_what_waits();
+                h1.start_send();
                 Ok(())
             }
             Protocol::Memory(_) => Ok(()),
@@ -257,7 +262,7 @@ impl Exchange {
             request.compressed = Some(compressor.totals());
         }
         match &mut self.protocol {
-            Protocol::H1(h1) => h1.end(request).await,
+            Protocol::H1(h1) => self.sender.end(h1, request).await,
             Protocol::Memory(_) | Protocol::Ahead(_) => Ok(()),
         }
     }

@@ -284,7 +284,8 @@ fn long_responses_give_way() {
             }
         });
         let connection = Rc::clone(request.connection.shared().unwrap());
-        let mut exchange = H1::new(&connection, &request, BodyLength::None, Buffer::empty());
+        let h1 = H1::new(&connection, &request, BodyLength::None, Buffer::empty());
+        let mut exchange = Exchange::h1(h1);
         exchange.send_head(&mut request).unwrap();
         for _ in 0..160 {
             let piece = Piece::Bytes(Bytes::from(vec![0; 64 * 1024]));
