@@ -1,7 +1,8 @@
 //! Receive buffers and the thread's small store of spare ones.
 //!
 //! A [`Buffer`] is plain memory from the allocator. Giving it back puts it in the store of the thread that drops it,
-//! whichever thread that is, as long as the store has room and the sizes agree. An idle connection holds none.
+//! whichever thread that is, as long as the store has room and the sizes agree. Or it is a part of a region of its engine's
+//! (`frames.rs`), and goes home there. An idle connection holds none.
 //!
 //! Memory is not cleared before the kernel writes to it: to clear it would touch all pages of a buffer that mostly holds
 //! a request of a few hundred bytes.
@@ -9,10 +10,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
-use std::ops::{Deref, DerefMut};
+use std::num::NonZeroU32;
+use std::ops::{Deref, DerefMut, Range};
 
 use base::limits::{RECEIVE_BUFFER_SIZE_DEFAULT, SPARE_BUFFERS_KEPT, SPARE_BUFFERS_MAX};
 use bytes::Bytes;
+
+use crate::frames::Frame;
 
 /// What a buffer is made of: bytes that nobody may have written yet.
 pub(crate) type Memory = Box<[MaybeUninit<u8>]>;
@@ -25,12 +29,59 @@ thread_local! {
 }
 
 /// Bytes that came from a peer. Dereferences to those that were not yet consumed; an empty one means end of input.
-#[derive(Default)]
 pub struct Buffer {
-    memory: Memory,
+    room: Room,
     start: u32,
     /// All bytes before this one have been written; never beyond the memory, raised only behind what `append` has written.
-    end: u32,
+    end: End,
+}
+
+/// A number of bytes, kept one higher than it is: so `Option<Buffer>` is no larger than `Buffer`.
+#[derive(Clone, Copy)]
+struct End(NonZeroU32);
+
+impl End {
+    fn new(count: u32) -> End {
+        End(NonZeroU32::MIN.saturating_add(count))
+    }
+
+    fn get(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
+/// What a buffer lies in, and with that where it goes when it is dropped.
+enum Room {
+    /// The store of a thread.
+    Pooled(Memory),
+    /// A region of its engine's.
+    Frame(Frame),
+}
+
+impl Room {
+    fn memory(&self) -> &[MaybeUninit<u8>] {
+        match self {
+            Room::Pooled(memory) => memory,
+            Room::Frame(frame) => frame.memory(),
+        }
+    }
+
+    fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+        match self {
+            Room::Pooled(memory) => memory,
+            Room::Frame(frame) => frame.memory_mut(),
+        }
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer {
+            room: Room::Pooled(Memory::default()),
+            start: 0,
+            end: End::new(0),
+        }
+    }
 }
 
 impl Buffer {
@@ -79,9 +130,20 @@ impl Buffer {
     pub(crate) unsafe fn filled(memory: Memory, length: usize) -> Buffer {
         let end = length.min(memory.len());
         Buffer {
-            memory,
+            room: Room::Pooled(memory),
             start: 0,
-            end: u32::try_from(end).unwrap_or(u32::MAX),
+            end: End::new(u32::try_from(end).unwrap_or(u32::MAX - 1)),
+        }
+    }
+
+    /// Those bytes of a frame; what lies outside of it is left out. All that is in a frame has been written.
+    pub(crate) fn in_frame(frame: Frame, part: Range<usize>) -> Buffer {
+        let length = frame.memory().len().min(u32::MAX as usize - 1);
+        let end = part.end.min(length);
+        Buffer {
+            room: Room::Frame(frame),
+            start: part.start.min(end) as u32,
+            end: End::new(end as u32),
         }
     }
 
@@ -89,20 +151,21 @@ impl Buffer {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        (self.end - self.start) as usize
+        (self.end.get() - self.start) as usize
     }
 
     /// Whether nothing is left. A buffer that came empty from a receive means end of input.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.start == self.end.get()
     }
 
     /// Whether it is filled to the end of its memory: a receive has left nothing of its room, so that more may stand ready.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        !self.memory.is_empty() && self.end as usize == self.memory.len()
+        let memory = self.room.memory();
+        !memory.is_empty() && self.end.get() as usize == memory.len()
     }
 
     /// Consumes `count` bytes from the front; at most those that are there.
@@ -114,7 +177,7 @@ impl Buffer {
     /// Keeps the first `length` bytes and forgets the rest.
     #[inline]
     pub fn truncate(&mut self, length: usize) {
-        self.end = self.start + length.min(self.len()) as u32;
+        self.end = End::new(self.start + length.min(self.len()) as u32);
     }
 
     /// The bytes that are left as a shared byte string, which occupies no more than twice its length: without a copy where
@@ -135,16 +198,16 @@ impl Buffer {
     }
 
     fn is_mostly_empty(&self) -> bool {
-        self.len() < self.memory.len() / 2
+        self.len() < self.room.memory().len() / 2
     }
 
     /// Appends bytes where there is room for them; whether there was.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
-        let end = self.end as usize;
-        let room = self.memory.get_mut(end..end + bytes.len());
+        let end = self.end.get() as usize;
+        let room = self.room.memory_mut().get_mut(end..end + bytes.len());
         let Some(room) = room else { return false };
         room.write_copy_of_slice(bytes);
-        self.end += bytes.len() as u32;
+        self.end = End::new((end + bytes.len()) as u32);
         true
     }
 }
@@ -155,10 +218,11 @@ impl Deref for Buffer {
     #[inline]
     fn deref(&self) -> &[u8] {
         let bytes = self
-            .memory
-            .get(self.start as usize..self.end as usize)
+            .room
+            .memory()
+            .get(self.start as usize..self.end.get() as usize)
             .unwrap_or_default();
-        // SAFETY: the bytes before `end` have been written, as `filled` demands.
+        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame always are.
         unsafe { bytes.assume_init_ref() }
     }
 }
@@ -168,10 +232,11 @@ impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let bytes = self
-            .memory
-            .get_mut(self.start as usize..self.end as usize)
+            .room
+            .memory_mut()
+            .get_mut(self.start as usize..self.end.get() as usize)
             .unwrap_or_default();
-        // SAFETY: the bytes before `end` have been written, as `filled` demands.
+        // SAFETY: the bytes before `end` have been written, as `filled` demands; those of a frame always are.
         unsafe { bytes.assume_init_mut() }
     }
 }
@@ -190,7 +255,9 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        give(std::mem::take(&mut self.memory));
+        if let Room::Pooled(memory) = &mut self.room {
+            give(std::mem::take(memory));
+        }
     }
 }
 
@@ -253,6 +320,12 @@ mod tests {
         SPARE.with_borrow(Vec::len)
     }
 
+    /// One more home costs an idle connection nothing.
+    #[test]
+    fn a_buffer_is_small() {
+        assert_eq!(size_of::<Option<Buffer>>(), 24);
+    }
+
     #[test]
     fn memory_comes_back_to_the_store() {
         set_size(1024);
@@ -301,7 +374,7 @@ mod tests {
         assert_eq!(spares(), 0);
         kept.fit();
         assert_eq!(
-            (&kept[..], kept.memory.len(), spares()),
+            (&kept[..], kept.room.memory().len(), spares()),
             (&b"hello"[..], 5, 1)
         );
     }

@@ -21,6 +21,7 @@ mod engine;
 mod epoll;
 mod event;
 pub mod file;
+mod frames;
 pub mod kernel_tls;
 mod memory;
 mod messages;
@@ -47,6 +48,7 @@ pub use engine::{
     Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
 };
 pub use event::Event;
+pub use frames::{Frame, Frames};
 pub use pulse::Pulse;
 pub use remote::{Remote, remote};
 pub use runtime::{Runtime, Settings, has_runtime, on_turn_end};

@@ -28,6 +28,7 @@ use crate::engine::{
     Completion, Control, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop,
     Token,
 };
+use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
 use crate::net::{Address, BoundSocket, Datagram, Segment};
 use crate::reserve::READ_AWAY_MAX;
@@ -46,6 +47,9 @@ const STANDSTILL: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
+
+/// Frames of the region that a simulation receives into: few, so that it runs out of them.
+const FRAMES: u32 = 16;
 
 /// What a turn of the loop takes at least.
 const TURN: Duration = Duration::from_micros(1);
@@ -214,6 +218,9 @@ pub(crate) struct Sim {
     accepting: BTreeMap<i32, Key>,
     /// Sockets of datagrams on which a receive waits.
     hearing: BTreeMap<i32, Key>,
+    /// Every other receive is into one of these, so that what holds for buffers of either kind is tried by every test.
+    frames: Frames,
+    frame_is_next: bool,
 }
 
 /// Operations in flight on one socket.
@@ -228,11 +235,16 @@ struct Pending {
 impl Sim {
     pub(crate) fn new(seed: u64, faults: Faults) -> io::Result<Sim> {
         let network = Rc::new(RefCell::new(Network::new(seed, faults)));
+        let notifier = Notifier::new()?;
+        let size = u32::try_from(buffer::size()).unwrap_or(u32::MAX);
+        let frames = Frames::new(FRAMES, size, notifier.clone())?;
         NETWORK.set(Some(network.clone()));
         Ok(Sim {
             network,
             start: Instant::now(),
-            notifier: Notifier::new()?,
+            notifier,
+            frames,
+            frame_is_next: false,
             sockets: BTreeMap::new(),
             pending: BTreeMap::new(),
             accepting: BTreeMap::new(),
@@ -250,13 +262,24 @@ impl Sim {
     }
 
     fn receive(&mut self, socket: i32) -> Option<Outcome> {
-        let mut memory = vec![0; buffer::size()];
-        let result = self.network.borrow_mut().receive(socket, &mut memory);
-        Some(Outcome::Received(match result.transpose()? {
-            Ok(0) => Ok(Buffer::empty()),
-            Ok(count) => Ok(Buffer::copy_of(&memory[..count])),
-            Err(error) => Err(error),
-        }))
+        self.frame_is_next = !self.frame_is_next;
+        let frame = match self.frame_is_next {
+            true => self.frames.take(),
+            false => None,
+        };
+        let mut network = self.network.borrow_mut();
+        let received = if let Some(mut frame) = frame {
+            let result = network.receive(socket, &mut frame).transpose()?;
+            result.map(|count| match count {
+                0 => Buffer::empty(),
+                count => frame.into_buffer(0..count),
+            })
+        } else {
+            let mut memory = vec![0; buffer::size()];
+            let result = network.receive(socket, &mut memory).transpose()?;
+            result.map(|count| Buffer::copy_of(memory.get(..count).unwrap_or_default()))
+        };
+        Some(Outcome::Received(received))
     }
 
     /// Sends what goes now; `None` when that is nothing.
