@@ -5,6 +5,7 @@ use conf::{BlockKind, Contexts};
 
 use super::definitions;
 use super::draft::Draft;
+use super::table::Table;
 use super::tree::Line;
 use super::values;
 
@@ -79,7 +80,7 @@ type Path = Vec<usize>;
 impl Draft<'_> {
     /// Puts the directives of this seed, and as many others, into scopes.
     pub(super) fn sprinkle(&mut self, lines: &mut Vec<Line>) {
-        let scopes = scopes(lines);
+        let scopes = scopes(self.table, lines);
         let names: Vec<&'static str> = self
             .table
             .names()
@@ -184,21 +185,29 @@ fn at<'a>(lines: &'a mut Vec<Line>, path: &[usize]) -> &'a mut Vec<Line> {
 }
 
 /// Every scope that directives of the table may stand in.
-fn scopes(lines: &[Line]) -> Vec<(Path, Contexts)> {
+fn scopes(table: &Table, lines: &[Line]) -> Vec<(Path, Contexts)> {
     let mut found = vec![(Vec::new(), Contexts::MAIN)];
-    gather(lines, &Vec::new(), Contexts::MAIN, &mut found);
+    gather(table, lines, &Vec::new(), Contexts::MAIN, &mut found);
     found
 }
 
-fn gather(lines: &[Line], path: &Path, context: Contexts, found: &mut Vec<(Path, Contexts)>) {
+fn gather(
+    table: &Table,
+    lines: &[Line],
+    path: &Path,
+    context: Contexts,
+    found: &mut Vec<(Path, Contexts)>,
+) {
     for (index, line) in lines.iter().enumerate() {
-        let inner = Contexts::inside(line.name.as_bytes(), context);
+        let inner = table
+            .find(&line.name, context)
+            .map_or(context, |directive| directive.opens.inside(context));
         if line.block.is_none() || inner == context && line.name != "location" {
             continue;
         }
         let mut path = path.clone();
         path.push(index);
         found.push((path.clone(), inner));
-        gather(line.inner(), &path, inner, found);
+        gather(table, line.inner(), &path, inner, found);
     }
 }

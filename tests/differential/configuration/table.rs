@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use conf::{BlockKind, Contexts};
+use conf::{BlockKind, Contexts, Opens};
 
 /// Directives of the outermost level, which the program declares beside the server's table.
 const MAIN: &[(&str, &str)] = &[
@@ -37,6 +37,8 @@ pub(crate) struct Directive {
     pub(crate) forms: Vec<&'static str>,
     /// What stands in its braces.
     pub(crate) block: BlockKind,
+    /// The context of the lines there.
+    pub(crate) opens: Opens,
 }
 
 /// The names that the reference does not refuse as unknown.
@@ -169,6 +171,7 @@ fn declared() -> Vec<Directive> {
             contexts: Contexts::MAIN,
             forms: vec![form],
             block: BlockKind::None,
+            opens: Opens::Surroundings,
         })
         .collect();
     let mut seen = BTreeSet::new();
@@ -183,6 +186,7 @@ fn declared() -> Vec<Directive> {
                 contexts: spec.contexts_of(name),
                 forms: forms(name, spec.names().collect(), spec.syntax),
                 block: spec.arity_of(name).block_kind(),
+                opens: spec.opens,
             });
         }
     }
