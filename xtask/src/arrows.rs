@@ -31,8 +31,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("framework", &["conf", "engine"]),
     ("logs", &["framework", "conf", "engine"]),
     (
+        "variables",
+        &["logs", "framework", "conf", "engine", "pattern"],
+    ),
+    (
         "server",
         &[
+            "variables",
             "framework",
             "logs",
             "acme",

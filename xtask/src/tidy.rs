@@ -21,6 +21,7 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/conf/",
     "crates/framework/",
     "crates/logs/",
+    "crates/variables/",
     "crates/server/",
     "crates/acme/",
 ];

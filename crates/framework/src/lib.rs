@@ -14,6 +14,7 @@ pub mod network;
 pub mod random;
 pub mod registry;
 pub mod slot;
+pub mod tables;
 pub mod warm;
 pub mod watch;
 pub mod zone;

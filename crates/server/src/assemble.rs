@@ -11,6 +11,7 @@ use crate::http::modules::acme::Acme;
 use crate::http::modules::upstream::Groups;
 use crate::listen::Binding;
 use crate::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
+use crate::table::VARIABLES;
 use crate::variables::TableBuilder;
 use crate::variables::unknown::Unknown;
 
@@ -44,6 +45,7 @@ pub fn compile(
         .registry::<LogTable>()
         .borrow_mut()
         .default_error_log = default_error_log;
+    compiler.registry::<TableBuilder>().borrow_mut().builtins = VARIABLES;
     let made = crate::http::compile::http(&compiler, tree.root());
     let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
     let events =

@@ -14,10 +14,15 @@ use crate::http::filters::{
 };
 use crate::http::modules::{
     access, auth_basic, auth_request, autoindex, dav, dav_ext, disable_symlinks, early_hints, flv,
-    geo, index, map, metrics, mirror, mp4, open_file_cache, post_action, precompressed, proxy,
-    random_index, rewrite, split_clients, static_file, stub_status, try_files, upstream,
+    index, metrics, mirror, mp4, open_file_cache, post_action, precompressed, proxy, random_index,
+    rewrite, static_file, stub_status, try_files, upstream,
 };
+use crate::http::request::Request;
 use crate::log::{AccessLogs, ErrorLog};
+use variables::{Find, geo, map, split_clients};
+
+/// The variables of requests that are there without being defined, by module.
+pub const VARIABLES: &[Find<Request>] = &[crate::variables::core::find];
 
 /// Every directive of this crate, by module.
 pub const TABLES: &[&[&dyn Declared]] = &[

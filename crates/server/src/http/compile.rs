@@ -24,11 +24,10 @@ use crate::http::modules::metrics::{self, meter::Scopes};
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::realip::RealIp;
-use crate::http::modules::{
-    geo, map, proxy, rewrite, split_clients, static_file, try_files, upstream,
-};
 use crate::http::modules::{limit_conn, limit_req};
+use crate::http::modules::{proxy, rewrite, static_file, try_files, upstream};
 use crate::http::plan::{Handler, Plan, Server};
+use crate::http::request::Request;
 use crate::http::server_name::{Name, ServerNames};
 use crate::http::tables;
 use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
@@ -36,6 +35,7 @@ use crate::log;
 use crate::regex::Regex;
 use crate::tls::settings::TlsSettings;
 use crate::variables::Table;
+use variables::{geo, map, split_clients};
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
     .contexts(Contexts::MAIN)
@@ -253,10 +253,10 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     super::temporary_paths::check(compiler, root);
     for scope in root.children("http") {
         rewrite::define_assigned(compiler, scope);
-        map::compile(compiler, scope);
-        geo::compile(compiler, scope);
+        map::compile::<Request>(compiler, scope);
+        geo::compile::<Request>(compiler, scope);
         crate::http::modules::geoip2::compile(compiler, scope);
-        split_clients::compile(compiler, scope);
+        split_clients::compile::<Request>(compiler, scope);
         limit_req::compile(compiler, scope);
         dav_ext::compile(compiler, scope);
         limit_conn::compile(compiler, scope);
@@ -283,8 +283,11 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
             address.are_names_looked_up() && address.names.has_other_than_patterns()
         };
         if gathered.iter().any(has_table)
-            && let Err(fault) =
-                tables::check(http, "server_names_hash", accepted::SERVER_NAMES_HASH_SIZES)
+            && let Err(fault) = framework::tables::check(
+                http,
+                "server_names_hash",
+                accepted::SERVER_NAMES_HASH_SIZES,
+            )
         {
             compiler.report(fault);
             whole = false;

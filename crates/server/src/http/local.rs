@@ -14,6 +14,8 @@ use crate::http::hot::HotCache;
 /// The `http` block as one thread serves by it. Requests hold it by `Rc`: no counter that other threads touch is in their way.
 pub struct HttpLocal {
     http: Arc<Http>,
+    /// Whether the configuration names `$realpath_root`, whose value takes a look at the disk.
+    pub prepares_root: bool,
     /// Complete responses kept in memory.
     pub hot: RefCell<HotCache>,
 }
@@ -39,8 +41,10 @@ struct Room(Rc<HttpLocal>);
 
 impl OfThread for Room {
     fn begin(local: &Local) -> Room {
+        let http: Arc<Http> = local.generation.part().unwrap_or_default(); // no `http` block: no servers
         Room(Rc::new(HttpLocal {
-            http: local.generation.part().unwrap_or_default(), // no `http` block: no servers
+            prepares_root: http.variables.find("realpath_root").is_some(),
+            http,
             hot: RefCell::default(),
         }))
     }

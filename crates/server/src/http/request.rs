@@ -384,7 +384,7 @@ async fn phases(
 ) -> Result<Step, Abort> {
     while at != Phase::Access {
         // The root is the server's now, or the location's.
-        if at != Phase::FindLocation && request.http.variables.names_realpath_root() {
+        if at != Phase::FindLocation && request.http.prepares_root {
             Box::pin(prepare_realpath_root(request)).await;
         }
         at = match advance(request, at) {

@@ -12,6 +12,7 @@ use framework::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::variables::Compiling as _;
 use crate::variables::{Evaluate, Source, Variable, core};
+use variables::Context as _;
 
 /// The format that exists without being written.
 const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" \

@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::http::modules::acme;
 use crate::http::modules::acme::Acme;
+use crate::http::request::Request;
 use crate::log::Compiling as _;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::text::Text;
@@ -447,7 +448,7 @@ pub fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
         for declared in crate::http::modules::proxy::VARYING {
             let lines = scope.own_lines(declared.spec()).into_iter();
             let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
-            texts.for_each(|template| drop(compiler.text(&template)));
+            texts.for_each(|template| drop(compiler.text::<Request>(&template)));
         }
     }
     for setting in [&PASSWORD_FILE, &crate::http::modules::proxy::PASSWORD_FILE] {

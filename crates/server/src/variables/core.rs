@@ -19,7 +19,7 @@ use std::time::Duration;
 use framework::counters::Totals;
 use proto::header::Known;
 
-use super::{Evaluate, EvaluateFamily, Source};
+use super::{Evaluate, EvaluateFamily, Found, Source};
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::filters::compress::{self, Coding};
 use crate::http::filters::{ssi, userid};
@@ -28,15 +28,6 @@ use crate::http::request::Request;
 use crate::{log, tls};
 use framework::host::hostname;
 use framework::warm;
-
-/// A variable that is there without being defined.
-#[derive(Clone)]
-pub struct Found {
-    /// Where its value comes from.
-    pub source: Source,
-    /// Whether `set` and the like may name it.
-    pub assignable: bool,
-}
 
 /// Families by prefix. Any name of them may be assigned; until then the family answers.
 const FAMILIES: [(&str, EvaluateFamily); 9] = [

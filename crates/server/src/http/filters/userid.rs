@@ -21,6 +21,7 @@ use crate::log;
 use crate::variables::Compiling as _;
 use crate::variables::Variable;
 use crate::variables::core::find_cookie;
+use variables::Context as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

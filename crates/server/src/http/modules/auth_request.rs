@@ -12,12 +12,13 @@ use framework::compile::{Compiler, Feature};
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::access::Verdict;
-use crate::http::modules::rewrite::{Target, variable_name};
+use crate::http::modules::rewrite::Target;
 use crate::http::output;
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
+use variables::name::variable_name;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

@@ -9,9 +9,10 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, p
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
 use framework::network::Peers;
+use variables::forwarded;
 
-use crate::http::forwarded;
 use crate::http::request::Request;
+use variables::Context as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -103,7 +104,7 @@ pub fn apply(request: &mut Request) {
         return;
     }
     let lines = match &real_ip.header {
-        Header::ForwardedFor => forwarded::chain(request),
+        Header::ForwardedFor => request.forwarded(),
         Header::ProxyProtocol => request
             .connection
             .told()

@@ -12,11 +12,10 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
 use proto::header::Known;
+use variables::map::{Keys, Kind};
 
 use crate::http::compile::SERVER_NAME;
-use crate::http::modules::map::{Keys, Kind};
 use crate::http::request::Request;
-use crate::http::tables;
 use crate::regex::Regex;
 use pattern::Undecided;
 
@@ -118,7 +117,7 @@ impl Feature for Referers {
         }
         if scope.writes(&[&VALID_REFERERS]) && !referers.names.is_empty() {
             let sizes = [&REFERER_HASH_MAX_SIZE, &REFERER_HASH_BUCKET_SIZE];
-            tables::check(scope, "referer_hash", sizes)?;
+            framework::tables::check(scope, "referer_hash", sizes)?;
         }
         // As in nginx: a scope without patterns of its own has those of the scope around it.
         if referers.patterns.is_empty()

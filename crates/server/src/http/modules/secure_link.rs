@@ -66,7 +66,7 @@ impl Feature for SecureLink {
         };
         // Also where one stands without the other, what it names must be there.
         for written in [&link.signature, &link.signed].into_iter().flatten() {
-            compiler.text(written);
+            let _: Text = compiler.text(written);
         }
         if link.secret.is_some() {
             if link.signature.is_some() || link.signed.is_some() {

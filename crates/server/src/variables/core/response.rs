@@ -8,6 +8,7 @@ use super::{decimal, joined, text, three_digits};
 use crate::http::request::Request;
 use crate::http::response::Field;
 use crate::variables::Cached;
+use variables::Context as _;
 
 /// The status of the client's answer: that of an error page goes before the page's own; `009`
 /// for HTTP/0.9 and `000` as long as there is none.

@@ -3,6 +3,7 @@
 use super::commands::Failed;
 use crate::http::request::Request;
 use crate::log;
+use variables::Context as _;
 
 /// Fills in variables and takes away backslashes before `\`, `'`, `"` and `$`.
 pub(super) fn evaluate(request: &mut Request, text: &[u8]) -> Result<Vec<u8>, Failed> {

@@ -17,15 +17,17 @@ use conf::{
 };
 use engine::net::Address;
 use framework::compile::Compiler;
+use variables::forwarded;
+use variables::name::variable_name;
 
 use self::database::{Database, Step};
-use crate::http::forwarded;
-use crate::http::modules::rewrite::variable_name;
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::Source;
 use framework::network::{Cidr, parse_address};
+use variables::Context as _;
+use variables::Value;
 
 /// `geoip2 file { … }`
 pub static GEOIP2: Setting<()> = Setting::new("geoip2", &["file { ... }"], parse::nothing)
@@ -125,7 +127,7 @@ fn block(compiler: &Compiler<'_>, line: &Line, proxies: &Arc<Proxies>) -> Result
         let variable = variable(compiler, row, &database, proxies)?;
         let name = variable_name(&row.name)?;
         compiler
-            .define(&name, Source::GeoIp2(Arc::new(variable)))
+            .define(&name, Source::Computed(Arc::new(variable)))
             .map_err(|text| Fault::at(&row.name, text))?;
     }
     Ok(())
@@ -241,10 +243,9 @@ enum Metadata {
     LastChange,
 }
 
-impl GeoIp2Variable {
-    /// The variable's value for a request; `None` where the database has none and there is no
-    /// default.
-    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
+impl Value<Request> for GeoIp2Variable {
+    /// The value for a request; `None` where the database has none and there is no default.
+    fn value(&self, request: &mut Request) -> Option<Bytes> {
         self.database.check();
         match &self.what {
             What::Metadata(field) => Some(self.metadata(*field).into()),
@@ -255,7 +256,9 @@ impl GeoIp2Variable {
             }
         }
     }
+}
 
+impl GeoIp2Variable {
     fn metadata(&self, field: Metadata) -> String {
         match field {
             Metadata::BuildEpoch => self.database.build_epoch().to_string(),
@@ -284,7 +287,7 @@ impl Data {
             let ip = address.ip().map(|ip| ip.to_canonical());
             ip.is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
         };
-        let chain = forwarded::chain(request);
+        let chain = request.forwarded();
         forwarded::client(peer.clone(), &chain, trusted, *recursive).ip()
     }
 }

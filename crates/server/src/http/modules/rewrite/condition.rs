@@ -13,6 +13,7 @@ use crate::regex::Regex;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::Variable;
+use variables::Context as _;
 
 use super::script::append_value;
 
@@ -121,7 +122,7 @@ impl Condition {
         escape: bool,
         log: bool,
     ) -> Result<bool, Undecided> {
-        let mut value = request.script.take_buffer();
+        let mut value = request.scratch().take_buffer();
         let holds = Ok(match self {
             Condition::True(variable) => {
                 request.append_variable(*variable, &mut value);
@@ -133,10 +134,10 @@ impl Condition {
                 negated,
             } => {
                 request.append_variable(*variable, &mut value);
-                let mut other = request.script.take_buffer();
+                let mut other = request.scratch().take_buffer();
                 append_value(text, request, escape, &mut other);
                 let equal = value == other;
-                request.script.give_buffer(other);
+                request.scratch().give_buffer(other);
                 equal != *negated
             }
             Condition::Matches {
@@ -146,7 +147,7 @@ impl Condition {
             } => {
                 request.append_variable(*variable, &mut value);
                 let matched = matches(request, regex, &value, log);
-                request.script.give_buffer(value);
+                request.scratch().give_buffer(value);
                 return Ok(matched? != *negated);
             }
             Condition::File {
@@ -158,7 +159,7 @@ impl Condition {
                 test.holds(request, &value) != *negated
             }
         });
-        request.script.give_buffer(value);
+        request.scratch().give_buffer(value);
         holds
     }
 }

@@ -26,6 +26,9 @@ use crate::regex::Regex;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::{Source, Variable};
+use variables::Context as _;
+use variables::Scratch;
+use variables::name::variable_name;
 
 use condition::Condition;
 pub use script::{location, server};
@@ -209,7 +212,8 @@ struct Answer {
 /// nothing once it is warm.
 #[derive(Debug, Default)]
 pub struct State {
-    buffers: Vec<Vec<u8>>,
+    /// Buffers for values.
+    pub scratch: Scratch,
     /// What the scripts have done, where `explain` wants to know.
     pub trail: Option<Vec<Trace>>,
 }
@@ -231,21 +235,6 @@ impl State {
                 position,
                 text: text(),
             });
-        }
-    }
-
-    /// An empty buffer.
-    pub fn take_buffer(&mut self) -> Vec<u8> {
-        self.buffers.pop().unwrap_or_default()
-    }
-
-    /// Gives a buffer back for the next use.
-    pub fn give_buffer(&mut self, mut buffer: Vec<u8>) {
-        /// A value larger than this is rare: its memory is not kept.
-        const CAPACITY_MAX: usize = 4096;
-        if buffer.capacity() <= CAPACITY_MAX {
-            buffer.clear();
-            self.buffers.push(buffer);
         }
     }
 }
@@ -529,18 +518,6 @@ fn assignment(line: &Line) -> Result<(&Word, Template), Fault> {
     };
     variable_name(name)?;
     Ok((name, Template::parse(value)?))
-}
-
-/// The name in a word such as `$name`.
-pub fn variable_name(word: &Word) -> Result<String, Fault> {
-    match word.text().strip_prefix('$') {
-        Some("") => Err(Fault::at(word, "invalid variable name \"$\"")),
-        Some(name) => Ok(name.to_owned()),
-        None => Err(Fault::at(
-            word,
-            format!("invalid variable name \"{}\"", word.text()),
-        )),
-    }
 }
 
 /// Status and text of a `return`.

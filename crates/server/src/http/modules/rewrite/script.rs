@@ -10,6 +10,7 @@ use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::text::{Part, Text};
+use variables::Context as _;
 
 use super::condition::matches;
 use super::{Answer, Flag, Instruction, Rewrite, Script};
@@ -72,10 +73,10 @@ impl Run<'_> {
     fn step(&mut self, step: &Instruction) -> Flow {
         match step {
             Instruction::Set { target, value } => {
-                let mut text = self.request.script.take_buffer();
+                let mut text = self.request.scratch().take_buffer();
                 append_value(value, self.request, self.quote, &mut text);
                 target.assign(self.request, &text);
-                self.request.script.give_buffer(text);
+                self.request.scratch().give_buffer(text);
                 Flow::Continue(())
             }
             Instruction::If {
@@ -164,12 +165,12 @@ impl Run<'_> {
 
     /// Sets the Location of a redirect.
     fn redirect(&mut self, rewrite: &Rewrite) {
-        let mut text = self.request.script.take_buffer();
+        let mut text = self.request.scratch().take_buffer();
         append_value(&rewrite.path, self.request, true, &mut text);
         let mut location = Vec::with_capacity(text.len() + self.request.args.len() + 1);
         let unescaped = unescape(&text, Unescape::Redirect, &mut location);
         location.extend_from_slice(text.get(unescaped..).unwrap_or_default());
-        self.request.script.give_buffer(text);
+        self.request.scratch().give_buffer(text);
         if rewrite.keep_args && !self.request.args.is_empty() {
             location.push(if rewrite.has_args { b'&' } else { b'?' });
             location.extend_from_slice(&self.request.args);
@@ -190,11 +191,11 @@ impl Run<'_> {
 
     /// Replaces path and arguments.
     fn change_uri(&mut self, rewrite: &Rewrite) {
-        let mut path = self.request.script.take_buffer();
+        let mut path = self.request.scratch().take_buffer();
         append_value(&rewrite.path, self.request, false, &mut path);
         match &rewrite.args {
             Some(text) => {
-                let mut args = self.request.script.take_buffer();
+                let mut args = self.request.scratch().take_buffer();
                 append_value(text, self.request, true, &mut args);
                 if rewrite.keep_args && !self.request.args.is_empty() {
                     args.push(b'&');
@@ -202,7 +203,7 @@ impl Run<'_> {
                 }
                 self.request.args_written = true;
                 let old = std::mem::replace(&mut self.request.args, args);
-                self.request.script.give_buffer(old);
+                self.request.scratch().give_buffer(old);
             }
             None if !rewrite.keep_args => self.request.args.clear(),
             None => {}
@@ -218,7 +219,7 @@ impl Run<'_> {
             );
         }
         let old = std::mem::replace(&mut self.request.uri, path);
-        self.request.script.give_buffer(old);
+        self.request.scratch().give_buffer(old);
         let Request {
             script, uri, args, ..
         } = &mut *self.request;

@@ -17,11 +17,9 @@ use conf::{
 use engine::net::Address;
 use framework::compile::Compiler;
 
-use crate::http::forwarded;
-use crate::http::modules::rewrite::variable_name;
-use crate::http::request::Request;
-use crate::variables::Compiling as _;
-use crate::variables::{Source, Variable};
+use crate::forwarded;
+use crate::name::variable_name;
+use crate::{Compiling as _, Context, Source, Value, Variable};
 use framework::network::{Cidr, parse_address, parse_ipv4, stray_bits};
 
 /// `geo`.
@@ -44,38 +42,37 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&GEO];
 /// The address that nginx looks up where there is no IPv4 address to look up.
 const NO_ADDRESS: u32 = u32::MAX;
 
-/// Finds every `geo` block of the `http` scope and defines its variable.
-pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
-    for line in http.lines().iter().filter(|line| line.is("geo")) {
-        if let Err(fault) = define(compiler, line) {
+/// Finds every `geo` block of a scope and defines its variable, for a kind of context.
+pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    for line in scope.lines().iter().filter(|line| line.is("geo")) {
+        if let Err(fault) = define::<C>(compiler, line) {
             compiler.report(fault.while_reading());
         }
     }
 }
 
-fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+fn define<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     let (address, name) = match &*line.args {
         [name] => (None, variable_name(name)?),
         [address, name, ..] => (Some(variable_name(address)?), variable_name(name)?),
         [] => return Ok(()), // the arity has been checked
     };
-    let address = address.map(|name| compiler.variable(&name));
+    let address: Option<Variable<C>> = address.map(|name| compiler.variable(&name));
     let mut builder = Builder::new(compiler);
     if let Some(Block::Free(rows)) = &line.block {
         builder.rows(rows);
     }
     let geo = builder.finish(address);
     compiler
-        .define(&name, Source::Geo(Arc::new(geo)))
+        .define(&name, Source::Computed(Arc::new(geo)))
         .map_err(|text| Fault::at(&line.name, text))?;
     Ok(())
 }
 
 /// A compiled `geo` block.
-#[derive(Debug)]
-pub struct Geo {
+struct Geo<C> {
     /// The variable that holds the address; the client's own address where there is none.
-    address: Option<Variable>,
+    address: Option<Variable<C>>,
     ipv4: Intervals<u32>,
     /// `None` with `ranges`, which know IPv4 only.
     ipv6: Option<Intervals<u128>>,
@@ -83,13 +80,16 @@ pub struct Geo {
     proxies: Box<[Cidr]>,
     recursive: bool,
     /// `volatile`: the value is computed anew on each use.
-    pub volatile: bool,
+    volatile: bool,
 }
 
-impl Geo {
-    /// The variable's value for a request.
-    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
-        let found = match self.looked_up(request) {
+impl<C: Context> Value<C> for Geo<C> {
+    fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+
+    fn value(&self, context: &mut C) -> Option<Bytes> {
+        let found = match self.looked_up(context) {
             Some(IpAddr::V4(address)) => self.ipv4.find(address.into()),
             Some(IpAddr::V6(address)) => match (&self.ipv6, address.to_ipv4_mapped()) {
                 (_, Some(mapped)) => self.ipv4.find(mapped.into()),
@@ -100,12 +100,14 @@ impl Geo {
         };
         Some(self.values.get(found as usize).cloned().unwrap_or_default())
     }
+}
 
+impl<C: Context> Geo<C> {
     /// The address to look up: of the client or the variable, then through trusted proxies.
-    fn looked_up(&self, request: &mut Request) -> Option<IpAddr> {
+    fn looked_up(&self, context: &mut C) -> Option<IpAddr> {
         let address = match self.address {
-            Some(variable) => parse_address(&request.variable(variable)?)?,
-            None => match request.peer() {
+            Some(variable) => parse_address(&context.variable(variable)?)?,
+            None => match context.peer() {
                 Address::Inet(socket) => socket.ip(),
                 Address::Unix(_) => return None,
             },
@@ -114,7 +116,7 @@ impl Geo {
             return Some(address);
         }
         let address = Address::Inet(SocketAddr::new(address, 0));
-        let chain = forwarded::chain(request);
+        let chain = context.forwarded();
         let trusted = |address: &Address| {
             let ip = address.ip().map(|ip| ip.to_canonical());
             ip.is_some_and(|ip| self.proxies.iter().any(|proxy| proxy.contains(ip)))
@@ -432,7 +434,7 @@ impl<'a, 'c> Builder<'a, 'c> {
         self.compiler.warn_each_time(text, Some(word.position));
     }
 
-    fn finish(self, address: Option<Variable>) -> Geo {
+    fn finish<C>(self, address: Option<Variable<C>>) -> Geo<C> {
         let (ipv4, ipv6) = if self.ranges {
             let all = Span {
                 first: 0,

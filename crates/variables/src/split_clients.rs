@@ -13,11 +13,8 @@ use conf::{
 };
 use framework::compile::Compiler;
 
-use crate::http::modules::rewrite::variable_name;
-use crate::http::request::Request;
-use crate::text::Text;
-use crate::variables::Compiling as _;
-use crate::variables::Source;
+use crate::name::variable_name;
+use crate::{Compiling as _, Context, Source, Text, Value};
 
 /// `split_clients`.
 pub static SPLIT_CLIENTS: Setting<()> = Setting::new(
@@ -40,20 +37,20 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&SPLIT_CLIENTS];
 /// All of it, in hundredths of a percent.
 const WHOLE: u64 = 10_000;
 
-/// Finds every `split_clients` block of the `http` scope and defines its variable.
-pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
-    for line in http.lines().iter().filter(|line| line.is("split_clients")) {
-        if let Err(fault) = define(compiler, line) {
+/// Finds every `split_clients` block of a scope and defines its variable, for a kind of context.
+pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    for line in scope.lines().iter().filter(|line| line.is("split_clients")) {
+        if let Err(fault) = define::<C>(compiler, line) {
             compiler.report(fault.while_reading());
         }
     }
 }
 
-fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+fn define<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
     let [text, name, ..] = &*line.args else {
         return Ok(());
     }; // the arity has been checked
-    let text = compiler.text(&Template::parse(text)?);
+    let text: Text<C> = compiler.text(&Template::parse(text)?);
     let variable = variable_name(name)?;
     let mut shares = Vec::new();
     if let Some(Block::Free(rows)) = &line.block {
@@ -68,7 +65,7 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
         }
     }
     let parts = parts(shares).map_err(|text| Fault::at(&line.name, text))?;
-    let source = Source::SplitClients(Arc::new(SplitClients {
+    let source = Source::Computed(Arc::new(SplitClients {
         text,
         parts: parts.into(),
     }));
@@ -79,9 +76,8 @@ fn define(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
 }
 
 /// A compiled `split_clients` block.
-#[derive(Debug)]
-pub struct SplitClients {
-    text: Text,
+struct SplitClients<C> {
+    text: Text<C>,
     parts: Box<[Part]>,
 }
 
@@ -93,13 +89,13 @@ struct Part {
     value: Bytes,
 }
 
-impl SplitClients {
-    /// The variable's value for a request; empty where no row takes its hash.
-    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
-        let mut text = request.script.take_buffer();
-        self.text.append_to(request, &mut text);
+impl<C: Context> Value<C> for SplitClients<C> {
+    /// The value for a context; empty where no row takes its hash.
+    fn value(&self, context: &mut C) -> Option<Bytes> {
+        let mut text = context.scratch().take_buffer();
+        self.text.append_to(context, &mut text);
         let hash = murmur_hash2(&text);
-        request.script.give_buffer(text);
+        context.scratch().give_buffer(text);
         Some(choose(&self.parts, hash))
     }
 }

@@ -16,14 +16,10 @@ use conf::{
     parse,
 };
 use framework::compile::Compiler;
+use framework::tables;
 
-use crate::http::modules::rewrite::variable_name;
-use crate::http::request::Request;
-use crate::http::tables;
-use crate::regex::Regex;
-use crate::text::Text;
-use crate::variables::Compiling as _;
-use crate::variables::Source;
+use crate::name::variable_name;
+use crate::{Compiling as _, Context, Regex, Source, Text, Value};
 
 /// `map string $variable { … }`
 pub static MAP: Setting<()> = Setting::new("map", &["string $variable { ... }"], parse::nothing)
@@ -60,11 +56,11 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&MAP, &MAP_HASH_MAX_SIZE, &MAP_HASH_B
 /// Sizes of nginx's tables of maps.
 const HASH_SIZES: [&Setting<u64>; 2] = [&MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZE];
 
-/// Finds every `map` block of the `http` scope and defines its variable.
-pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
-    let sizes = check_sizes(compiler, http);
-    for line in http.lines().iter().filter(|line| line.is("map")) {
-        if let Err(fault) = define(compiler, line, sizes.clone()) {
+/// Finds every `map` block of a scope and defines its variable, for a kind of context.
+pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    let sizes = check_sizes(compiler, scope);
+    for line in scope.lines().iter().filter(|line| line.is("map")) {
+        if let Err(fault) = define::<C>(compiler, line, sizes.clone()) {
             compiler.report(fault.while_reading());
         }
     }
@@ -93,11 +89,15 @@ fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault>
     }
 }
 
-fn define(compiler: &Compiler<'_>, line: &Line, sizes: Result<(), Fault>) -> Result<(), Fault> {
+fn define<C: Context>(
+    compiler: &Compiler<'_>,
+    line: &Line,
+    sizes: Result<(), Fault>,
+) -> Result<(), Fault> {
     let [source, name, ..] = &*line.args else {
         return Ok(());
     }; // the arity has been checked
-    let source = compiler.text(&Template::parse(source)?);
+    let source: Text<C> = compiler.text(&Template::parse(source)?);
     let variable = variable_name(name)?;
     let mut builder = Builder::default();
     if let Some(Block::Free(rows)) = &line.block {
@@ -116,54 +116,59 @@ fn define(compiler: &Compiler<'_>, line: &Line, sizes: Result<(), Fault>) -> Res
     }
     let map = builder.finish(source);
     compiler
-        .define(&variable, Source::Map(Arc::new(map)))
+        .define(&variable, Source::Computed(Arc::new(map)))
         .map_err(|text| Fault::at(name, text))?;
     Ok(())
 }
 
 /// A compiled `map` block.
-#[derive(Debug)]
-pub struct MapVariable {
-    source: Text,
+struct MapVariable<C> {
+    source: Text<C>,
     hostnames: bool,
     /// `volatile`: the value is computed anew on each use.
-    pub volatile: bool,
+    volatile: bool,
     keys: Keys,
-    regexes: Box<[(Regex, u32)]>,
-    values: Box<[Text]>,
-    default: Text,
+    regexes: Box<[(Regex<C>, u32)]>,
+    values: Box<[Text<C>]>,
+    default: Text<C>,
 }
 
-impl MapVariable {
-    /// The variable's value for a request. Captures of the regex that matched may stand in it.
-    pub fn value(&self, request: &mut Request) -> Option<Bytes> {
-        let mut key = request.script.take_buffer();
-        self.source.append_to(request, &mut key);
+impl<C: Context> Value<C> for MapVariable<C> {
+    fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+
+    /// The value for a context. Captures of the regex that matched may stand in it.
+    fn value(&self, context: &mut C) -> Option<Bytes> {
+        let mut key = context.scratch().take_buffer();
+        self.source.append_to(context, &mut key);
         if self.hostnames && key.last() == Some(&b'.') {
             key.pop();
         }
         let found = self
             .keys
             .find(&key)
-            .or_else(|| self.find_regex(request, &key));
-        request.script.give_buffer(key);
+            .or_else(|| self.find_regex(context, &key));
+        context.scratch().give_buffer(key);
         let value = found
             .and_then(|index| self.values.get(index as usize))
             .unwrap_or(&self.default);
-        Some(value.evaluate(request))
+        Some(value.evaluate(context))
     }
+}
 
-    fn find_regex(&self, request: &mut Request, key: &[u8]) -> Option<u32> {
+impl<C: Context> MapVariable<C> {
+    fn find_regex(&self, context: &mut C, key: &[u8]) -> Option<u32> {
         if key.is_empty() {
             return None; // nginx tries no regex on the empty string
         }
         for (regex, value) in &self.regexes {
-            match regex.matches(request, key) {
+            match regex.matches(context, key) {
                 Ok(true) => return Some(*value),
                 Ok(false) => {}
                 Err(undecided) => {
                     // As in nginx, the default stands then.
-                    regex.alert(request, key, undecided, "");
+                    regex.alert(context, key, undecided, "");
                     return None;
                 }
             }
@@ -173,20 +178,34 @@ impl MapVariable {
 }
 
 /// Takes the rows of one block in order.
-#[derive(Default)]
-struct Builder {
+struct Builder<C> {
     keys: Keys,
     /// Names that are taken: exact keys, and `.example.com` as `example.com`.
     taken: Set<Vec<u8>>,
-    regexes: Vec<(Regex, u32)>,
-    values: Vec<Text>,
+    regexes: Vec<(Regex<C>, u32)>,
+    values: Vec<Text<C>>,
     known: Map<Bytes, u32>,
     default: Option<u32>,
     hostnames: bool,
     volatile: bool,
 }
 
-impl Builder {
+impl<C> Default for Builder<C> {
+    fn default() -> Builder<C> {
+        Builder {
+            keys: Keys::default(),
+            taken: Set::default(),
+            regexes: Vec::new(),
+            values: Vec::new(),
+            known: Map::default(),
+            default: None,
+            hostnames: false,
+            volatile: false,
+        }
+    }
+}
+
+impl<C: Context> Builder<C> {
     fn row(&mut self, compiler: &Compiler<'_>, row: &Line) -> Result<(), Fault> {
         let value = match (&*row.name.bytes, &*row.args) {
             (b"hostnames", []) => {
@@ -264,7 +283,7 @@ impl Builder {
         Ok(index)
     }
 
-    fn finish(self, source: Text) -> MapVariable {
+    fn finish(self, source: Text<C>) -> MapVariable<C> {
         let default = self
             .default
             .and_then(|index| self.values.get(index as usize))
@@ -421,9 +440,10 @@ fn labels(name: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::Session;
 
     /// Keys of a map with `hostnames`, numbered as they stand; the error of the first bad one.
-    fn hostnames(keys: &[&str]) -> Result<Builder, String> {
+    fn hostnames(keys: &[&str]) -> Result<Builder<Session>, String> {
         let mut builder = Builder {
             hostnames: true,
             ..Builder::default()
@@ -521,7 +541,7 @@ mod tests {
 
     #[test]
     fn without_hostnames_stars_are_letters() {
-        let mut builder = Builder::default();
+        let mut builder = Builder::<Session>::default();
         assert_eq!(builder.key(b"*.Example.com", 7), Ok(()));
         assert_eq!(builder.keys.find(b"*.example.COM"), Some(7));
         assert_eq!(builder.keys.find(b"www.example.com"), None);

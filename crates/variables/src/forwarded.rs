@@ -7,17 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 use engine::net::Address;
 use framework::network::parse_address;
 
-use crate::http::request::Request;
-
-/// The lines of `X-Forwarded-For`, in the order of the request.
-pub fn chain(request: &Request) -> Vec<&[u8]> {
-    request
-        .headers()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(b"X-Forwarded-For"))
-        .map(|(_, value)| value)
-        .collect()
-}
-
 /// As long as the address is a trusted proxy's, the last address of the lines that is not yet used takes its place; once
 /// unless `recursive`.
 pub fn client(

@@ -1,0 +1,197 @@
+//! What variables are evaluated for.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use engine::net::Address;
+use logs::Subject;
+
+use crate::{Captures, Scratch, Source, Table, Variable};
+
+/// The values of a context that have been asked for, by index.
+pub type Values = Vec<Cached>;
+
+/// A value of one context.
+#[derive(Clone, Debug, Default)]
+pub enum Cached {
+    /// Not asked for yet.
+    #[default]
+    Unset,
+    /// Asked for, and there is none.
+    Missing,
+    /// There was one; it is computed again on every use.
+    Passing,
+    /// The value.
+    Value(Bytes),
+}
+
+/// What keeps a table of variables in memory while one of them is evaluated.
+pub trait Scope<C: 'static> {
+    /// The variables of the configuration that the context is served by.
+    fn variables(&self) -> &Table<C>;
+}
+
+/// Whatever has variables.
+pub trait Context: Subject + Sized + 'static {
+    /// What holds on to the configuration for it.
+    type Scope: Scope<Self>;
+
+    /// The configuration's hold.
+    fn scope(&self) -> Rc<Self::Scope>;
+
+    /// The values that it has.
+    fn values(&self) -> &RefCell<Values>;
+
+    /// The groups of the pattern that matched last.
+    fn captures(&self) -> &Captures;
+
+    /// The same, to be written by a match.
+    fn captures_mut(&mut self) -> &mut Captures;
+
+    /// Memory for values that are needed for a moment.
+    fn scratch(&mut self) -> &mut Scratch;
+
+    /// The client's address.
+    fn peer(&self) -> &Address;
+
+    /// Lines in which proxies tell whom they speak for, in their order (`X-Forwarded-For`); none where there are no such.
+    fn forwarded(&self) -> Vec<&[u8]> {
+        Vec::new()
+    }
+
+    /// A variable of `set` is read before it is set.
+    fn uninitialized(&self, name: &str) {
+        let _ = name;
+    }
+
+    /// Appends a variable's value; false when there is none.
+    fn append_variable(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
+        match self.values().borrow().get(variable.index()) {
+            Some(Cached::Value(value)) => {
+                out.extend_from_slice(value);
+                return true;
+            }
+            Some(Cached::Missing) => return false,
+            _ => {}
+        }
+        let scope = self.scope();
+        let Some(definition) = scope.variables().definition(variable) else {
+            return false;
+        };
+        let value = match &definition.source {
+            Source::Builtin(evaluate) => return evaluate(self, out),
+            Source::Family(evaluate, rest) => return evaluate(self, rest, out),
+            Source::UntilMissing(evaluate) => {
+                let found = evaluate(self, out);
+                if found {
+                    self.remember(variable, Cached::Passing);
+                } else if !self.has_passed(variable) {
+                    self.remember(variable, Cached::Missing);
+                }
+                return found;
+            }
+            Source::Assigned => return false,
+            Source::Set => {
+                self.uninitialized(&definition.name);
+                self.remember(variable, Cached::Value(Bytes::new()));
+                return true;
+            }
+            Source::Once(evaluate) | Source::Kept(evaluate) => {
+                let mut value = Vec::new();
+                evaluate(self, &mut value).then(|| value.into())
+            }
+            Source::KeptFamily(evaluate, rest) => {
+                let mut value = Vec::new();
+                evaluate(self, rest, &mut value).then(|| value.into())
+            }
+            Source::Computed(computed) => {
+                let value = computed.value(self);
+                if computed.is_volatile() {
+                    return value.is_some_and(|value| {
+                        out.extend_from_slice(&value);
+                        true
+                    });
+                }
+                value
+            }
+        };
+        let found = value.is_some();
+        if let Some(value) = &value {
+            out.extend_from_slice(value);
+        }
+        self.remember(variable, value.map_or(Cached::Missing, Cached::Value));
+        found
+    }
+
+    /// Appends a variable's value to a line of an access log; false when there is none. What such a line asks for first is not
+    /// kept: nothing of the context comes after it, and a subrequest's line does not tell of its request's response.
+    fn append_logged(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
+        let known = self.values().borrow();
+        let is_known = !matches!(known.get(variable.index()), None | Some(Cached::Unset));
+        drop(known);
+        let scope = self.scope();
+        let definition = scope.variables().definition(variable);
+        match definition.map(|definition| &definition.source) {
+            Some(Source::Kept(evaluate)) if !is_known => evaluate(self, out),
+            Some(Source::KeptFamily(evaluate, rest)) if !is_known => evaluate(self, rest, out),
+            _ => self.append_variable(variable, out),
+        }
+    }
+
+    /// A variable's value, or `None` when there is none.
+    fn variable(&mut self, variable: Variable<Self>) -> Option<Bytes> {
+        let known = self.values().borrow();
+        if let Some(Cached::Value(value)) = known.get(variable.index()) {
+            return Some(value.clone());
+        }
+        drop(known);
+        let mut out = Vec::new();
+        self.append_variable(variable, &mut out).then(|| out.into())
+    }
+
+    /// Appends the value of a variable whose name, in lower case, was not known when the configuration
+    /// was read; false when there is none.
+    fn append_variable_named(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
+        let scope = self.scope();
+        let table = scope.variables();
+        if let Some(variable) = table.find(name) {
+            return self.append_variable(variable, out);
+        }
+        match table.find_builtin(name).map(|found| found.source) {
+            Some(
+                Source::Builtin(evaluate)
+                | Source::Kept(evaluate)
+                | Source::Once(evaluate)
+                | Source::UntilMissing(evaluate),
+            ) => evaluate(self, out),
+            Some(Source::Family(evaluate, rest) | Source::KeptFamily(evaluate, rest)) => {
+                evaluate(self, &rest, out)
+            }
+            _ => false,
+        }
+    }
+
+    /// Assigns a variable (`set`, named captures).
+    fn assign(&mut self, variable: Variable<Self>, value: Bytes) {
+        self.remember(variable, Cached::Value(value));
+    }
+
+    /// Whether there was a value of what is computed on every use.
+    fn has_passed(&self, variable: Variable<Self>) -> bool {
+        let values = self.values().borrow();
+        matches!(values.get(variable.index()), Some(Cached::Passing))
+    }
+
+    /// Keeps what is known of a variable.
+    fn remember(&mut self, variable: Variable<Self>, value: Cached) {
+        let index = variable.index();
+        let mut values = self.values().borrow_mut();
+        if values.len() <= index {
+            values.resize(index + 1, Cached::Unset);
+        }
+        if let Some(kept) = values.get_mut(index) {
+            *kept = value;
+        }
+    }
+}

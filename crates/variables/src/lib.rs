@@ -1,0 +1,28 @@
+//! Variables: names become indices when a configuration is compiled, values are found lazily.
+//!
+//! Whatever has variables is a [`Context`]: a request, later a session or a handshake. Texts, patterns, `map`, `geo` and
+//! `split_clients` are compiled for one kind of context and work for any. A value is cached for the context unless its
+//! source is computed on every use, where nothing changes it but what nginx, too, asks for anew.
+
+pub mod context;
+pub mod forwarded;
+pub mod geo;
+pub mod map;
+pub mod name;
+pub mod regex;
+pub mod scratch;
+pub mod split_clients;
+pub mod table;
+pub mod text;
+
+pub use context::{Cached, Context, Scope, Values};
+pub use regex::{Captures, Regex};
+pub use scratch::Scratch;
+pub use table::{
+    Compiling, Definition, Evaluate, EvaluateFamily, Find, Found, Source, Table, TableBuilder,
+    Value, Variable,
+};
+pub use text::{Part, Text};
+
+#[cfg(test)]
+mod tests;

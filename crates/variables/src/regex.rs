@@ -1,0 +1,166 @@
+//! Regular expressions of configurations, and the captures that they leave in a context.
+//!
+//! What a pattern means and how it is matched is the crate `pattern`. Here its named groups become variables, and what
+//! could not be decided becomes the alert that nginx writes.
+
+use std::fmt;
+use std::ops::Range;
+
+use bytes::Bytes;
+use conf::Fault;
+use framework::compile::Compiler;
+use logs::{Printable, Subject};
+use pattern::{Pattern, Spans, Undecided};
+
+use crate::{Compiling as _, Context, Source, Variable};
+
+/// A compiled pattern with the variables that its named groups assign.
+pub struct Regex<C> {
+    pattern: Pattern,
+    names: Vec<(usize, Variable<C>)>,
+}
+
+impl<C> fmt::Debug for Regex<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pattern.fmt(f)
+    }
+}
+
+impl<C: Context> Regex<C> {
+    /// Compiles a pattern; named groups become variables. Error text as nginx words it.
+    pub fn new(compiler: &Compiler<'_>, pattern: &[u8], caseless: bool) -> Result<Regex<C>, Fault> {
+        let pattern = Pattern::new(pattern, caseless)
+            .map_err(|refusal| Fault::new(refusal.to_string()).while_reading())?;
+        let names = pattern.names().iter().map(|(group, name)| {
+            let variable = compiler.define(name, Source::Assigned);
+            Ok((*group, variable.map_err(Fault::new)?))
+        });
+        let names = names.collect::<Result<_, Fault>>()?;
+        Ok(Regex { pattern, names })
+    }
+
+    /// The pattern as written.
+    pub fn pattern(&self) -> &str {
+        self.pattern.text()
+    }
+
+    /// Whether it has groups, besides the whole.
+    pub fn has_groups(&self) -> bool {
+        self.pattern.groups() > 1
+    }
+
+    /// Whether it matches, leaving captures alone.
+    pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
+        self.pattern.is_match(subject)
+    }
+
+    /// Matches and, on success, makes the groups the context's captures and assigns the named
+    /// ones, as every regex that is evaluated for it does.
+    pub fn matches(&self, context: &mut C, subject: &[u8]) -> Result<bool, Undecided> {
+        if self.pattern.groups() <= 1 {
+            // A pattern without groups still ends the life of earlier captures.
+            let matched = self.is_match(subject)?;
+            if matched {
+                context.captures_mut().clear();
+            }
+            return Ok(matched);
+        }
+        let captures = context.captures_mut();
+        if !self.pattern.captures(subject, &mut captures.next)? {
+            return Ok(false);
+        }
+        std::mem::swap(&mut captures.spans, &mut captures.next);
+        captures.subject.clear();
+        captures.subject.extend_from_slice(subject);
+        for (group, variable) in &self.names {
+            let value = Bytes::copy_from_slice(context.captures().group(*group));
+            context.assign(*variable, value);
+        }
+        Ok(true)
+    }
+
+    /// The alert about a match that could not be decided: `ngx_http_regex_exec`. `doing` is what it disturbs, and
+    /// empty before there is a response.
+    pub fn alert(&self, about: &dyn Subject, subject: &[u8], undecided: Undecided, doing: &str) {
+        let text = self.undecided(subject, undecided);
+        logs::error!(about, Alert, "{text}{doing}");
+    }
+
+    /// What such an alert says.
+    pub fn undecided(&self, subject: &[u8], undecided: Undecided) -> String {
+        said_of(undecided, subject, self.pattern())
+    }
+}
+
+fn said_of(undecided: Undecided, subject: &[u8], pattern: &str) -> String {
+    let (code, subject) = (undecided.code, Printable(subject));
+    format!("pcre2_match() failed: {code} on \"{subject}\" using \"{pattern}\"")
+}
+
+/// A group's name, if it has one, and where it matched.
+pub type Group = (Option<String>, Range<usize>);
+
+/// Why a pattern that a response holds has not been matched. Each holds words for the log.
+#[derive(Debug)]
+pub enum Failed {
+    /// The pattern is none.
+    Pattern(String),
+    /// The match could not be decided.
+    Undecided(String),
+}
+
+/// Matches a pattern that a response holds (SSI). `None` where it does not match.
+pub fn match_once(pattern: &[u8], subject: &[u8]) -> Result<Option<Vec<Group>>, Failed> {
+    let pattern =
+        Pattern::for_one_match(pattern).map_err(|refusal| Failed::Pattern(refusal.to_string()))?;
+    let mut spans = Spans::default();
+    let matched = pattern
+        .captures(subject, &mut spans)
+        .map_err(|undecided| Failed::Undecided(said_of(undecided, subject, pattern.text())))?;
+    if !matched {
+        return Ok(None);
+    }
+    // Those behind the last that has matched do not exist, as with pcre2_match(3).
+    let matched = (0..spans.len())
+        .rev()
+        .find(|group| spans.get(*group).is_some());
+    let mut groups: Vec<Group> = (0..=matched.unwrap_or(0))
+        .map(|group| (None, spans.get(group).unwrap_or_default()))
+        .collect();
+    for (group, name) in pattern.names() {
+        if let Some((known, _)) = groups.get_mut(*group) {
+            *known = Some(name.clone());
+        }
+    }
+    Ok(Some(groups))
+}
+
+/// Groups of the regex evaluated last. Their memory is used again.
+#[derive(Clone, Debug, Default)]
+pub struct Captures {
+    subject: Vec<u8>,
+    spans: Spans,
+    /// What the next match fills, so that one that fails leaves the captures as they are.
+    next: Spans,
+}
+
+impl Captures {
+    /// The text of a group, empty when there is none.
+    pub fn group(&self, number: usize) -> &[u8] {
+        self.spans
+            .get(number)
+            .and_then(|span| self.subject.get(span))
+            .unwrap_or_default()
+    }
+
+    /// Whether no regex has captured anything.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Forgets all groups, keeping the capacity.
+    pub fn clear(&mut self) {
+        self.subject.clear();
+        self.spans.clear();
+    }
+}

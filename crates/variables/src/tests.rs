@@ -1,0 +1,225 @@
+//! A second kind of context beside the request: a session of two facts, as small as one can be. That texts, patterns, `map`,
+//! `geo` and `split_clients` work for it shows that they know no request.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{
+    Contexts, Declared, Inherit, Level, Recording, Registry, Sealed, Setting, Template, Word, parse,
+};
+use engine::net::Address;
+use framework::compile::{Compiler, Environment};
+use logs::{ErrorLog, Process, Subject};
+
+use crate::{
+    Captures, Compiling as _, Context, Found, Scope, Scratch, Source, Table, TableBuilder, Text,
+    Values, geo, map, split_clients,
+};
+
+/// A session: who has come, and what it said.
+pub(crate) struct Session {
+    configuration: Rc<Configuration>,
+    peer: Address,
+    said: &'static str,
+    values: RefCell<Values>,
+    captures: Captures,
+    scratch: Scratch,
+    /// How often `$said` was asked for.
+    asked: u32,
+}
+
+pub(crate) struct Configuration {
+    table: Table<Session>,
+    text: Text<Session>,
+}
+
+impl Scope<Session> for Configuration {
+    fn variables(&self) -> &Table<Session> {
+        &self.table
+    }
+}
+
+impl Subject for Session {
+    fn admits(&self, level: logs::Level) -> bool {
+        Process.admits(level)
+    }
+
+    fn with_log(&self, _: &mut dyn FnMut(&Arc<ErrorLog>)) {}
+
+    fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(self.said)
+    }
+}
+
+impl Context for Session {
+    type Scope = Configuration;
+
+    fn scope(&self) -> Rc<Configuration> {
+        Rc::clone(&self.configuration)
+    }
+
+    fn values(&self) -> &RefCell<Values> {
+        &self.values
+    }
+
+    fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    fn captures_mut(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn scratch(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
+    fn peer(&self) -> &Address {
+        &self.peer
+    }
+}
+
+/// `$said` is computed on every use, `$first` once, `$note_NAME` is a family.
+fn find(name: &str) -> Option<Found<Session>> {
+    fn said(session: &mut Session, out: &mut Vec<u8>) -> bool {
+        session.asked += 1;
+        out.extend_from_slice(session.said.as_bytes());
+        true
+    }
+    fn note(_: &mut Session, name: &[u8], out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(name);
+        name != b"none"
+    }
+    let source = match name {
+        "said" => Source::Builtin(said),
+        "first" => Source::Once(said),
+        name => Source::Family(note, name.strip_prefix("note_")?.as_bytes().into()),
+    };
+    let assignable = !matches!(name, "said");
+    Some(Found { source, assignable })
+}
+
+static SESSIONS: Setting<()> = Setting::new("sessions", &["{ ... }"], parse::nothing)
+    .contexts(Contexts::MAIN)
+    .block()
+    .opens(Contexts::HTTP)
+    .inherit(Inherit::Never)
+    .manual("A block for sessions.");
+
+const DIRECTIVES: &[&dyn Declared] = &[&SESSIONS];
+
+fn word(text: &str) -> Word {
+    Word {
+        bytes: text.as_bytes().into(),
+        ..Word::default()
+    }
+}
+
+/// A session under these blocks, ready to evaluate this text; the first error where there is one.
+fn session(blocks: &str, text: &str) -> Result<Session, String> {
+    let path = Path::new("/sessions.conf");
+    let files = Sealed::new(Recording {
+        files: vec![(path.into(), format!("sessions {{ {blocks} }}").into_bytes())],
+        ..Recording::default()
+    });
+    let tables = [
+        DIRECTIVES,
+        map::DIRECTIVES,
+        geo::DIRECTIVES,
+        split_clients::DIRECTIVES,
+    ];
+    let registry = Registry::new(&tables);
+    let root = Path::new("/");
+    let loaded = conf::load(path, root, &[], &registry, &files);
+    let mut diagnostics = loaded.diagnostics;
+    let compiler = Compiler::new(&Environment {
+        prefix: root,
+        conf_prefix: root,
+        files: &files,
+        privileged: false,
+    });
+    let variables = compiler.registry::<TableBuilder<Session>>();
+    variables.borrow_mut().builtins = &[find];
+    for scope in loaded.tree.root().children("sessions") {
+        map::compile::<Session>(&compiler, scope);
+        geo::compile::<Session>(&compiler, scope);
+        split_clients::compile::<Session>(&compiler, scope);
+    }
+    let text = compiler.text(&Template::parse(&word(text)).map_err(|fault| fault.message)?);
+    let table = variables.take().finish();
+    diagnostics.extend(compiler.into_diagnostics());
+    if let Some(error) = diagnostics.iter().find(|found| found.level == Level::Emerg) {
+        return Err(error.message.clone());
+    }
+    Ok(Session {
+        configuration: Rc::new(Configuration {
+            table: table.map_err(|names| format!("unknown {names:?}"))?,
+            text,
+        }),
+        peer: Address::Inet("192.0.2.7:5000".parse().map_err(|_| "an address")?),
+        said: "Hello",
+        values: RefCell::default(),
+        captures: Captures::default(),
+        scratch: Scratch::default(),
+        asked: 0,
+    })
+}
+
+/// What a text amounts to.
+fn value(session: &mut Session) -> String {
+    let configuration = Rc::clone(&session.configuration);
+    String::from_utf8_lossy(&configuration.text.evaluate(session)).into_owned()
+}
+
+#[test]
+fn texts_and_variables() {
+    let mut one = session("", "$said, $SAID; $first $first; $note_x$note_none.").unwrap();
+    assert_eq!(value(&mut one), "Hello, Hello; Hello Hello; xnone.");
+    assert_eq!(one.asked, 3, "what is remembered is asked for once");
+    let error = session("", "$nothing").err();
+    assert_eq!(error.as_deref(), Some("unknown [\"nothing\"]"));
+}
+
+#[test]
+fn a_map_with_captures() {
+    let blocks = "map $said $kind { hello plain; ~^(?<letter>h)e pattern; default other; } \
+                  map $said $shown { ~*^(.)(?<rest>.*)$ $2-$1-$rest; volatile; }";
+    let mut one = session(blocks, "$kind $shown $rest").unwrap();
+    assert_eq!(value(&mut one), "plain ello-H-ello ello");
+    one.said = "other";
+    assert_eq!(
+        value(&mut one),
+        "plain ther-o-ther ther",
+        "one is remembered, the other is volatile"
+    );
+    let error = session("map $said $said { a b; }", "").err();
+    assert_eq!(error.as_deref(), Some("the duplicate \"said\" variable"));
+}
+
+#[test]
+fn geo_by_the_peer_and_by_a_variable() {
+    let blocks = "geo $place { 192.0.2.0/24 near; default far; } \
+                  map a $address { default 10.1.2.3; } geo $address $inner { 10.0.0.0/8 yes; }";
+    let mut one = session(blocks, "$place $inner").unwrap();
+    assert_eq!(value(&mut one), "near yes");
+    let mut other = session(blocks, "$place").unwrap();
+    other.peer = Address::Inet("198.51.100.1:1".parse().unwrap());
+    assert_eq!(value(&mut other), "far");
+}
+
+#[test]
+fn clients_are_split() {
+    let mut one = session("split_clients $said $half { 50% a; * b; }", "$half").unwrap();
+    let first = value(&mut one);
+    let mut seen = vec![first.clone()];
+    for said in ["x", "y", "z", "another", "one more"] {
+        let mut other = session("split_clients $said $half { 50% a; * b; }", "$half").unwrap();
+        other.said = said;
+        seen.push(value(&mut other));
+    }
+    assert!(seen.iter().any(|half| half == "a") && seen.iter().any(|half| half == "b"));
+    assert_eq!(value(&mut one), first, "and stay where they are");
+}

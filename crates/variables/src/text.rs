@@ -1,0 +1,148 @@
+//! Values with variables in them, compiled: what `return 200 "$uri"` holds at run time.
+//!
+//! A text without variables is one shared literal and costs nothing to evaluate.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{Context, Variable};
+
+/// One stretch of a [`Text`].
+pub enum Part<C> {
+    /// Bytes as written.
+    Literal(Bytes),
+    /// A variable by index; not found counts as empty.
+    Variable(Variable<C>),
+    /// `$1` … `$9` of the regex evaluated last.
+    Capture(u8),
+}
+
+/// A value that may hold variables of a kind of context.
+pub enum Text<C> {
+    /// No variable inside.
+    Literal(Bytes),
+    /// Evaluated per context.
+    Parts(Box<[Part<C>]>),
+}
+
+// By hand: whatever the context can or cannot do.
+impl<C> Clone for Part<C> {
+    fn clone(&self) -> Part<C> {
+        match self {
+            Part::Literal(bytes) => Part::Literal(bytes.clone()),
+            Part::Variable(variable) => Part::Variable(*variable),
+            Part::Capture(number) => Part::Capture(*number),
+        }
+    }
+}
+
+impl<C> PartialEq for Part<C> {
+    fn eq(&self, other: &Part<C>) -> bool {
+        match (self, other) {
+            (Part::Literal(one), Part::Literal(other)) => one == other,
+            (Part::Variable(one), Part::Variable(other)) => one == other,
+            (Part::Capture(one), Part::Capture(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl<C> fmt::Debug for Part<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Literal(bytes) => bytes.fmt(f),
+            Part::Variable(variable) => variable.fmt(f),
+            Part::Capture(number) => write!(f, "Capture({number})"),
+        }
+    }
+}
+
+impl<C> Clone for Text<C> {
+    fn clone(&self) -> Text<C> {
+        match self {
+            Text::Literal(bytes) => Text::Literal(bytes.clone()),
+            Text::Parts(parts) => Text::Parts(parts.clone()),
+        }
+    }
+}
+
+impl<C> PartialEq for Text<C> {
+    fn eq(&self, other: &Text<C>) -> bool {
+        match (self, other) {
+            (Text::Literal(one), Text::Literal(other)) => one == other,
+            (Text::Parts(one), Text::Parts(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl<C> Eq for Text<C> {}
+
+impl<C> fmt::Debug for Text<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Text::Literal(bytes) => bytes.fmt(f),
+            Text::Parts(parts) => parts.fmt(f),
+        }
+    }
+}
+
+impl<C> Text<C> {
+    /// From parts in order; adjacent literals need not be merged.
+    pub fn new(parts: impl IntoIterator<Item = Part<C>>) -> Text<C> {
+        let mut parts: Vec<Part<C>> = parts.into_iter().collect();
+        match parts.as_mut_slice() {
+            [] => Text::Literal(Bytes::new()),
+            [Part::Literal(bytes)] => Text::Literal(std::mem::take(bytes)),
+            _ => Text::Parts(parts.into_boxed_slice()),
+        }
+    }
+
+    /// The text itself where it holds no variable.
+    pub fn literal(&self) -> Option<&Bytes> {
+        match self {
+            Text::Literal(bytes) => Some(bytes),
+            Text::Parts(_) => None,
+        }
+    }
+
+    /// Whether it is the empty literal.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Text::Literal(bytes) if bytes.is_empty())
+    }
+}
+
+impl<C: Context> Text<C> {
+    /// Appends the value for this context.
+    pub fn append_to(&self, context: &mut C, out: &mut Vec<u8>) {
+        match self {
+            Text::Literal(bytes) => out.extend_from_slice(bytes),
+            Text::Parts(parts) => {
+                for part in parts {
+                    match part {
+                        Part::Literal(bytes) => out.extend_from_slice(bytes),
+                        Part::Variable(variable) => {
+                            context.append_variable(*variable, out);
+                        }
+                        Part::Capture(number) => {
+                            out.extend_from_slice(context.captures().group(usize::from(*number)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The value for this context.
+    pub fn evaluate(&self, context: &mut C) -> Bytes {
+        match self {
+            Text::Literal(bytes) => bytes.clone(),
+            Text::Parts(_) => {
+                let mut out = Vec::new();
+                self.append_to(context, &mut out);
+                out.into()
+            }
+        }
+    }
+}
