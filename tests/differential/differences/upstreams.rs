@@ -562,7 +562,11 @@ fn is_of_headless(case: &Case, difference: &Difference, word: &str) -> bool {
         Part::Status | Part::Field | Part::Framing | Part::Body | Part::Trailer | Part::Ending
     );
     let is_displaced = is_heard && silent.any(|request| case.is_from(difference, request));
-    is_taken && (is_displaced || follows_answer(case, difference, &requests))
+    // Where a page is led to, other things may be asked.
+    let is_led = difference.key == "number of requests"
+        && !requests.is_empty()
+        && case.configuration.contains("error_page ");
+    is_taken && (is_displaced || is_led || follows_answer(case, difference, &requests))
 }
 
 /// Whether a difference is of one of these requests, whose upstream's answer is taken otherwise, or of what follows where the
