@@ -382,12 +382,17 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**What an upstream is asked for a head that is refused**, by `post_action` or for the page, has GET where no \
-                   method was understood, and of fields that may not come twice the first. nginx asks without a method, and \
+        sentence: "**What an upstream is asked for a head that is refused**, by `post_action` or for the page, has its method, or \
+                   GET where none was understood, and of fields that may not come twice the first. nginx asks without a method, and \
                    passes both on.",
         is: |case, difference| {
-            let behind_method = difference.subject.strip_prefix("GET");
-            let without_method = behind_method.is_some_and(|behind| behind == difference.reference);
+            let method = difference
+                .subject
+                .strip_suffix(difference.reference.as_str());
+            let without_method = difference.reference.starts_with(' ')
+                && method.is_some_and(|method| {
+                    !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase())
+                });
             let refused = |line: &String| line.contains("client sent duplicate header line");
             let refused =
                 any_status(case.reference, 400) || case.reference.errors.iter().any(refused);
