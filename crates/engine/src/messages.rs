@@ -35,7 +35,8 @@ pub(crate) struct Messages {
     parts: [[libc::iovec; 2]; BATCH_MAX],
     names: [Name; BATCH_MAX],
     controls: [Control; BATCH_MAX],
-    /// Where datagrams are received into. Grows, up to [`BATCH_MAX`], while there are more of them than it has room for.
+    /// Where datagrams are received into. Grows, up to [`BATCH_MAX`], while there are more of them than it has room for: two
+    /// MiB then, of which as much is ever touched as datagrams have filled.
     rooms: Vec<Room>,
 }
 
