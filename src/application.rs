@@ -14,7 +14,7 @@ use conf::{
     Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, Registry, Reload, ScopeRef,
     Tree,
 };
-use engine::net::{Address, CallError, ListenOptions};
+use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
 use process::{
@@ -615,9 +615,10 @@ fn later(delay: Duration, action: impl FnOnce() + Send + 'static) {
 fn sockets(
     binding: &Binding,
     descriptors: &mut HashMap<String, OwnedFd>,
-) -> Result<(ListenerId, Vec<OwnedFd>), String> {
+) -> Result<(ListenerId, Vec<BoundSocket>), String> {
     let keys = (0..).map(|number| socket_key(&binding.id, number));
-    let found: Vec<OwnedFd> = keys.map_while(|key| descriptors.remove(&key)).collect();
+    let found = keys.map_while(|key| descriptors.remove(&key));
+    let found: Vec<_> = found.map(BoundSocket::from).collect();
     if found.is_empty() {
         return Err(missing(&binding.id.0));
     }

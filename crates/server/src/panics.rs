@@ -137,7 +137,7 @@ mod tests {
             affinity: Vec::new(),
         };
         let id: ListenerId = compiled.bindings[0].id.clone();
-        let sockets = vec![(id, vec![OwnedFd::from(listener)])];
+        let sockets = vec![(id, vec![OwnedFd::from(listener).into()])];
         let workers = Workers::start(&settings, &Arc::new(compiled.generation), &sockets).unwrap();
         (workers, address, folder.join("error.log"))
     }

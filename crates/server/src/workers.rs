@@ -4,7 +4,6 @@
 //! controlling thread as closures posted to each thread's engine.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -80,8 +79,8 @@ struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
-/// Descriptors of listening sockets; with `reuseport` several for one listener.
-pub type Sockets = Vec<(ListenerId, Vec<OwnedFd>)>;
+/// Listening sockets; with `reuseport` several for one listener.
+pub type Sockets = Vec<(ListenerId, Vec<BoundSocket>)>;
 
 /// One of them: a listener, and the socket's number among those of the listener. Over reloads the
 /// same names the same socket.
@@ -291,14 +290,14 @@ impl Drop for Workers {
 /// shared by all; of several sockets each goes to one thread, surplus ones are adopted.
 fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share> {
     let mut share = Share::new();
-    for (id, descriptors) in sockets {
-        let single = descriptors.len() == 1;
-        for (number, descriptor) in descriptors.iter().enumerate() {
+    for (id, several) in sockets {
+        let single = several.len() == 1;
+        for (number, socket) in several.iter().enumerate() {
             let mine = single
                 || number % count == index
-                || (descriptors.len() < count && index % descriptors.len() == number);
+                || (several.len() < count && index % several.len() == number);
             if mine {
-                share.push(((id.clone(), number), descriptor.try_clone()?.into()));
+                share.push(((id.clone(), number), socket.try_clone()?));
             }
         }
     }
