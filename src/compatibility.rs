@@ -105,7 +105,7 @@ fn row(known: Name, registry: &Registry, page: &mut String) {
         (true, false) => format!("`${name}`"),
         (false, _) => format!("`{name}`"),
     };
-    let linked = |spec: &Spec| format!("[{shown}](directives/{}.md)", spec.name);
+    let linked = |spec: &Spec| format!("[{shown}](directives/{}.md)", spec.name());
     let (shown, here, remark) = match here(known, registry) {
         Here::Yes(spec) => (linked(spec), "yes", differences(&shown)),
         Here::Variable => (shown.clone(), "yes", differences(&shown)),

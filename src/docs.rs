@@ -175,8 +175,8 @@ mod tests {
         let bare: Vec<&str> = registry()
             .iter()
             .map(|declared| declared.spec())
-            .filter(|spec| !is_sentence(spec.manual))
-            .map(|spec| spec.name)
+            .filter(|spec| !is_sentence(&spec.manual()))
+            .map(|spec| spec.name())
             .collect();
         assert_eq!(bare, [""; 0]);
     }

@@ -196,17 +196,20 @@ fn modules(root: ScopeRef<'_>, registry: &Registry, found: &mut Vec<(u32, Diagno
 pub(crate) fn declaration(declared: &'static dyn Declared) -> Vec<String> {
     let spec = declared.spec();
     let mut faults = Vec::new();
-    let mut fault = |text: &str| faults.push(format!("\"{}\" {text}", spec.name));
+    let mut fault = |text: &str| faults.push(format!("\"{}\" {text}", spec.name()));
     if spec
         .names()
         .any(|name| spec.contexts_of(name) == Contexts::NONE)
     {
         fault("may stand nowhere");
     }
-    if spec.manual.is_empty() {
+    if spec.prose.is_empty() {
         fault("has no manual");
     }
     let has_block = |name| spec.arity_of(name).block_kind() == BlockKind::Scope;
+    if spec.manual().contains("`*_") {
+        fault("means a family in its manual, and is of none");
+    }
     if spec.opens != Opens::Surroundings && !spec.names().any(has_block) {
         fault("opens a context without a block");
     }

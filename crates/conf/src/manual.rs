@@ -17,7 +17,7 @@ pub fn pages(registry: &Registry) -> BTreeMap<String, String> {
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
     for declared in registry.iter() {
         let spec = declared.spec();
-        let page = pages.entry(format!("{}.md", spec.name)).or_default();
+        let page = pages.entry(format!("{}.md", spec.name())).or_default();
         if !page.is_empty() {
             page.push('\n');
         }
@@ -37,7 +37,7 @@ fn index(registry: &Registry) -> String {
                 Effect::NoEffect(_) => "no effect here",
             };
             let place = contexts_of(spec.contexts_of(name));
-            let row = format!("| [{name}]({}.md) | {place} | {effect} |\n", spec.name);
+            let row = format!("| [{name}]({}.md) | {place} | {effect} |\n", spec.name());
             rows.insert((name, place), row);
         }
     }
@@ -61,7 +61,7 @@ pub fn directive_page(spec: &Spec) -> String {
     for (label, value) in facts(spec) {
         let _ = writeln!(page, "| {label} | {} |", value.replace('|', "\\|"));
     }
-    let _ = write!(page, "\n{}\n", spec.manual);
+    let _ = write!(page, "\n{}\n", spec.manual());
     page
 }
 
@@ -77,7 +77,7 @@ pub fn terminal(spec: &Spec) -> String {
     for (label, value) in facts(spec) {
         let _ = writeln!(page, "  {:<10} {}", label, value.replace('`', ""));
     }
-    let _ = write!(page, "\n{}", wrap(&spec.manual.replace('`', "")));
+    let _ = write!(page, "\n{}", wrap(&spec.manual().replace('`', "")));
     page
 }
 
@@ -126,8 +126,8 @@ fn forms<'a>(spec: &'a Spec, name: &str) -> Vec<&'a str> {
 fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     let default = match spec.default {
-        Some("") => format!("`{};`", spec.name),
-        Some(text) => format!("`{} {text};`", spec.name),
+        Some("") => format!("`{};`", spec.name()),
+        Some(text) => format!("`{} {text};`", spec.name()),
         None => "none".to_owned(),
     };
     facts.push(("Default", default));

@@ -165,7 +165,7 @@ pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&
 impl std::fmt::Debug for Registry {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_list()
-            .entries(self.declared.iter().map(|d| d.spec().name))
+            .entries(self.declared.iter().map(|d| d.spec().name()))
             .finish()
     }
 }

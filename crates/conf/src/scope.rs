@@ -288,7 +288,7 @@ pub(crate) fn default_lines(spec: &Spec) -> &[Line] {
             return Vec::new();
         };
         let name = crate::tree::Word {
-            bytes: spec.name.as_bytes().into(),
+            bytes: spec.name().as_bytes().into(),
             quoted: false,
             position: Position::default(),
         };

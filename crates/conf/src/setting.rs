@@ -72,7 +72,52 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Further names: the directives are one setting, in the order in which they stand.
+    /// One of the directives that several modules have, each with its own prefix: `proxy_` and `buffers` are
+    /// `proxy_buffers`. A family is a type with its settings as fields, made from the prefix by a `const fn`, and each
+    /// module that has it makes a `static` of its own:
+    ///
+    /// ```
+    /// # use tidegate_conf as conf;
+    /// use conf::{Contexts, Setting, parse};
+    ///
+    /// struct Passing {
+    ///     intercept_errors: Setting<bool>,
+    /// }
+    ///
+    /// impl Passing {
+    ///     const fn of(prefix: &'static str) -> Passing {
+    ///         Passing {
+    ///             intercept_errors: Setting::family(prefix, "intercept_errors", &["on | off"], parse::flag)
+    ///                 .contexts(Contexts::LOCATION)
+    ///                 .default("off")
+    ///                 .manual("Answers to `*_pass` with a status of 300 or more are for `error_page`."),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// static PROXY: Passing = Passing::of("proxy_");
+    /// static GRPC: Passing = Passing::of("grpc_");
+    ///
+    /// assert_eq!(PROXY.intercept_errors.spec.name(), "proxy_intercept_errors");
+    /// assert!(GRPC.intercept_errors.spec.manual().starts_with("Answers to `grpc_pass`"));
+    /// ```
+    ///
+    /// In the manual `*_` stands for the prefix.
+    #[must_use]
+    pub const fn family(
+        prefix: &'static str,
+        stem: &'static str,
+        syntax: &'static [&'static str],
+        parse: Parse<T>,
+    ) -> Setting<T> {
+        Setting {
+            spec: Spec::of_family(prefix, stem, syntax),
+            parse,
+            computed_default: None,
+        }
+    }
+
+    /// Further names, as they are written: the directives are one setting, in the order in which they stand.
     #[must_use]
     pub const fn also(mut self, names: &'static [&'static str]) -> Setting<T> {
         self.spec.also = names;
@@ -221,7 +266,7 @@ impl<T> Setting<T> {
     /// The manual's prose.
     #[must_use]
     pub const fn manual(mut self, text: &'static str) -> Setting<T> {
-        self.spec.manual = text;
+        self.spec.prose = text;
         self
     }
 }
@@ -274,7 +319,7 @@ impl<'a> Setter<'a> {
     pub fn name(&self) -> Cow<'a, str> {
         match self.lines.first() {
             Some(line) => line.name.text(),
-            None => Cow::Borrowed(self.spec.name),
+            None => Cow::Borrowed(self.spec.name()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a directive is declared as: names, contexts, arguments, default, inheritance, manual.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use crate::contexts::Contexts;
@@ -203,11 +204,65 @@ struct Exception {
     arity: Option<Arity>,
 }
 
+/// How long a name may be that a prefix and a stem are joined to, in bytes.
+const JOINED_MAX: usize = 48;
+
+/// What stands for the prefix of a family in its manual.
+const ANY_PREFIX: &str = "*_";
+
+/// A directive's name.
+#[derive(Clone, Copy, Debug)]
+enum Name {
+    /// As it is written in the declaration.
+    Whole(&'static str),
+    /// The prefix of a family, and what of it is behind the prefix.
+    Joined {
+        prefix: &'static str,
+        bytes: [u8; JOINED_MAX],
+        length: usize,
+    },
+}
+
+impl Name {
+    const fn joined(prefix: &'static str, stem: &'static str) -> Name {
+        let length = prefix.len() + stem.len();
+        assert!(length <= JOINED_MAX, "the name is too long"); // at compile time
+        let mut bytes = [0; JOINED_MAX];
+        let (before, after) = bytes.split_at_mut(prefix.len());
+        before.copy_from_slice(prefix.as_bytes());
+        after
+            .split_at_mut(stem.len())
+            .0
+            .copy_from_slice(stem.as_bytes());
+        Name::Joined {
+            prefix,
+            bytes,
+            length,
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Name::Whole(text) => text,
+            Name::Joined { bytes, length, .. } => {
+                // Both halves are texts.
+                std::str::from_utf8(&bytes[..*length]).unwrap_or_default()
+            }
+        }
+    }
+
+    fn prefix(&self) -> &'static str {
+        match self {
+            Name::Whole(_) => "",
+            Name::Joined { prefix, .. } => prefix,
+        }
+    }
+}
+
 /// The declaration of a directive, or of a group of directives that are one setting.
 #[derive(Debug)]
 pub struct Spec {
-    /// The name; of a group, the first.
-    pub name: &'static str,
+    name: Name,
     /// The other names of the group.
     pub also: &'static [&'static str],
     /// Where it may stand.
@@ -233,8 +288,8 @@ pub struct Spec {
     pub since: &'static str,
     /// Whether it does something here.
     pub effect: Effect,
-    /// The manual's prose, in Markdown.
-    pub manual: &'static str,
+    /// The manual's prose, in Markdown: see [`Spec::manual`].
+    pub(crate) prose: &'static str,
     exceptions: [Option<Exception>; EXCEPTIONS_MAX],
     /// `default` as lines, made when it is first needed.
     pub(crate) default_lines: OnceLock<Vec<Line>>,
@@ -242,6 +297,19 @@ pub struct Spec {
 
 impl Spec {
     pub(crate) const fn new(name: &'static str, syntax: &'static [&'static str]) -> Spec {
+        Spec::named(Name::Whole(name), syntax)
+    }
+
+    /// Of a family with this prefix.
+    pub(crate) const fn of_family(
+        prefix: &'static str,
+        stem: &'static str,
+        syntax: &'static [&'static str],
+    ) -> Spec {
+        Spec::named(Name::joined(prefix, stem), syntax)
+    }
+
+    const fn named(name: Name, syntax: &'static [&'static str]) -> Spec {
         Spec {
             name,
             also: &[],
@@ -256,7 +324,7 @@ impl Spec {
             reload: Reload::Live,
             since: "",
             effect: Effect::Works,
-            manual: "",
+            prose: "",
             exceptions: [None; EXCEPTIONS_MAX],
             default_lines: OnceLock::new(),
         }
@@ -267,9 +335,24 @@ impl Spec {
         std::ptr::from_ref(self).addr()
     }
 
+    /// The name; of a group, the first.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.text()
+    }
+
     /// Every name of the group.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        std::iter::once(self.name).chain(self.also.iter().copied())
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.name()).chain(self.also.iter().copied())
+    }
+
+    /// The manual's prose, in Markdown; that of a family with its own prefix.
+    #[must_use]
+    pub fn manual(&self) -> Cow<'static, str> {
+        match self.name.prefix() {
+            "" => Cow::Borrowed(self.prose),
+            prefix => Cow::Owned(self.prose.replace(ANY_PREFIX, prefix)),
+        }
     }
 
     /// Where the directive `name` of the group may stand.

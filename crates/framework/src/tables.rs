@@ -11,7 +11,7 @@ pub fn check(
 ) -> Result<(), Fault> {
     for setting in sizes {
         if scope.written(setting)? == Some(0) {
-            let directive = setting.spec.name;
+            let directive = setting.spec.name();
             let text = format!("could not build {name}, you should increase {directive}: 0");
             let lines = scope.lines_in_force(&setting.spec);
             let fault = Fault::new(text);

@@ -85,7 +85,7 @@ pub const TABLES: &[&[&dyn Declared]] = &[
     addition::Addition::DIRECTIVES,
     post_action::PostAction::DIRECTIVES,
     proxy::DIRECTIVES,
-    proxy::BUFFER_DIRECTIVES,
+    &proxy::BUFFER_DIRECTIVES,
     &proxy::SSL_DIRECTIVES,
     upstream::DIRECTIVES,
     crate::resolver::Resolving::DIRECTIVES,

@@ -75,7 +75,7 @@ fn check_sizes(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault>
     };
     let mut are_in_force = true;
     for setting in HASH_SIZES {
-        let name = setting.spec.name;
+        let name = setting.spec.name();
         let late = first(name).filter(|size| *size > map);
         if let Some(line) = late.and_then(|size| http.lines().get(size)) {
             let text = format!("\"{name}\" directive is duplicate");

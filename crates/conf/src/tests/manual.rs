@@ -48,7 +48,7 @@ fn every_declaration_has_a_page() {
     assert!(
         registry
             .iter()
-            .all(|d| pages.contains_key(&format!("{}.md", d.spec().name)))
+            .all(|d| pages.contains_key(&format!("{}.md", d.spec().name())))
     );
     // The two directives named `server` share one.
     assert_eq!(pages["server.md"].matches("# server\n").count(), 2);
@@ -56,7 +56,7 @@ fn every_declaration_has_a_page() {
     assert_eq!(
         registry
             .find("alias")
-            .map(|spec| spec.name)
+            .map(|spec| spec.name())
             .collect::<Vec<_>>(),
         ["root"]
     );
@@ -70,7 +70,7 @@ static NOWHERE: Setting<u64> = Setting::new("nowhere", &["size"], parse::size).d
 static FLAT: Setting<()> = Setting::new("flat", &[""], parse::nothing)
     .contexts(Contexts::HTTP)
     .opens(Contexts::SERVER)
-    .manual("m");
+    .manual("As `*_flat`.");
 
 #[test]
 fn faults_of_declarations_are_found() {
@@ -80,6 +80,7 @@ fn faults_of_declarations_are_found() {
     assert_eq!(
         faults,
         [
+            "\"flat\" means a family in its manual, and is of none",
             "\"flat\" opens a context without a block",
             "\"nowhere\" has no manual",
             "\"nowhere\" may stand nowhere",

@@ -220,7 +220,7 @@ fn default(spec: &Spec) -> Option<InForce> {
     let text = spec.default?;
     Some(InForce {
         place: Place {
-            text: format!("{} {text};", spec.name),
+            text: format!("{} {text};", spec.name()),
             position: None,
         },
         scope: "default".to_owned(),

@@ -451,7 +451,7 @@ pub fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
             texts.for_each(|template| drop(compiler.text::<Request>(&template)));
         }
     }
-    for setting in [&PASSWORD_FILE, &crate::http::modules::proxy::PASSWORD_FILE] {
+    for setting in [&PASSWORD_FILE, crate::http::modules::proxy::PASSWORD_FILE] {
         let lines = root
             .tree()
             .scopes()
@@ -915,7 +915,7 @@ pub(crate) fn remaining<T>(
             };
             format!("{call}(\"{}\") failed{reason}", word.text())
         }
-        _ => nothing_of(setting.spec.name, &chosen.missing.join(", ")),
+        _ => nothing_of(setting.spec.name(), &chosen.missing.join(", ")),
     };
     let fault = Fault::new(message);
     Err(match word {

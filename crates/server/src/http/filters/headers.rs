@@ -290,7 +290,7 @@ pub fn lines_in_force<'a>(
     ];
     let (setting, inherit) = settings
         .into_iter()
-        .find(|(setting, _)| setting.spec.name == spec.name)?;
+        .find(|(setting, _)| setting.spec.name() == spec.name())?;
     let levels = levels(scope, setting, inherit).unwrap_or_default();
     let lines = levels.into_iter().flat_map(|level| {
         let own = level.own_lines(&setting.spec);

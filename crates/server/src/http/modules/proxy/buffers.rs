@@ -1,7 +1,7 @@
 //! What nginx buffers the answers of upstreams with: accepted and checked, without effect here.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Answers are streamed; only
-//! `proxy_buffer_size`, which bounds an answer's head, is at work, and stands with the settings.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>, and the same for other modules. Answers are streamed; only
+//! `*_buffer_size`, which bounds an answer's head, is at work, and stands in `family.rs`.
 
 use std::path::PathBuf;
 
@@ -11,98 +11,106 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 
 const STREAMED: &str = "answers are streamed at the client's pace through a fixed small buffer";
 const NO_FILE: &str = "answers are streamed and need no temporary file";
-const TABLES: &str = "tables size themselves";
-
-macro_rules! accepted {
-    ($($name:ident: $kind:ty = $directive:literal, $syntax:literal, $parse:expr, $arity:expr,
-       $reason:expr, $manual:literal;)*) => {
-        $(pub(crate) static $name: Setting<$kind> = Setting::new($directive, &[$syntax], $parse)
-            .contexts(HSL)
-            .arity($arity)
-            .no_effect($reason)
-            .manual($manual);)*
-    };
-}
-
-accepted! {
-    BUFFERS: (u64, u64) = "proxy_buffers", "number size", parse::buffers, Arity::exactly(2),
-        STREAMED, "Number and size of nginx's buffers for an answer.";
-    BUSY_BUFFERS_SIZE: u64 = "proxy_busy_buffers_size", "size", parse::size, Arity::exactly(1),
-        STREAMED, "How much of an answer may be on its way to the client while nginx reads more of it.";
-    TEMP_PATH: PathBuf = "proxy_temp_path", "path [level1 [level2 [level3]]]",
-        parse::path_with_levels, Arity::between(1, 4),
-        NO_FILE, "Where nginx puts what its buffers do not hold of an answer.";
-    MAX_TEMP_FILE_SIZE: u64 = "proxy_max_temp_file_size", "size", parse::size, Arity::exactly(1),
-        NO_FILE, "How much of an answer nginx puts into a temporary file.";
-    TEMP_FILE_WRITE_SIZE: u64 = "proxy_temp_file_write_size", "size", parse::size, Arity::exactly(1),
-        NO_FILE, "How much nginx writes to a temporary file at once.";
-    HEADERS_HASH_MAX_SIZE: u64 = "proxy_headers_hash_max_size", "size", parse::number, Arity::exactly(1),
-        TABLES, "Bounds nginx's hash of the fields that are hidden or set.";
-    HEADERS_HASH_BUCKET_SIZE: u64 = "proxy_headers_hash_bucket_size", "size", parse::number, Arity::exactly(1),
-        TABLES, "Sets the size of a bucket of nginx's hash of the fields that are hidden or set.";
-}
-
-/// The directives of this file.
-pub const DIRECTIVES: &[&dyn Declared] = &[
-    &BUFFERS,
-    &BUSY_BUFFERS_SIZE,
-    &TEMP_PATH,
-    &MAX_TEMP_FILE_SIZE,
-    &TEMP_FILE_WRITE_SIZE,
-    &HEADERS_HASH_MAX_SIZE,
-    &HEADERS_HASH_BUCKET_SIZE,
-];
 
 /// The size of a buffer where no line says another: a page.
 const SIZE: u64 = 4096;
 /// The number of buffers where no line says another.
 const NUMBER: u64 = 8;
 
-/// Refuses sizes that do not suit each other, as nginx does; `head` is `proxy_buffer_size`.
-pub(super) fn check(scope: ScopeRef<'_>, head: u64) -> Result<(), Fault> {
-    let (number, size) = scope.written(&BUFFERS)?.unwrap_or((NUMBER, SIZE));
-    if number < 2 {
-        let text = "there must be at least 2 \"proxy_buffers\"".to_owned();
-        return Err(fault_of(scope, &BUFFERS, text));
-    }
-    let largest = head.max(size);
-    let busy = scope.written(&BUSY_BUFFERS_SIZE)?;
-    at_least(scope, &BUSY_BUFFERS_SIZE, busy, largest)?;
-    if busy.unwrap_or(largest.saturating_mul(2)) > (number - 1).saturating_mul(size) {
-        let text = "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer";
-        return Err(fault_of(scope, &BUSY_BUFFERS_SIZE, text.to_owned()));
-    }
-    let write = scope.written(&TEMP_FILE_WRITE_SIZE)?;
-    at_least(scope, &TEMP_FILE_WRITE_SIZE, write, largest)?;
-    let file = scope.written(&MAX_TEMP_FILE_SIZE)?;
-    at_least(
-        scope,
-        &MAX_TEMP_FILE_SIZE,
-        file.filter(|size| *size > 0),
-        largest,
-    )
+/// The directives of one module.
+pub(super) struct Family {
+    pub(super) buffers: Setting<(u64, u64)>,
+    pub(super) busy_buffers_size: Setting<u64>,
+    pub(super) temp_path: Setting<PathBuf>,
+    pub(super) max_temp_file_size: Setting<u64>,
+    pub(super) temp_file_write_size: Setting<u64>,
 }
 
-/// Refuses a value that is written and smaller than the largest buffer.
-fn at_least(
-    scope: ScopeRef<'_>,
-    setting: &Setting<u64>,
-    value: Option<u64>,
-    largest: u64,
-) -> Result<(), Fault> {
-    if value.is_none_or(|value| value >= largest) {
-        return Ok(());
+impl Family {
+    /// The directives that begin with this prefix.
+    pub(super) const fn of(prefix: &'static str) -> Family {
+        Family {
+            buffers: Setting::family(prefix, "buffers", &["number size"], parse::buffers)
+                .contexts(HSL)
+                .arity(Arity::exactly(2))
+                .no_effect(STREAMED)
+                .manual("Number and size of nginx's buffers for an answer."),
+            busy_buffers_size: size(prefix, "busy_buffers_size", STREAMED).manual(
+                "How much of an answer may be on its way to the client while nginx reads more of it.",
+            ),
+            temp_path: Setting::family(
+                prefix,
+                "temp_path",
+                &["path [level1 [level2 [level3]]]"],
+                parse::path_with_levels,
+            )
+            .contexts(HSL)
+            .arity(Arity::between(1, 4))
+            .no_effect(NO_FILE)
+            .manual("Where nginx puts what its buffers do not hold of an answer."),
+            max_temp_file_size: size(prefix, "max_temp_file_size", NO_FILE)
+                .manual("How much of an answer nginx puts into a temporary file."),
+            temp_file_write_size: size(prefix, "temp_file_write_size", NO_FILE)
+                .manual("How much nginx writes to a temporary file at once."),
+        }
     }
-    let name = setting.spec.name;
-    let or_zero = match name {
-        "proxy_max_temp_file_size" => "equal to zero to disable temporary files usage or must be ",
-        _ => "",
-    };
-    let text = format!(
-        "\"{name}\" must be {or_zero}equal to or greater than the maximum of the value of \
-         \"proxy_buffer_size\" and one of the \"proxy_buffers\""
-    );
-    Err(fault_of(scope, setting, text))
+
+    /// All of them.
+    pub(super) const fn all(&'static self) -> [&'static dyn Declared; 5] {
+        [
+            &self.buffers,
+            &self.busy_buffers_size,
+            &self.temp_path,
+            &self.max_temp_file_size,
+            &self.temp_file_write_size,
+        ]
+    }
+
+    /// Refuses sizes that do not suit each other, as nginx does; `head` is the `*_buffer_size` of the same module.
+    pub(super) fn check(&self, scope: ScopeRef<'_>, head: &Setting<u64>) -> Result<(), Fault> {
+        let buffers = self.buffers.spec.name();
+        let (number, size) = scope.written(&self.buffers)?.unwrap_or((NUMBER, SIZE));
+        if number < 2 {
+            let text = format!("there must be at least 2 \"{buffers}\"");
+            return Err(fault_of(scope, &self.buffers, text));
+        }
+        let largest = scope.get(head)?.max(size);
+        let busy = scope.written(&self.busy_buffers_size)?;
+        let at_least = |setting: &Setting<u64>, value: Option<u64>, or_zero: &str| {
+            if value.is_none_or(|value| value >= largest) {
+                return Ok(());
+            }
+            let (name, head) = (setting.spec.name(), head.spec.name());
+            let text = format!(
+                "\"{name}\" must be {or_zero}equal to or greater than the maximum of the value of \
+                 \"{head}\" and one of the \"{buffers}\""
+            );
+            Err(fault_of(scope, setting, text))
+        };
+        at_least(&self.busy_buffers_size, busy, "")?;
+        if busy.unwrap_or(largest.saturating_mul(2)) > (number - 1).saturating_mul(size) {
+            let name = self.busy_buffers_size.spec.name();
+            let text = format!(
+                "\"{name}\" must be less than the size of all \"{buffers}\" minus one buffer"
+            );
+            return Err(fault_of(scope, &self.busy_buffers_size, text));
+        }
+        let write = scope.written(&self.temp_file_write_size)?;
+        at_least(&self.temp_file_write_size, write, "")?;
+        let file = scope.written(&self.max_temp_file_size)?;
+        let or_zero = "equal to zero to disable temporary files usage or must be ";
+        at_least(
+            &self.max_temp_file_size,
+            file.filter(|size| *size > 0),
+            or_zero,
+        )
+    }
+}
+
+const fn size(prefix: &'static str, stem: &'static str, reason: &'static str) -> Setting<u64> {
+    Setting::family(prefix, stem, &["size"], parse::size)
+        .contexts(HSL)
+        .no_effect(reason)
 }
 
 /// A fault where the directive stands that holds here; where none is written, of the scope.

@@ -2,12 +2,13 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Each try opens a connection of
 //! its own; pools and caching are not here. [`serve`] is the way of a proxied request;
-//! `settings` declares the directives, `target` reads the URL, `head` writes the upstream's
+//! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
 
 mod body;
 mod buffers;
+mod family;
 mod head;
 mod response;
 mod settings;
@@ -41,13 +42,15 @@ use crate::regex::WHILE_SENDING_ON;
 use crate::transport::Transport;
 
 pub use body::UpstreamBody;
-pub use buffers::DIRECTIVES as BUFFER_DIRECTIVES;
-pub(crate) use buffers::TEMP_PATH;
-pub use settings::{DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings};
+pub(crate) use settings::TEMP_PATH;
+pub use settings::{
+    BUFFER_DIRECTIVES, DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings,
+};
 pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, VARYING};
 
+use family::Causes;
 use response::Answer;
-use settings::{Causes, HttpVersion};
+use settings::HttpVersion;
 use ssl::Secured;
 use target::Scheme;
 

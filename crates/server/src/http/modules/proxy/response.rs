@@ -9,7 +9,8 @@ use proto::h1::response::{NO_HEADER, ResponseHead, parse};
 use proto::h1::{self, Version};
 use proto::header::Known;
 
-use super::settings::{Causes, Redirect, Settings};
+use super::family::Causes;
+use super::settings::{Redirect, Settings};
 use super::target::Target;
 use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
 use crate::http::exchange::Exchange;

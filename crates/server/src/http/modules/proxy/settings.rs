@@ -1,6 +1,7 @@
 //! The directives of `proxy_*` and what they amount to in a location.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 
 use super::buffers;
+use super::family::{BindLine, Causes, Family, local_address};
 use super::ssl::UpstreamTls;
 use super::target::{self, Scheme, Target};
 use crate::http::request::Request;
@@ -32,22 +34,6 @@ static SET_HEADER: Setting<Vec<(Word, Word)>> = Setting::new("proxy_set_header",
     .arity(Arity::exactly(2))
     .inherit(Inherit::Keyed)
     .manual("Sets a field of the upstream's request; an empty value leaves the field out. Written on one level, it replaces those of the levels above.");
-
-static HIDE_HEADER: Setting<Vec<Word>> = Setting::new("proxy_hide_header", &["field"], words)
-    .contexts(HSL)
-    .inherit(Inherit::List)
-    .manual("A field of the answer that is not passed to the client.");
-
-static PASS_HEADER: Setting<Vec<Word>> = Setting::new("proxy_pass_header", &["field"], words)
-    .contexts(HSL)
-    .inherit(Inherit::List)
-    .manual("A field of the answer that is passed to the client though it is hidden by default.");
-
-static IGNORE_HEADERS: Setting<Vec<Word>> = Setting::new("proxy_ignore_headers", &["field ..."], ignored)
-    .contexts(HSL)
-    .arity(Arity::at_least(1))
-    .inherit(Inherit::List)
-    .manual("Fields of the answer that are not acted upon: X-Accel-Redirect, X-Accel-Limit-Rate, X-Accel-Buffering, X-Accel-Charset, X-Accel-Expires, Expires, Cache-Control, Set-Cookie, Vary.");
 
 static REDIRECT: Setting<Vec<RedirectLine>> =
     Setting::new("proxy_redirect", &["default", "off", "redirect replacement"], redirects)
@@ -71,95 +57,70 @@ static METHOD: Setting<Template> = Setting::new("proxy_method", &["method"], par
     .contexts(HSL)
     .manual("The method of the upstream's request instead of the client's.");
 
-static BIND: Setting<BindLine> = Setting::new("proxy_bind", &["address", "off"], bind)
-    .contexts(HSL)
-    .arity(Arity::between(1, 2))
-    .manual("The local address, with or without a port, that connections to the upstream come from. Variables may be used; where they give nothing, the kernel chooses.");
-
-static NEXT_UPSTREAM: Setting<Causes> = Setting::new(
-    "proxy_next_upstream",
-    &["error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ..."],
-    causes,
-)
-.contexts(HSL)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.default("error timeout")
-.manual("When the next server of a group is tried. Requests that change something (POST, LOCK, PATCH) are only sent again with non_idempotent.");
-
-macro_rules! settings {
-    ($($name:ident: $kind:ty = $directive:literal, $syntax:literal, $parse:expr, $default:literal, $manual:literal;)*) => {
-        $(static $name: Setting<$kind> = Setting::new($directive, &[$syntax], $parse)
+macro_rules! accepted {
+    ($($name:ident = $directive:literal, $manual:literal;)*) => {
+        $(static $name: Setting<u64> = Setting::new($directive, &["size"], parse::number)
             .contexts(HSL)
-            .default($default)
+            .no_effect("tables size themselves")
             .manual($manual);)*
     };
 }
 
-settings! {
-    CONNECT_TIMEOUT: Duration = "proxy_connect_timeout", "time", parse::milliseconds, "60s",
-        "How long connecting to the upstream may take (504 after it).";
-    SEND_TIMEOUT: Duration = "proxy_send_timeout", "time", parse::milliseconds, "60s",
-        "The longest time between two successful writes to the upstream (504 after it).";
-    READ_TIMEOUT: Duration = "proxy_read_timeout", "time", parse::milliseconds, "60s",
-        "The longest time between two successful reads from the upstream (504 after it).";
-    BUFFERING: bool = "proxy_buffering", "on | off", parse::flag, "on",
-        "Off: every part of the answer is sent on as it comes. On: parts that come together leave together.";
-    REQUEST_BUFFERING: bool = "proxy_request_buffering", "on | off", parse::flag, "on",
-        "Reads the whole request body before the upstream is asked; off passes it on as it comes.";
-    PASS_REQUEST_HEADERS: bool = "proxy_pass_request_headers", "on | off", parse::flag, "on",
-        "Passes the client's header fields on.";
-    PASS_REQUEST_BODY: bool = "proxy_pass_request_body", "on | off", parse::flag, "on",
-        "Passes the client's body on.";
-    INTERCEPT_ERRORS: bool = "proxy_intercept_errors", "on | off", parse::flag, "off",
-        "Lets error_page take answers with a status of 300 or more.";
-    IGNORE_CLIENT_ABORT: bool = "proxy_ignore_client_abort", "on | off", parse::flag, "off",
-        "Goes on with the upstream's request when the client has gone.";
-    NEXT_UPSTREAM_TRIES: u64 = "proxy_next_upstream_tries", "number", parse::number, "0",
-        "The most servers that a request is passed to; 0 is all of the group.";
-    NEXT_UPSTREAM_TIMEOUT: Duration = "proxy_next_upstream_timeout", "time", parse::milliseconds, "0",
-        "How long after the first try a next one may begin; 0 is always.";
-    BUFFER_SIZE: u64 = "proxy_buffer_size", "size", parse::size, "4k",
-        "The longest head of an answer.";
+accepted! {
+    HEADERS_HASH_MAX_SIZE = "proxy_headers_hash_max_size",
+        "Bounds nginx's hash of the fields that are hidden or set.";
+    HEADERS_HASH_BUCKET_SIZE = "proxy_headers_hash_bucket_size",
+        "Sets the size of a bucket of nginx's hash of the fields that are hidden or set.";
 }
+
+/// What it shares with the other modules that pass requests on.
+static PROXY: Family = Family::of("proxy_");
+
+/// What it shares with those that buffer answers.
+static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
+
+/// Where nginx puts what its buffers do not hold.
+pub(crate) static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
 
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_PASS,
     &SET_HEADER,
-    &HIDE_HEADER,
-    &PASS_HEADER,
-    &IGNORE_HEADERS,
+    &PROXY.hide_header,
+    &PROXY.pass_header,
+    &PROXY.ignore_headers,
     &REDIRECT,
     &HTTP_VERSION,
     &METHOD,
-    &BIND,
-    &CONNECT_TIMEOUT,
-    &SEND_TIMEOUT,
-    &READ_TIMEOUT,
-    &BUFFERING,
-    &REQUEST_BUFFERING,
-    &PASS_REQUEST_HEADERS,
-    &PASS_REQUEST_BODY,
-    &INTERCEPT_ERRORS,
-    &IGNORE_CLIENT_ABORT,
-    &NEXT_UPSTREAM,
-    &NEXT_UPSTREAM_TRIES,
-    &NEXT_UPSTREAM_TIMEOUT,
-    &BUFFER_SIZE,
+    &PROXY.bind,
+    &PROXY.connect_timeout,
+    &PROXY.send_timeout,
+    &PROXY.read_timeout,
+    &PROXY.buffering,
+    &PROXY.request_buffering,
+    &PROXY.pass_request_headers,
+    &PROXY.pass_request_body,
+    &PROXY.intercept_errors,
+    &PROXY.ignore_client_abort,
+    &PROXY.next_upstream,
+    &PROXY.next_upstream_tries,
+    &PROXY.next_upstream_timeout,
+    &PROXY.buffer_size,
+    &HEADERS_HASH_MAX_SIZE,
+    &HEADERS_HASH_BUCKET_SIZE,
 ];
 
+/// Those about buffers.
+pub const BUFFER_DIRECTIVES: [&dyn Declared; 5] = BUFFERS.all();
+
 /// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
-pub const HIDDEN_FIELDS: &[&dyn Declared] = &[&HIDE_HEADER, &PASS_HEADER];
+pub const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
 
 /// The directive that nginx makes its table of set fields of.
 pub const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
 
 /// Sizes of both tables in nginx.
-pub const HASH_SIZES: [&Setting<u64>; 2] = [
-    &buffers::HEADERS_HASH_MAX_SIZE,
-    &buffers::HEADERS_HASH_BUCKET_SIZE,
-];
+pub const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BUCKET_SIZE];
 
 /// The version of the upstream's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,116 +129,6 @@ pub(super) enum HttpVersion {
     Http10,
     /// `HTTP/1.1`.
     Http11,
-}
-
-/// Why a try failed, or a set of such causes: what `proxy_next_upstream` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Causes(u16);
-
-impl Causes {
-    const NONE: Causes = Causes(0);
-    pub(super) const ERROR: Causes = Causes(1);
-    pub(super) const TIMEOUT: Causes = Causes(1 << 1);
-    pub(super) const INVALID_HEADER: Causes = Causes(1 << 2);
-    /// The request may have changed something, which a second one would do again.
-    pub(super) const NON_IDEMPOTENT: Causes = Causes(1 << 3);
-    /// No peer was left to try. No directive names it.
-    pub(super) const NO_LIVE: Causes = Causes(1 << 4);
-    const OFF: Causes = Causes(1 << 5);
-    const HTTP_500: Causes = Causes(1 << 6);
-    const HTTP_502: Causes = Causes(1 << 7);
-    const HTTP_503: Causes = Causes(1 << 8);
-    const HTTP_504: Causes = Causes(1 << 9);
-    const HTTP_403: Causes = Causes(1 << 10);
-    const HTTP_404: Causes = Causes(1 << 11);
-    const HTTP_429: Causes = Causes(1 << 12);
-
-    /// The cause that an answer with this status may be.
-    pub(super) fn of_status(status: u16) -> Option<Causes> {
-        Some(match status {
-            500 => Causes::HTTP_500,
-            502 => Causes::HTTP_502,
-            503 => Causes::HTTP_503,
-            504 => Causes::HTTP_504,
-            403 => Causes::HTTP_403,
-            404 => Causes::HTTP_404,
-            429 => Causes::HTTP_429,
-            _ => return None,
-        })
-    }
-
-    /// Whether the peer is not to blame: what it lacks, another may have.
-    pub(super) fn is_harmless(self) -> bool {
-        matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
-    }
-
-    pub(super) fn with(self, other: Causes) -> Causes {
-        Causes(self.0 | other.0)
-    }
-
-    pub(super) fn contains(self, other: Causes) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
-    let mut causes = Causes::NONE;
-    for word in setter.lines().iter().flat_map(|line| &line.args) {
-        let cause = match &*word.bytes.to_ascii_lowercase() {
-            b"error" => Causes::ERROR,
-            b"timeout" => Causes::TIMEOUT,
-            b"invalid_header" => Causes::INVALID_HEADER,
-            b"non_idempotent" => Causes::NON_IDEMPOTENT,
-            b"http_500" => Causes::HTTP_500,
-            b"http_502" => Causes::HTTP_502,
-            b"http_503" => Causes::HTTP_503,
-            b"http_504" => Causes::HTTP_504,
-            b"http_403" => Causes::HTTP_403,
-            b"http_404" => Causes::HTTP_404,
-            b"http_429" => Causes::HTTP_429,
-            b"off" => Causes::OFF,
-            _ => return Err(Fault::invalid_value(word)),
-        };
-        if causes.contains(cause) {
-            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
-        }
-        causes = causes.with(cause);
-    }
-    Ok(match causes.contains(Causes::OFF) {
-        true => Causes::NONE,
-        false => causes,
-    })
-}
-
-/// `proxy_bind` as written.
-enum BindLine {
-    Off,
-    Fixed(SocketAddr),
-    Variable(Template),
-}
-
-fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
-    let word = setter.word()?;
-    let parameter = setter.args().get(1);
-    if &*word.bytes == b"off" && parameter.is_none() {
-        return Ok(BindLine::Off);
-    }
-    let template = Template::parse(word)?;
-    let line = match template.as_literal() {
-        None => BindLine::Variable(template),
-        Some(text) => BindLine::Fixed(
-            local_address(text)
-                .ok_or_else(|| Fault::at(word, format!("invalid address \"{}\"", word.text())))?,
-        ),
-    };
-    match parameter {
-        None => Ok(line),
-        Some(word) if &*word.bytes == b"transparent" => {
-            let text = format!("parameter \"{}\" is not supported yet", word.text());
-            Err(Fault::at(word, text))
-        }
-        Some(word) => Err(Fault::invalid_parameter(word)),
-    }
 }
 
 /// Where connections to the upstream come from.
@@ -304,21 +155,6 @@ impl Bind {
             log::error!(request, Error, "invalid local address \"{text}\"");
         }
         address
-    }
-}
-
-/// An IP address with or without a port, IPv6 in brackets where a port follows.
-fn local_address(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    match bare.unwrap_or(text).parse::<IpAddr>() {
-        Ok(address) => Some(SocketAddr::new(address, 0)),
-        Err(_) => text
-            .parse::<SocketAddr>()
-            .ok()
-            .filter(|address| address.port() > 0),
     }
 }
 
@@ -389,29 +225,29 @@ const HIDDEN: [&str; 8] = [
 impl Feature for Settings {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &SET_HEADER,
-        &HIDE_HEADER,
-        &PASS_HEADER,
-        &IGNORE_HEADERS,
+        &PROXY.hide_header,
+        &PROXY.pass_header,
+        &PROXY.ignore_headers,
         &HTTP_VERSION,
         &METHOD,
-        &BIND,
-        &CONNECT_TIMEOUT,
-        &SEND_TIMEOUT,
-        &READ_TIMEOUT,
-        &BUFFERING,
-        &REQUEST_BUFFERING,
-        &PASS_REQUEST_HEADERS,
-        &PASS_REQUEST_BODY,
-        &INTERCEPT_ERRORS,
-        &IGNORE_CLIENT_ABORT,
-        &NEXT_UPSTREAM,
-        &NEXT_UPSTREAM_TRIES,
-        &NEXT_UPSTREAM_TIMEOUT,
-        &BUFFER_SIZE,
-        &buffers::BUFFERS,
-        &buffers::BUSY_BUFFERS_SIZE,
-        &buffers::TEMP_FILE_WRITE_SIZE,
-        &buffers::MAX_TEMP_FILE_SIZE,
+        &PROXY.bind,
+        &PROXY.connect_timeout,
+        &PROXY.send_timeout,
+        &PROXY.read_timeout,
+        &PROXY.buffering,
+        &PROXY.request_buffering,
+        &PROXY.pass_request_headers,
+        &PROXY.pass_request_body,
+        &PROXY.intercept_errors,
+        &PROXY.ignore_client_abort,
+        &PROXY.next_upstream,
+        &PROXY.next_upstream_tries,
+        &PROXY.next_upstream_timeout,
+        &PROXY.buffer_size,
+        &BUFFERS.buffers,
+        &BUFFERS.busy_buffers_size,
+        &BUFFERS.temp_file_write_size,
+        &BUFFERS.max_temp_file_size,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -430,32 +266,31 @@ impl Feature for Settings {
                 .map(|word| word.bytes.to_ascii_lowercase().into())
                 .collect()
         };
-        let passed = lower(scope.written(&PASS_HEADER)?);
-        let mut hidden = lower(scope.written(&HIDE_HEADER)?);
+        let passed = lower(scope.written(&PROXY.pass_header)?);
+        let mut hidden = lower(scope.written(&PROXY.hide_header)?);
         hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
         hidden.retain(|name| !passed.contains(name));
-        let bind = match scope.written(&BIND)? {
+        let bind = match scope.written(&PROXY.bind)? {
             None | Some(BindLine::Off) => Bind::Nothing,
             Some(BindLine::Fixed(address)) => Bind::Fixed(address),
             Some(BindLine::Variable(template)) => Bind::Text(compiler.text(&template)),
         };
-        let buffer_size = scope.get(&BUFFER_SIZE)?;
-        buffers::check(scope, buffer_size)?;
+        BUFFERS.check(scope, &PROXY.buffer_size)?;
         Ok(Settings {
-            connect_timeout: scope.get(&CONNECT_TIMEOUT)?,
-            send_timeout: scope.get(&SEND_TIMEOUT)?,
-            read_timeout: scope.get(&READ_TIMEOUT)?,
-            buffering: scope.get(&BUFFERING)?,
-            request_buffering: scope.get(&REQUEST_BUFFERING)?,
-            pass_request_headers: scope.get(&PASS_REQUEST_HEADERS)?,
-            pass_request_body: scope.get(&PASS_REQUEST_BODY)?,
-            intercept_errors: scope.get(&INTERCEPT_ERRORS)?,
-            ignore_client_abort: scope.get(&IGNORE_CLIENT_ABORT)?,
-            next_upstream: scope.get(&NEXT_UPSTREAM)?,
-            next_upstream_tries: usize::try_from(scope.get(&NEXT_UPSTREAM_TRIES)?)
+            connect_timeout: scope.get(&PROXY.connect_timeout)?,
+            send_timeout: scope.get(&PROXY.send_timeout)?,
+            read_timeout: scope.get(&PROXY.read_timeout)?,
+            buffering: scope.get(&PROXY.buffering)?,
+            request_buffering: scope.get(&PROXY.request_buffering)?,
+            pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
+            pass_request_body: scope.get(&PROXY.pass_request_body)?,
+            intercept_errors: scope.get(&PROXY.intercept_errors)?,
+            ignore_client_abort: scope.get(&PROXY.ignore_client_abort)?,
+            next_upstream: scope.get(&PROXY.next_upstream)?,
+            next_upstream_tries: usize::try_from(scope.get(&PROXY.next_upstream_tries)?)
                 .unwrap_or(usize::MAX),
-            next_upstream_timeout: scope.get(&NEXT_UPSTREAM_TIMEOUT)?,
-            buffer_size: buffer_size as usize,
+            next_upstream_timeout: scope.get(&PROXY.next_upstream_timeout)?,
+            buffer_size: scope.get(&PROXY.buffer_size)? as usize,
             version: scope.get(&HTTP_VERSION)?,
             method: scope
                 .written(&METHOD)?
@@ -463,7 +298,7 @@ impl Feature for Settings {
             bind,
             set,
             hidden,
-            ignored: lower(scope.written(&IGNORE_HEADERS)?),
+            ignored: lower(scope.written(&PROXY.ignore_headers)?),
         })
     }
 }
@@ -683,44 +518,4 @@ fn pairs(setter: &Setter<'_>) -> Result<Vec<(Word, Word)>, Fault> {
     pairs
         .map(|(name, value)| Template::parse(&value).map(|_| (name, value)))
         .collect()
-}
-
-fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
-    Ok(setter
-        .lines()
-        .iter()
-        .flat_map(|line| line.args.iter().cloned())
-        .collect())
-}
-
-fn ignored(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
-    const KNOWN: [&str; 9] = [
-        "X-Accel-Redirect",
-        "X-Accel-Expires",
-        "X-Accel-Limit-Rate",
-        "X-Accel-Buffering",
-        "X-Accel-Charset",
-        "Expires",
-        "Cache-Control",
-        "Set-Cookie",
-        "Vary",
-    ];
-    let words = words(setter)?;
-    for (at, word) in words.iter().enumerate() {
-        let earlier = words.get(..at).unwrap_or_default();
-        let equals = |other: &Word| other.bytes.eq_ignore_ascii_case(&word.bytes);
-        if earlier.iter().any(equals) {
-            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
-        }
-        if !KNOWN
-            .iter()
-            .any(|known| known.as_bytes().eq_ignore_ascii_case(&word.bytes))
-        {
-            return Err(Fault::at(
-                word,
-                format!("invalid value \"{}\"", word.text()),
-            ));
-        }
-    }
-    Ok(words)
 }

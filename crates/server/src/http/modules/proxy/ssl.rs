@@ -1,4 +1,4 @@
-//! `proxy_ssl_*`: TLS towards `proxy_pass https://`.
+//! `proxy_ssl_*`: TLS towards `proxy_pass https://`. The directives are a family that other modules may have, too.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with nginx, whom an upstream claims
 //! to be is only looked at with `proxy_ssl_verify on`. Sessions are kept by name. The protocol itself is in
@@ -45,123 +45,138 @@ pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 /// Sessions that are kept for resumption, per scope.
 const SESSIONS_MAX: usize = 256;
 
-static SESSION_REUSE: Setting<bool> =
-    Setting::new("proxy_ssl_session_reuse", &["on | off"], parse::flag)
+/// The directives of one module.
+pub(super) struct Family {
+    session_reuse: Setting<bool>,
+    protocols: Setting<Vec<&'static SupportedProtocolVersion>>,
+    ciphers: Setting<Chosen<SupportedCipherSuite>>,
+    name: Setting<Template>,
+    server_name: Setting<bool>,
+    verify: Setting<bool>,
+    verify_depth: Setting<u64>,
+    trusted_certificate: Setting<Word>,
+    crl: Setting<Word>,
+    certificate: Setting<Word>,
+    certificate_key: Setting<Word>,
+    certificate_cache: Setting<Option<CacheSettings>>,
+    password_file: Setting<Word>,
+    conf_command: Setting<Commands>,
+    key_log: Setting<PathBuf>,
+}
+
+impl Family {
+    /// The directives that begin with this prefix and `ssl_`.
+    pub(super) const fn of(prefix: &'static str) -> Family {
+        Family {
+            session_reuse: flag(prefix, "ssl_session_reuse", "on")
+                .manual("Resumes TLS sessions with upstreams."),
+            protocols: Setting::family(
+                prefix,
+                "ssl_protocols",
+                &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
+                settings::protocols,
+            )
+            .contexts(HSL)
+            .arity(Arity::at_least(1))
+            .inherit(Inherit::List)
+            .default("TLSv1.2 TLSv1.3")
+            .manual("The versions that upstreams are spoken to in. Those before TLSv1.2 do not exist here and are skipped with a warning."),
+            ciphers: Setting::family(prefix, "ssl_ciphers", &["ciphers"], settings::ciphers)
+                .contexts(HSL)
+                .default("DEFAULT")
+                .manual("Cipher suites of TLS 1.2 in OpenSSL's language; see `ssl_ciphers` for those that there are."),
+            name: Setting::family(prefix, "ssl_name", &["name"], parse::template)
+                .contexts(HSL)
+                .manual("The name that the upstream's certificate must be for, and that is sent with `*_ssl_server_name`. Without it, the host of `*_pass`. A port behind it is left out."),
+            server_name: flag(prefix, "ssl_server_name", "off")
+                .manual("Sends the name to the upstream (SNI, RFC 6066), unless it is an address."),
+            verify: flag(prefix, "ssl_verify", "off").manual(
+                "Verifies the upstream's certificate: its chain to one of `*_ssl_trusted_certificate`, and its name.",
+            ),
+            verify_depth: Setting::family(prefix, "ssl_verify_depth", &["number"], parse::number)
+                .contexts(HSL)
+                .default("1")
+                .manual("Most intermediate certificates between the upstream's own and a trusted one."),
+            trusted_certificate: Setting::family(prefix, "ssl_trusted_certificate", &["file"], word)
+                .contexts(HSL)
+                .manual("A file with the certificates that are trusted to vouch for upstreams, in PEM."),
+            crl: Setting::family(prefix, "ssl_crl", &["file"], word)
+                .contexts(HSL)
+                .manual("A file with revocation lists, in PEM. With it, each certificate of a chain needs the list of its issuer."),
+            certificate: Setting::family(prefix, "ssl_certificate", &["file"], varying)
+                .contexts(HSL)
+                .manual("A file with the certificate that is shown to upstreams that ask for one, in PEM. With variables, it is read when it is needed. An empty value shows none."),
+            certificate_key: Setting::family(prefix, "ssl_certificate_key", &["file"], varying)
+                .contexts(HSL)
+                .manual("A file with the private key of `*_ssl_certificate`, in PEM."),
+            certificate_cache: Setting::family(
+                prefix,
+                "ssl_certificate_cache",
+                &["off", "max=N [inactive=time] [valid=time]"],
+                dynamic::cache_settings,
+            )
+            .contexts(HSL)
+            .arity(Arity::between(1, 3))
+            .default("off")
+            .manual("Keeps certificates whose paths have variables: at most `max`, each until it has not been used for `inactive` (10s) or has been read `valid` (60s) ago."),
+            password_file: Setting::family(prefix, "ssl_password_file", &["file"], word)
+                .contexts(HSL)
+                .manual("A file with the passwords of private keys, one a line; they are tried in turn."),
+            conf_command: Setting::family(
+                prefix,
+                "ssl_conf_command",
+                &["name value"],
+                commands::quietly,
+            )
+            .contexts(HSL)
+            .arity(Arity::exactly(2))
+            .inherit(Inherit::List)
+            .no_effect("these are commands for OpenSSL, which is not used")
+            .manual("See nginx's manual."),
+            key_log: Setting::family(prefix, "ssl_key_log", &["path"], parse::path)
+                .contexts(HSL)
+                .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. With it all of their traffic can be read."),
+        }
+    }
+
+    /// All of them.
+    pub(super) const fn all(&'static self) -> [&'static dyn Declared; 15] {
+        [
+            &self.session_reuse,
+            &self.protocols,
+            &self.ciphers,
+            &self.name,
+            &self.server_name,
+            &self.verify,
+            &self.verify_depth,
+            &self.trusted_certificate,
+            &self.crl,
+            &self.certificate,
+            &self.certificate_key,
+            &self.certificate_cache,
+            &self.password_file,
+            &self.conf_command,
+            &self.key_log,
+        ]
+    }
+}
+
+const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -> Setting<bool> {
+    Setting::family(prefix, stem, &["on | off"], parse::flag)
         .contexts(HSL)
-        .arity(Arity::flag())
-        .default("on")
-        .manual("Resumes TLS sessions with upstreams.");
+        .default(default)
+}
 
-static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new(
-    "proxy_ssl_protocols",
-    &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
-    settings::protocols,
-)
-.contexts(HSL)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.default("TLSv1.2 TLSv1.3")
-.manual("The versions that upstreams are spoken to in. Those before TLSv1.2 do not exist here and are skipped with a warning.");
-
-static CIPHERS: Setting<Chosen<SupportedCipherSuite>> = Setting::new(
-    "proxy_ssl_ciphers",
-    &["ciphers"],
-    settings::ciphers,
-)
-.contexts(HSL)
-.default("DEFAULT")
-.manual(
-    "Cipher suites of TLS 1.2 in OpenSSL's language; see `ssl_ciphers` for those that there are.",
-);
-
-static NAME: Setting<Template> = Setting::new("proxy_ssl_name", &["name"], parse::template)
-    .contexts(HSL)
-    .manual("The name that the upstream's certificate must be for, and that is sent with `proxy_ssl_server_name`. Without it, the host of `proxy_pass`. A port behind it is left out.");
-
-static SERVER_NAME: Setting<bool> =
-    Setting::new("proxy_ssl_server_name", &["on | off"], parse::flag)
-        .contexts(HSL)
-        .arity(Arity::flag())
-        .default("off")
-        .manual("Sends the name to the upstream (SNI, RFC 6066), unless it is an address.");
-
-static VERIFY: Setting<bool> = Setting::new("proxy_ssl_verify", &["on | off"], parse::flag)
-    .contexts(HSL)
-    .arity(Arity::flag())
-    .default("off")
-    .manual("Verifies the upstream's certificate: its chain to one of `proxy_ssl_trusted_certificate`, and its name.");
-
-static VERIFY_DEPTH: Setting<u64> =
-    Setting::new("proxy_ssl_verify_depth", &["number"], parse::number)
-        .contexts(HSL)
-        .default("1")
-        .manual("Most intermediate certificates between the upstream's own and a trusted one.");
-
-static TRUSTED: Setting<Word> = Setting::new("proxy_ssl_trusted_certificate", &["file"], word)
-    .contexts(HSL)
-    .manual("A file with the certificates that are trusted to vouch for upstreams, in PEM.");
-
-static CRL: Setting<Word> = Setting::new("proxy_ssl_crl", &["file"], word)
-    .contexts(HSL)
-    .manual("A file with revocation lists, in PEM. With it, each certificate of a chain needs the list of its issuer.");
-
-static CERTIFICATE: Setting<Word> = Setting::new("proxy_ssl_certificate", &["file"], varying)
-    .contexts(HSL)
-    .manual("A file with the certificate that is shown to upstreams that ask for one, in PEM. With variables, it is read when it is needed. An empty value shows none.");
-
-static CERTIFICATE_KEY: Setting<Word> =
-    Setting::new("proxy_ssl_certificate_key", &["file"], varying)
-        .contexts(HSL)
-        .manual("A file with the private key of `proxy_ssl_certificate`, in PEM.");
-
-static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
-    "proxy_ssl_certificate_cache",
-    &["off", "max=N [inactive=time] [valid=time]"],
-    dynamic::cache_settings,
-)
-.contexts(HSL)
-.arity(Arity::between(1, 3))
-.default("off")
-.manual("Keeps certificates whose paths have variables: at most `max`, each until it has not been used for `inactive` (10s) or has been read `valid` (60s) ago.");
-
-/// `proxy_ssl_password_file`.
-pub static PASSWORD_FILE: Setting<Word> = Setting::new("proxy_ssl_password_file", &["file"], word)
-    .contexts(HSL)
-    .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
-
-static CONF_COMMAND: Setting<Commands> =
-    Setting::new("proxy_ssl_conf_command", &["name value"], commands::quietly)
-        .contexts(HSL)
-        .arity(Arity::exactly(2))
-        .inherit(Inherit::List)
-        .no_effect("these are commands for OpenSSL, which is not used")
-        .manual("See nginx's manual.");
-
-static KEY_LOG: Setting<PathBuf> = Setting::new("proxy_ssl_key_log", &["path"], parse::path)
-    .contexts(HSL)
-    .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. With it all of their traffic can be read.");
+static PROXY: Family = Family::of("proxy_");
 
 /// The directives of this file.
-pub const DIRECTIVES: [&dyn Declared; 15] = [
-    &SESSION_REUSE,
-    &PROTOCOLS,
-    &CIPHERS,
-    &NAME,
-    &SERVER_NAME,
-    &VERIFY,
-    &VERIFY_DEPTH,
-    &TRUSTED,
-    &CRL,
-    &CERTIFICATE,
-    &CERTIFICATE_KEY,
-    &CERTIFICATE_CACHE,
-    &PASSWORD_FILE,
-    &CONF_COMMAND,
-    &KEY_LOG,
-];
+pub const DIRECTIVES: [&dyn Declared; 15] = PROXY.all();
+
+/// `proxy_ssl_password_file`.
+pub static PASSWORD_FILE: &Setting<Word> = &PROXY.password_file;
 
 /// Those whose value may have variables.
-pub const VARYING: [&dyn Declared; 3] = [&CERTIFICATE, &CERTIFICATE_KEY, &NAME];
+pub const VARYING: [&dyn Declared; 3] = [&PROXY.certificate, &PROXY.certificate_key, &PROXY.name];
 
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
@@ -221,27 +236,38 @@ impl Feature for UpstreamTls {
     const DIRECTIVES: &'static [&'static dyn Declared] = &DIRECTIVES;
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<UpstreamTls, Fault> {
+        PROXY.compile(compiler, scope)
+    }
+}
+
+impl Family {
+    /// TLS as a scope wants it for this module's upstreams.
+    pub(super) fn compile(
+        &self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<UpstreamTls, Fault> {
         let mut cipher_suites = suites::all_of_tls13();
         // What may be refused stands in nginx's order: it stops at the first.
-        cipher_suites.extend(settings::remaining(scope, &CIPHERS, SET_CIPHERS)?);
-        let (own, varying) = own_certificate(compiler, scope)?;
-        let verify = scope.get(&VERIFY)?;
-        let server_name = scope.get(&SERVER_NAME)?;
+        cipher_suites.extend(settings::remaining(scope, &self.ciphers, SET_CIPHERS)?);
+        let (own, varying) = self.own_certificate(compiler, scope)?;
+        let verify = scope.get(&self.verify)?;
+        let server_name = scope.get(&self.server_name)?;
         let verifier: Arc<dyn ServerCertVerifier> = match verify {
-            true => Arc::new(trusted(compiler, scope)?),
+            true => Arc::new(self.trusted(compiler, scope)?),
             false => Arc::new(Unverified),
         };
-        let commands = scope.written(&CONF_COMMAND)?;
+        let commands = scope.written(&self.conf_command)?;
         commands.unwrap_or_default().accepted(compiler)?;
-        let key_log = scope.written(&KEY_LOG)?;
+        let key_log = scope.written(&self.key_log)?;
         let base = Base {
             provider: Arc::new(CryptoProvider {
                 cipher_suites,
                 ..CryptoProvider::clone(provider())
             }),
-            versions: scope.get(&PROTOCOLS)?,
+            versions: scope.get(&self.protocols)?,
             verifier,
-            resumption: match scope.get(&SESSION_REUSE)? {
+            resumption: match scope.get(&self.session_reuse)? {
                 true => Resumption::in_memory_sessions(SESSIONS_MAX),
                 false => Resumption::disabled(),
             },
@@ -251,7 +277,7 @@ impl Feature for UpstreamTls {
         let config = base
             .config(own)
             .map_err(|error| Fault::new(format!("SSL_CTX_new() failed (SSL: {error})")))?;
-        let name = scope.written(&NAME)?;
+        let name = scope.written(&self.name)?;
         Ok(UpstreamTls {
             base,
             config,
@@ -261,72 +287,78 @@ impl Feature for UpstreamTls {
             verify,
         })
     }
-}
 
-/// Whom `proxy_ssl_verify` trusts.
-fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Fault> {
-    let Some(file) = scope
-        .written(&TRUSTED)?
-        .filter(|file| !file.bytes.is_empty())
-    else {
-        return Err(Fault::new(
-            "no proxy_ssl_trusted_certificate for proxy_ssl_verify",
-        ));
-    };
-    let certificates = files::authorities(compiler, &file, |text| {
-        pem::authorities(text, TrustedFor::Servers)
-    })?;
-    let lists = match scope.written(&CRL)?.filter(|file| !file.bytes.is_empty()) {
-        Some(file) => files::revocation_lists(compiler, &file)?,
-        None => Vec::new(),
-    };
-    let depth = usize::try_from(scope.get(&VERIFY_DEPTH)?).unwrap_or(usize::MAX);
-    let trust = Trust::new(&certificates, &lists, depth);
-    trust.map(Trusted).map_err(|error| {
-        let path = files::shown(compiler, &file);
-        let text = format!("SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {error})");
-        Fault::at(&file, text)
-    })
-}
-
-/// The certificate that is shown to upstreams: read now, or when a request tells its path.
-fn own_certificate(
-    compiler: &Compiler<'_>,
-    scope: ScopeRef<'_>,
-) -> Result<(Option<OwnCertificate>, Option<Varying>), Fault> {
-    let written = scope.written(&CERTIFICATE)?;
-    let Some(certificate) = written.filter(|word| !word.bytes.is_empty()) else {
-        return Ok((None, None));
-    };
-    let Some(key) = scope.written(&CERTIFICATE_KEY)? else {
-        let text = certificate.text();
-        return Err(Fault::new(format!(
-            "no \"proxy_ssl_certificate_key\" is defined for certificate \"{text}\""
-        )));
-    };
-    let passwords = scope.written(&PASSWORD_FILE)?;
-    let texts = [&certificate, &key].map(Template::parse);
-    let [certificate_text, key_text] = texts;
-    let texts = [certificate_text?, key_text?].map(|template| compiler.text(&template));
-    if texts.iter().all(|text| text.literal().is_some()) {
-        let key = files::load(compiler, &certificate, &key, passwords.as_ref())?;
-        return Ok((Some(OwnCertificate(key)), None));
+    /// Whom `*_ssl_verify` trusts.
+    fn trusted(&self, compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Fault> {
+        let Some(file) = scope
+            .written(&self.trusted_certificate)?
+            .filter(|file| !file.bytes.is_empty())
+        else {
+            let (certificate, verify) = (
+                self.trusted_certificate.spec.name(),
+                self.verify.spec.name(),
+            );
+            return Err(Fault::new(format!("no {certificate} for {verify}")));
+        };
+        let certificates = files::authorities(compiler, &file, |text| {
+            pem::authorities(text, TrustedFor::Servers)
+        })?;
+        let lists = match scope
+            .written(&self.crl)?
+            .filter(|file| !file.bytes.is_empty())
+        {
+            Some(file) => files::revocation_lists(compiler, &file)?,
+            None => Vec::new(),
+        };
+        let depth = usize::try_from(scope.get(&self.verify_depth)?).unwrap_or(usize::MAX);
+        let trust = Trust::new(&certificates, &lists, depth);
+        trust.map(Trusted).map_err(|error| {
+            let path = files::shown(compiler, &file);
+            let text = format!("SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {error})");
+            Fault::at(&file, text)
+        })
     }
-    let passwords = match &passwords {
-        Some(file) => files::read_passwords(compiler, file)?,
-        None => Vec::new(),
-    };
-    let [certificate, key] = texts;
-    Ok((
-        None,
-        Some(Varying {
-            certificate,
-            key,
-            passwords: passwords.into(),
-            folder: compiler.conf_prefix.clone(),
-            cache: scope.get(&CERTIFICATE_CACHE)?.map(Cache::new),
-        }),
-    ))
+
+    /// The certificate that is shown to upstreams: read now, or when a request tells its path.
+    fn own_certificate(
+        &self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<(Option<OwnCertificate>, Option<Varying>), Fault> {
+        let written = scope.written(&self.certificate)?;
+        let Some(certificate) = written.filter(|word| !word.bytes.is_empty()) else {
+            return Ok((None, None));
+        };
+        let Some(key) = scope.written(&self.certificate_key)? else {
+            let (key, text) = (self.certificate_key.spec.name(), certificate.text());
+            return Err(Fault::new(format!(
+                "no \"{key}\" is defined for certificate \"{text}\""
+            )));
+        };
+        let passwords = scope.written(&self.password_file)?;
+        let texts = [&certificate, &key].map(Template::parse);
+        let [certificate_text, key_text] = texts;
+        let texts = [certificate_text?, key_text?].map(|template| compiler.text(&template));
+        if texts.iter().all(|text| text.literal().is_some()) {
+            let key = files::load(compiler, &certificate, &key, passwords.as_ref())?;
+            return Ok((Some(OwnCertificate(key)), None));
+        }
+        let passwords = match &passwords {
+            Some(file) => files::read_passwords(compiler, file)?,
+            None => Vec::new(),
+        };
+        let [certificate, key] = texts;
+        Ok((
+            None,
+            Some(Varying {
+                certificate,
+                key,
+                passwords: passwords.into(),
+                folder: compiler.conf_prefix.clone(),
+                cache: scope.get(&self.certificate_cache)?.map(Cache::new),
+            }),
+        ))
+    }
 }
 
 /// A certificate whose path has variables.
