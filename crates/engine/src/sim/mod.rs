@@ -317,7 +317,10 @@ impl Sim {
         loop {
             let sent = match outgoing.front() {
                 None => return (taken, Stop::Empty),
-                Some(Segment::Bytes(_)) => network.send(socket, &front_bytes(outgoing)),
+                Some(Segment::Bytes(_)) => {
+                    let bytes = front_bytes(outgoing, network.faults.window.max(1));
+                    network.send(socket, &bytes)
+                }
                 Some(Segment::Keys(_) | Segment::Record { .. }) => {
                     return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
                 }
@@ -754,13 +757,19 @@ impl Drop for Sim {
     }
 }
 
-/// The byte strings at the front, which leave in one call.
-fn front_bytes(outgoing: &Outgoing) -> Vec<u8> {
-    let bytes = outgoing.segments().map_while(|segment| match segment {
-        Segment::Bytes(bytes) => Some(&bytes[..]),
-        _ => None,
-    });
-    bytes.collect::<Vec<_>>().concat()
+/// The byte strings at the front, which leave in one call, as far as the connection could hold them.
+fn front_bytes(outgoing: &Outgoing, count_max: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for segment in outgoing.segments() {
+        let room = count_max - bytes.len();
+        match segment {
+            Segment::Bytes(more) if room > 0 => {
+                bytes.extend_from_slice(more.get(..room).unwrap_or(more));
+            }
+            _ => break,
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]

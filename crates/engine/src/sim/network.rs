@@ -321,9 +321,11 @@ impl Network {
             && let Some((_, bytes)) = end.arriving.front_mut()
         {
             let step = bytes.len().min(count - filled);
-            for (to, from) in into.iter_mut().skip(filled).zip(bytes.drain(..step)) {
-                *to = from;
+            if let (Some(to), Some(from)) = (into.get_mut(filled..filled + step), bytes.get(..step))
+            {
+                to.copy_from_slice(from);
             }
+            bytes.drain(..step);
             filled += step;
             if bytes.is_empty() {
                 end.arriving.pop_front();
