@@ -10,19 +10,37 @@ use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
-    addition, brotli, charset, gunzip, gzip, headers, slice, ssi, sub, zstd,
+    addition, brotli, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid, zstd,
 };
 use crate::http::modules::{
-    access, auth_basic, auth_request, autoindex, dav, dav_ext, disable_symlinks, early_hints, flv,
-    index, metrics, mirror, mp4, open_file_cache, post_action, precompressed, proxy, random_index,
-    rewrite, static_file, stub_status, try_files, upstream,
+    access, auth_basic, auth_request, autoindex, browser, dav, dav_ext, disable_symlinks,
+    early_hints, flv, index, limit_conn, limit_req, metrics, mirror, mp4, open_file_cache,
+    post_action, precompressed, proxy, random_index, realip, referer, rewrite, secure_link,
+    static_file, stub_status, try_files, upstream,
 };
 use crate::http::request::Request;
 use crate::log::{AccessLogs, ErrorLog};
 use variables::{Find, geo, map, split_clients};
 
 /// The variables of requests that are there without being defined, by module.
-pub const VARIABLES: &[Find<Request>] = &[crate::variables::core::find];
+pub const VARIABLES: &[Find<Request>] = &[
+    crate::variables::core::find,
+    crate::variables::core::proxy_protocol::find,
+    crate::tls::variables::find,
+    realip::find,
+    limit_conn::find,
+    limit_req::find,
+    proxy::variables::find,
+    stub_status::find,
+    crate::http::modules::acme::find,
+    browser::find,
+    referer::find,
+    secure_link::find,
+    userid::find,
+    ssi::find,
+    compress::find,
+    slice::find,
+];
 
 /// Every directive of this crate, by module.
 pub const TABLES: &[&[&dyn Declared]] = &[

@@ -14,6 +14,7 @@ pub mod scratch;
 pub mod split_clients;
 pub mod table;
 pub mod text;
+pub mod write;
 
 pub use context::{Cached, Context, Scope, Values};
 pub use regex::{Captures, Regex};

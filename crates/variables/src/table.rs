@@ -73,6 +73,41 @@ pub struct Found<C> {
     pub assignable: bool,
 }
 
+impl<C> Found<C> {
+    /// What is computed on every use; it cannot be assigned.
+    pub fn computed(evaluate: Evaluate<C>) -> Found<C> {
+        Found::of(Source::Builtin(evaluate))
+    }
+
+    /// What is computed once per context; it cannot be assigned.
+    pub fn once(evaluate: Evaluate<C>) -> Found<C> {
+        Found::of(Source::Once(evaluate))
+    }
+
+    /// A variable with this source; it cannot be assigned.
+    pub fn of(source: Source<C>) -> Found<C> {
+        Found {
+            source,
+            assignable: false,
+        }
+    }
+
+    /// A member of a family, if the name begins with its prefix; members can be assigned.
+    pub fn of_family(name: &str, prefix: &str, evaluate: EvaluateFamily<C>) -> Option<Found<C>> {
+        let rest = name.strip_prefix(prefix)?;
+        Some(Found::of(Source::Family(evaluate, rest.as_bytes().into())).assignable())
+    }
+
+    /// The same, but `set` and the like may name it.
+    #[must_use]
+    pub fn assignable(self) -> Found<C> {
+        Found {
+            assignable: true,
+            ..self
+        }
+    }
+}
+
 /// Finds what is there without being defined, by its name in lower case, without `$`.
 pub type Find<C> = fn(&str) -> Option<Found<C>>;
 

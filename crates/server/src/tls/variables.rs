@@ -19,12 +19,17 @@ use crate::tls::session::Session;
 use crate::tls::verify::Verdict;
 use crate::tls::{ja4, suites};
 use crate::variables::Evaluate;
+use crate::variables::Found;
 
 /// The variables that show what the client has offered. Only where one is named is that kept.
 pub const OF_HELLO: [&str; 4] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs", "ssl_ja4"];
 
 /// The variable of a name.
-pub fn find(name: &str) -> Option<Evaluate> {
+pub fn find(name: &str) -> Option<Found> {
+    evaluate(name).map(|evaluate| Found::computed(evaluate).assignable())
+}
+
+fn evaluate(name: &str) -> Option<Evaluate> {
     Some(match name {
         "ssl_protocol" => |request, out| with(request, out, protocol),
         "ssl_cipher" => |request, out| with(request, out, cipher),

@@ -1,93 +1,54 @@
-//! The variables that exist without being defined: what nginx's core, log and proxy modules
-//! offer, by name.
+//! The variables of nginx's core and log modules, which exist without being defined.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list;
-//! the values are made in `client` (what the client sent), `connection`, `response` and
-//! `upstream`. They are computed on every use, but for what `is_kept` names. Not here: variables of TLS and HTTP/2, of
-//! modules that we do not have, and those that a configuration defines.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the values are made in `client`
+//! (what the client sent), `connection` and `response`. They are computed on every use, but for what `is_kept` names. Every
+//! other module has a list of its own; `table.rs` puts them together.
 
 mod client;
 mod connection;
-mod proxy_protocol;
+pub mod proxy_protocol;
 mod response;
-mod upstream;
 
-pub(crate) use client::find_cookie;
+pub(crate) use client::{find_cookie, find_set_cookie};
+pub(crate) use response::pairs;
 
-use std::time::Duration;
-
-use framework::counters::Totals;
 use proto::header::Known;
 
 use super::{Evaluate, EvaluateFamily, Found, Source};
 use crate::http::core::{NGINX_VERSION, VERSION};
-use crate::http::filters::compress::{self, Coding};
-use crate::http::filters::{ssi, userid};
-use crate::http::modules::{acme, browser, referer, secure_link};
 use crate::http::request::Request;
-use crate::{log, tls};
+use crate::log;
 use framework::host::hostname;
 use framework::warm;
+use variables::write::{decimal, seconds, text};
 
 /// Families by prefix. Any name of them may be assigned; until then the family answers.
-const FAMILIES: [(&str, EvaluateFamily); 9] = [
+const FAMILIES: [(&str, EvaluateFamily); 5] = [
     ("arg_", client::argument),
     ("cookie_", client::cookie),
     ("http_", client::header),
-    ("proxy_protocol_tlv_", proxy_protocol::tlv),
     ("sent_http_", response::header),
     ("sent_trailer_", response::trailer),
-    ("upstream_cookie_", upstream::cookie),
-    ("upstream_http_", upstream::header),
-    ("upstream_trailer_", upstream::trailer),
 ];
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {
     if let Some(evaluate) = fixed(name) {
-        return Some(Found {
-            source: match is_kept(name) {
-                true => Source::Kept(evaluate),
-                false => Source::Builtin(evaluate),
-            },
-            assignable: false,
-        });
+        return Some(Found::of(match is_kept(name) {
+            true => Source::Kept(evaluate),
+            false => Source::Builtin(evaluate),
+        }));
     }
     if name == "realpath_root" {
-        return Some(Found {
-            source: Source::UntilMissing(realpath_root),
-            assignable: false,
-        });
-    }
-    if let Some(evaluate) = tls::variables::find(name) {
-        return Some(Found {
-            source: Source::Builtin(evaluate),
-            assignable: true,
-        });
+        return Some(Found::of(Source::UntilMissing(realpath_root)));
     }
     match name {
         "request_id" => {
-            return Some(Found {
-                source: Source::Once(request_id),
-                assignable: false,
-            });
+            return Some(Found::once(request_id));
         }
-        "args" | "limit_rate" | "proxy_host" | "proxy_port" => {
-            let evaluate: Evaluate = match name {
-                "args" => client::arguments,
-                "limit_rate" => limit_rate,
-                "proxy_host" => upstream::proxy_host,
-                _ => upstream::proxy_port,
-            };
-            return Some(Found {
-                source: Source::Builtin(evaluate),
-                assignable: true,
-            });
-        }
+        "args" => return Some(Found::computed(client::arguments).assignable()),
+        "limit_rate" => return Some(Found::computed(limit_rate).assignable()),
         _ => {}
-    }
-    if let Some(found) = of_modules(name) {
-        return Some(found);
     }
     FAMILIES.iter().find_map(|(prefix, evaluate)| {
         let rest = name.strip_prefix(prefix)?;
@@ -112,26 +73,6 @@ fn is_kept(name: &str) -> bool {
         )
 }
 
-/// Variables of modules that are found out once a request.
-fn of_modules(name: &str) -> Option<Found> {
-    let (evaluate, assignable): (Evaluate, bool) = match name {
-        "acme_certificate" => (acme::certificate, false),
-        "acme_certificate_key" => (acme::certificate_key, false),
-        "ancient_browser" => (browser::ancient_browser, true),
-        "invalid_referer" => (referer::invalid_referer, true),
-        "modern_browser" => (browser::modern_browser, true),
-        "msie" => (browser::msie, true),
-        "secure_link" => (secure_link::secure_link, false),
-        "secure_link_expires" => (secure_link::secure_link_expires, false),
-        "uid_got" => (userid::uid_got, false),
-        "uid_reset" => (|_, _| true, true),
-        "uid_set" => (userid::uid_set, false),
-        _ => return None,
-    };
-    let source = Source::Once(evaluate);
-    Some(Found { source, assignable })
-}
-
 /// Members of families that nginx lets no configuration assign.
 const RESERVED: [&str; 3] = [
     "sent_http_cache_control",
@@ -148,19 +89,10 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "connection" => |request, out| decimal(request.connection.serial, out),
         "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
         "connection_time" => connection::connection_time,
-        "connections_active" => |request, out| connections(request, |totals| totals.active, out),
-        "connections_reading" => |request, out| connections(request, |totals| totals.reading, out),
-        "connections_waiting" => |request, out| connections(request, |totals| totals.waiting, out),
-        "connections_writing" => |request, out| connections(request, Totals::writing, out),
         "content_length" => client::content_length,
         "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
-        "date_gmt" => ssi::date_gmt,
-        "date_local" => ssi::date_local,
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
-        "brotli_ratio" => |request, out| compress::ratio(request, Coding::Brotli, out),
-        "gzip_ratio" => |request, out| compress::ratio(request, Coding::Gzip, out),
-        "zstd_ratio" => |request, out| compress::ratio(request, Coding::Zstd, out),
         "host" => client::host,
         "hostname" => |_, out| text(hostname(), out),
         "http_cookie" => client::cookies,
@@ -185,35 +117,11 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
-        "limit_conn_status" => |request, out| match request.shared.limit_conn.get() {
-            Some(outcome) => text(outcome.name(), out),
-            None => false,
-        },
-        "limit_req_status" => |request, out| match request.shared.limit_req.get() {
-            Some(outcome) => text(outcome.name(), out),
-            None => false,
-        },
         "msec" => |_, out| seconds(engine::wall(), out),
         "nginx_version" => |_, out| text(NGINX_VERSION, out),
         "pid" => |_, out| decimal(std::process::id().into(), out),
-        "slice_range" => |request, out| crate::http::filters::slice::range(request, out),
         "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
-        "proxy_protocol_addr" => {
-            |request, out| proxy_protocol::address(request, |told| &told.source, out)
-        }
-        "proxy_protocol_port" => {
-            |request, out| proxy_protocol::port(request, |told| &told.source, out)
-        }
-        "proxy_protocol_server_addr" => {
-            |request, out| proxy_protocol::address(request, |told| &told.destination, out)
-        }
-        "proxy_protocol_server_port" => {
-            |request, out| proxy_protocol::port(request, |told| &told.destination, out)
-        }
-        "proxy_add_x_forwarded_for" => upstream::proxy_add_x_forwarded_for,
         "query_string" => client::arguments,
-        "realip_remote_addr" => connection::realip_remote_addr,
-        "realip_remote_port" => connection::realip_remote_port,
         "remote_addr" => connection::remote_addr,
         "remote_port" => connection::remote_port,
         "remote_user" => client::remote_user,
@@ -273,21 +181,8 @@ fn fixed(name: &str) -> Option<Evaluate> {
             log::with_now(|now| out.extend_from_slice(&now.local));
             true
         },
-        "upstream_addr" => upstream::address,
-        "upstream_bytes_received" => upstream::bytes_received,
-        "upstream_bytes_sent" => upstream::bytes_sent,
-        "upstream_connect_time" => upstream::connect_time,
-        "upstream_header_time" => upstream::header_time,
-        "upstream_response_length" => upstream::response_length,
-        "upstream_response_time" => upstream::response_time,
-        "upstream_status" => upstream::status,
         _ => return None,
     })
-}
-
-/// A number of connections, over all threads.
-fn connections(request: &Request, number: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool {
-    decimal(number(&request.connection.worker.counters().totals()), out)
 }
 
 /// What `limit_rate` in force is; 0 until the response begins, as in nginx.
@@ -348,73 +243,6 @@ fn hex_digit(value: u8) -> u8 {
     }
 }
 
-/// Appends text; found.
-fn text(text: &str, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(text.as_bytes());
-    true
-}
-
-/// Appends a number; found.
-fn decimal(mut number: u64, out: &mut Vec<u8>) -> bool {
-    let mut digits = [0_u8; 20]; // u64::MAX has 20
-    let mut used = 0;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (number % 10) as u8;
-        number /= 10;
-        used += 1;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
-    true
-}
-
-/// Appends a number with zeros before it, three digits at least; found.
-fn three_digits(number: u64, out: &mut Vec<u8>) -> bool {
-    if number < 100 {
-        out.push(b'0');
-    }
-    if number < 10 {
-        out.push(b'0');
-    }
-    decimal(number, out)
-}
-
-/// Appends seconds with three decimals, `0.003`; found.
-fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
-    decimal(time.as_secs(), out);
-    out.push(b'.');
-    three_digits(time.subsec_millis().into(), out)
-}
-
-/// Appends the values of all fields of a name, joined by `separator` and a space; false when
-/// there is none. `name` is the end of a variable's name: lower case, `_` for `-`.
-fn joined<'a>(
-    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    name: &[u8],
-    separator: u8,
-    out: &mut Vec<u8>,
-) -> bool {
-    let mut found = false;
-    for (_, value) in fields.filter(|(field, _)| is_named(field, name)) {
-        if found {
-            out.extend_from_slice(&[separator, b' ']);
-        }
-        out.extend_from_slice(value);
-        found = true;
-    }
-    found
-}
-
-fn is_named(field: &[u8], name: &[u8]) -> bool {
-    field.len() == name.len()
-        && field.iter().zip(name).all(|(byte, wanted)| match byte {
-            b'-' => *wanted == b'_',
-            byte => byte.to_ascii_lowercase() == *wanted,
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,51 +274,5 @@ mod tests {
         ] {
             assert_eq!(find(name).unwrap().assignable, assignable, "{name}");
         }
-    }
-
-    #[test]
-    fn the_longer_family_wins() {
-        let Some(Found {
-            source: Source::Family(_, rest),
-            ..
-        }) = find("upstream_http_x")
-        else {
-            panic!("a family");
-        };
-        assert_eq!(&*rest, b"x");
-    }
-
-    #[test]
-    fn numbers() {
-        let shown = |write: &dyn Fn(&mut Vec<u8>) -> bool| {
-            let mut out = Vec::new();
-            assert!(write(&mut out));
-            String::from_utf8(out).unwrap()
-        };
-        assert_eq!(shown(&|out| decimal(0, out)), "0");
-        assert_eq!(shown(&|out| decimal(1_234_567, out)), "1234567");
-        assert_eq!(shown(&|out| decimal(u64::MAX, out)), "18446744073709551615");
-        assert_eq!(shown(&|out| three_digits(9, out)), "009");
-        assert_eq!(shown(&|out| three_digits(99, out)), "099");
-        assert_eq!(shown(&|out| three_digits(404, out)), "404");
-        assert_eq!(
-            shown(&|out| seconds(Duration::from_micros(12_034_999), out)),
-            "12.034"
-        );
-        assert_eq!(shown(&|out| seconds(Duration::ZERO, out)), "0.000");
-    }
-
-    #[test]
-    fn repeated_fields_are_joined() {
-        let fields: [(&[u8], &[u8]); 4] = [
-            (b"X-Tag", b"a"),
-            (b"Other", b"x"),
-            (b"x-tag", b""),
-            (b"X_TAG", b"c"),
-        ];
-        let mut out = Vec::new();
-        assert!(joined(fields.into_iter(), b"x_tag", b',', &mut out));
-        assert_eq!(out, b"a, , c");
-        assert!(!joined(fields.into_iter(), b"x_ta", b',', &mut out));
     }
 }

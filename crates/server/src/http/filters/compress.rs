@@ -17,6 +17,7 @@ use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Response;
+use crate::variables::Found;
 
 /// How much is compressed at once: what comes of it is in memory until it is sent.
 const INPUT_MAX: usize = 64 * 1024;
@@ -385,4 +386,14 @@ pub(super) mod tests {
             assert!(!ratio(request, Coding::Gzip, &mut Vec::new()));
         });
     }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    Some(Found::computed(match name {
+        "brotli_ratio" => |request, out| ratio(request, Coding::Brotli, out),
+        "gzip_ratio" => |request, out| ratio(request, Coding::Gzip, out),
+        "zstd_ratio" => |request, out| ratio(request, Coding::Zstd, out),
+        _ => return None,
+    }))
 }

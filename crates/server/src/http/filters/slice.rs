@@ -13,6 +13,7 @@ use proto::header::Known;
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::log;
+use crate::variables::Found;
 
 /// `slice size`
 pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
@@ -212,6 +213,11 @@ fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
     }
     slices.start = end;
     Ok((start, length))
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    (name == "slice_range").then(|| Found::computed(range))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use proto::header::Known;
 use crate::http::request::Request;
 use crate::log;
 use crate::variables::Compiling as _;
+use crate::variables::Found;
 use crate::variables::Variable;
 use crate::variables::core::find_cookie;
 use variables::Context as _;
@@ -488,6 +489,16 @@ pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
         out.append(&mut shown(&settings.name, set));
     }
     set[3] != 0
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    match name {
+        "uid_got" => Some(Found::once(uid_got)),
+        "uid_reset" => Some(Found::once(|_, _| true).assignable()),
+        "uid_set" => Some(Found::once(uid_set)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use memchr::memmem;
 use proto::header::Known;
 
 use crate::http::request::Request;
+use crate::variables::{Evaluate, Found};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -294,6 +295,17 @@ pub fn msie(request: &mut Request, out: &mut Vec<u8>) -> bool {
         out.push(b'1');
     }
     true
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    let evaluate: Evaluate = match name {
+        "ancient_browser" => ancient_browser,
+        "modern_browser" => modern_browser,
+        "msie" => msie,
+        _ => return None,
+    };
+    Some(Found::once(evaluate).assignable())
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ use crate::http::request::{Request, Step};
 use crate::log::{self, Level};
 use crate::text::Text;
 use crate::variables::Compiling as _;
+use crate::variables::Found;
+use variables::write::text;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -410,6 +412,16 @@ fn limit(line: &Line) -> Result<LimitLine, Fault> {
     Ok(LimitLine {
         zone: line.argument(0).text().into(),
         connections: connections as u32,
+    })
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    (name == "limit_conn_status").then(|| {
+        Found::computed(|request, out| match request.shared.limit_conn.get() {
+            Some(outcome) => text(outcome.name(), out),
+            None => false,
+        })
     })
 }
 

@@ -12,7 +12,10 @@ use framework::network::Peers;
 use variables::forwarded;
 
 use crate::http::request::Request;
+use crate::variables::Found;
+use framework::address::append_address;
 use variables::Context as _;
+use variables::write::append_port;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -129,4 +132,23 @@ pub fn apply(request: &mut Request) {
         address.set_port(by_proxy.source.port);
     }
     request.told_peer = Some(Box::new(told));
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    match name {
+        "realip_remote_addr" => Some(Found::computed(realip_remote_addr)),
+        "realip_remote_port" => Some(Found::computed(realip_remote_port)),
+        _ => None,
+    }
+}
+
+/// The connection's own end, whatever `realip` makes of it.
+fn realip_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    append_address(request.connection.peer(), out);
+    true
+}
+
+fn realip_remote_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    append_port(request.connection.peer(), out)
 }

@@ -17,6 +17,7 @@ use variables::map::{Keys, Kind};
 use crate::http::compile::SERVER_NAME;
 use crate::http::request::Request;
 use crate::regex::Regex;
+use crate::variables::Found;
 use pattern::Undecided;
 
 const SL: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
@@ -250,6 +251,11 @@ pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
         out.push(b'1');
     }
     true
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    (name == "invalid_referer").then(|| Found::once(invalid_referer).assignable())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use proto::base64::{self, Alphabet};
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;
+use crate::variables::Found;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -169,6 +170,15 @@ fn rest_of_link<'a>(target: &'a [u8], secret: &[u8]) -> Option<&'a [u8]> {
 fn equal(one: &[u8], other: &[u8]) -> bool {
     let difference = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(difference) == 0
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    match name {
+        "secure_link" => Some(Found::once(secure_link)),
+        "secure_link_expires" => Some(Found::once(secure_link_expires)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

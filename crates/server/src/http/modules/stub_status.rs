@@ -11,6 +11,8 @@ use proto::method::Method;
 
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
+use crate::variables::{Evaluate, Found};
+use variables::write::decimal;
 
 /// `stub_status`; nginx before 1.7.5 wanted an argument, which it never looked at.
 pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::nothing)
@@ -56,6 +58,23 @@ fn text(totals: &Totals) -> String {
          {accepted} {accepted} {requests} \n\
          Reading: {reading} Writing: {writing} Waiting: {waiting} \n"
     )
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    let evaluate: Evaluate = match name {
+        "connections_active" => |request, out| connections(request, |totals| totals.active, out),
+        "connections_reading" => |request, out| connections(request, |totals| totals.reading, out),
+        "connections_waiting" => |request, out| connections(request, |totals| totals.waiting, out),
+        "connections_writing" => |request, out| connections(request, Totals::writing, out),
+        _ => return None,
+    };
+    Some(Found::computed(evaluate))
+}
+
+/// A number of connections, over all threads.
+fn connections(request: &Request, number: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool {
+    decimal(number(&request.connection.worker.counters().totals()), out)
 }
 
 #[cfg(test)]

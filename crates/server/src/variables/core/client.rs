@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use proto::header::Known;
 use proto::method::Method;
 
-use super::{decimal, joined};
 use crate::http::modules::auth_basic::Credentials;
 use crate::http::request::Request;
+use variables::write::{decimal, joined};
 
 pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
@@ -197,7 +197,7 @@ pub(crate) fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> 
 }
 
 /// The value of a cookie that an upstream sets by one `Set-Cookie`.
-pub(super) fn find_set_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn find_set_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (found, rest) = field.split_at_checked(name.len())?;
     if !found.eq_ignore_ascii_case(name) {
         return None;

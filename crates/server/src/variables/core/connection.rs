@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use engine::net::{Address, TcpInfo};
+use engine::net::TcpInfo;
 
-use super::{decimal, seconds};
 use crate::http::request::Request;
 use framework::address::append_address;
+use variables::write::{append_port, decimal, seconds};
 
 pub(super) fn remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
     append_address(request.peer(), out);
@@ -25,16 +25,6 @@ pub(super) fn binary_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bo
 
 pub(super) fn remote_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     append_port(request.peer(), out)
-}
-
-/// The connection's own end, whatever `realip` makes of it.
-pub(super) fn realip_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    append_address(request.connection.peer(), out);
-    true
-}
-
-pub(super) fn realip_remote_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    append_port(request.connection.peer(), out)
 }
 
 pub(super) fn server_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -59,16 +49,10 @@ pub(super) fn tcp_info(request: &Request, number: fn(TcpInfo) -> u32, out: &mut 
     info.is_some_and(|info| decimal(number(info).into(), out))
 }
 
-/// A Unix socket has no port: found and empty.
-fn append_port(address: &Address, out: &mut Vec<u8>) -> bool {
-    match address.port() {
-        Some(port) if port > 0 => decimal(port.into(), out),
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use engine::net::Address;
+
     use super::*;
 
     #[test]

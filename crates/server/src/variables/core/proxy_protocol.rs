@@ -2,10 +2,12 @@
 
 use proto::proxy_protocol::{TlvError, Value};
 
-use super::decimal;
+use variables::write::decimal;
+
 use crate::http::proxy_protocol::{End, Told};
 use crate::http::request::Request;
 use crate::log;
+use crate::variables::{Evaluate, Found};
 
 /// The address of one end of the client's connection to the proxy.
 pub(super) fn address(request: &Request, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
@@ -41,4 +43,18 @@ pub(super) fn tlv(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool
             false
         }
     }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    let evaluate: Evaluate = match name {
+        "proxy_protocol_addr" => |request, out| address(request, |told| &told.source, out),
+        "proxy_protocol_port" => |request, out| port(request, |told| &told.source, out),
+        "proxy_protocol_server_addr" => {
+            |request, out| address(request, |told| &told.destination, out)
+        }
+        "proxy_protocol_server_port" => |request, out| port(request, |told| &told.destination, out),
+        name => return Found::of_family(name, "proxy_protocol_tlv_", tlv),
+    };
+    Some(Found::computed(evaluate))
 }

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use proto::date;
 use proto::h1::Version;
 
-use super::{decimal, joined, text, three_digits};
 use crate::http::request::Request;
 use crate::http::response::Field;
 use crate::variables::Cached;
 use variables::Context as _;
+use variables::write::{decimal, joined, text, three_digits};
 
 /// The status of the client's answer: that of an error page goes before the page's own; `009`
 /// for HTTP/0.9 and `000` as long as there is none.
@@ -61,7 +61,7 @@ pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> 
     joined(pairs(&request.response.trailers), name, b',', out)
 }
 
-pub(super) fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(crate) fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|field| (&*field.name, &*field.value))
 }
 

@@ -19,6 +19,7 @@ use jiff::tz::TimeZone;
 use super::{MediaTypes, media_types};
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
+use crate::variables::Found;
 
 pub(super) use commands::Processor;
 use strftime::Moment;
@@ -265,6 +266,15 @@ fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
             true
         }
         _ => false,
+    }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    match name {
+        "date_gmt" => Some(Found::computed(date_gmt)),
+        "date_local" => Some(Found::computed(date_local)),
+        _ => None,
     }
 }
 

@@ -32,6 +32,7 @@ use crate::http::output::page;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::tls::provider;
+use crate::variables::Found;
 
 /// Where `http-01` looks: RFC 8555 section 8.3.
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
@@ -352,4 +353,13 @@ fn variable(request: &Request, out: &mut Vec<u8>, text: impl FnOnce(&Certificate
     out.extend_from_slice(b"data:");
     out.extend_from_slice(text(&certificate).as_bytes());
     true
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    match name {
+        "acme_certificate" => Some(Found::once(certificate)),
+        "acme_certificate_key" => Some(Found::once(certificate_key)),
+        _ => None,
+    }
 }

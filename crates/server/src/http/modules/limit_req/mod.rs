@@ -20,6 +20,8 @@ use self::settings::Limit;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{Request, Step};
 use crate::log::{self, Level};
+use crate::variables::Found;
+use variables::write::text;
 
 /// The longest key, in bytes; longer ones are not limited.
 const KEY_LENGTH_MAX: usize = 65_535;
@@ -212,4 +214,14 @@ fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64)
             limit.zone.name()
         ),
     );
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    (name == "limit_req_status").then(|| {
+        Found::computed(|request, out| match request.shared.limit_req.get() {
+            Some(outcome) => text(outcome.name(), out),
+            None => false,
+        })
+    })
 }

@@ -15,6 +15,7 @@ mod settings;
 mod ssl;
 mod target;
 mod tunnel;
+pub mod variables;
 
 use std::io;
 use std::net::SocketAddr;

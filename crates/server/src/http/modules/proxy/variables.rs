@@ -7,20 +7,44 @@ use std::time::Duration;
 
 use proto::header::Known;
 
-use super::client::find_set_cookie;
-use super::response::pairs;
-use super::{decimal, joined, seconds};
-use crate::http::modules::proxy::Attempt;
+use variables::write::{decimal, joined, seconds};
+
+use super::Attempt;
 use crate::http::request::Request;
+use crate::variables::core::{find_set_cookie, pairs};
+use crate::variables::{Evaluate, Found};
 use framework::address::append_address;
 
-pub(super) fn address(request: &mut Request, out: &mut Vec<u8>) -> bool {
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    let evaluate: Evaluate = match name {
+        "proxy_host" => return Some(Found::computed(proxy_host).assignable()),
+        "proxy_port" => return Some(Found::computed(proxy_port).assignable()),
+        "proxy_add_x_forwarded_for" => proxy_add_x_forwarded_for,
+        "upstream_addr" => address,
+        "upstream_bytes_received" => bytes_received,
+        "upstream_bytes_sent" => bytes_sent,
+        "upstream_connect_time" => connect_time,
+        "upstream_header_time" => header_time,
+        "upstream_response_length" => response_length,
+        "upstream_response_time" => response_time,
+        "upstream_status" => status,
+        _ => {
+            return Found::of_family(name, "upstream_cookie_", cookie)
+                .or_else(|| Found::of_family(name, "upstream_http_", header))
+                .or_else(|| Found::of_family(name, "upstream_trailer_", trailer));
+        }
+    };
+    Some(Found::computed(evaluate))
+}
+
+fn address(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| {
         out.extend_from_slice(&attempt.peer)
     })
 }
 
-pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| match attempt.status {
         0 => out.push(b'-'),
         status => {
@@ -29,33 +53,33 @@ pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
     })
 }
 
-pub(super) fn connect_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn connect_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| time(attempt.connect_time, out))
 }
 
-pub(super) fn header_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn header_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| time(attempt.header_time, out))
 }
 
-pub(super) fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| {
         time(attempt.response_time, out)
     })
 }
 
-pub(super) fn response_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn response_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| {
         decimal(attempt.response_length, out);
     })
 }
 
-pub(super) fn bytes_received(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn bytes_received(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| {
         decimal(attempt.bytes_received, out);
     })
 }
 
-pub(super) fn bytes_sent(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn bytes_sent(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| {
         decimal(attempt.bytes_sent, out);
     })
@@ -102,7 +126,7 @@ fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut 
 }
 
 /// `$upstream_http_name`
-pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     match &request.upstream {
         Some(seen) => joined(pairs(&seen.fields), name, b',', out),
         None => false,
@@ -110,7 +134,7 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
 }
 
 /// `$upstream_trailer_name`
-pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     match &request.upstream {
         Some(seen) => joined(pairs(&seen.trailers), name, b',', out),
         None => false,
@@ -118,7 +142,7 @@ pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> 
 }
 
 /// `$upstream_cookie_name`
-pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(seen) = &request.upstream else {
         return false;
     };
@@ -131,7 +155,7 @@ pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
     value.is_some()
 }
 
-pub(super) fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let target = request
         .upstream
         .as_ref()
@@ -140,7 +164,7 @@ pub(super) fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
     target.is_some()
 }
 
-pub(super) fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let target = request
         .upstream
         .as_ref()
@@ -150,7 +174,7 @@ pub(super) fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The client's `X-Forwarded-For` with its address behind it.
-pub(super) fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
+fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     for field in client.head.all(Known::XForwardedFor) {
         out.extend_from_slice(field.value(&client.bytes));
