@@ -164,3 +164,43 @@ pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static
             .with_elsewhere(crate::reference::ELSEWHERE)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use variables::Source;
+
+    /// The names that nginx's page of each module has, one of each list here, and the end of a family's name.
+    #[test]
+    fn variables_of_every_module() {
+        for (name, rest) in [
+            ("uri", None),
+            ("http_x", Some("x")),
+            ("proxy_protocol_addr", None),
+            ("proxy_protocol_tlv_alpn", Some("alpn")),
+            ("ssl_protocol", None),
+            ("realip_remote_port", None),
+            ("limit_conn_status", None),
+            ("limit_req_status", None),
+            ("upstream_status", None),
+            ("upstream_http_x", Some("x")),
+            ("connections_active", None),
+            ("acme_certificate", None),
+            ("msie", None),
+            ("invalid_referer", None),
+            ("secure_link", None),
+            ("uid_got", None),
+            ("date_gmt", None),
+            ("gzip_ratio", None),
+            ("slice_range", None),
+        ] {
+            let found: Vec<_> = VARIABLES.iter().filter_map(|find| find(name)).collect();
+            assert_eq!(found.len(), 1, "{name} is of one module");
+            let end = match &found[0].source {
+                Source::Family(_, rest) => std::str::from_utf8(rest).ok(),
+                _ => None,
+            };
+            assert_eq!(end, rest, "{name}");
+        }
+    }
+}

@@ -313,6 +313,16 @@ pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    Some(Found::computed(match name {
+        "brotli_ratio" => |request, out| ratio(request, Coding::Brotli, out),
+        "gzip_ratio" => |request, out| ratio(request, Coding::Gzip, out),
+        "zstd_ratio" => |request, out| ratio(request, Coding::Zstd, out),
+        _ => return None,
+    }))
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -386,14 +396,4 @@ pub(super) mod tests {
             assert!(!ratio(request, Coding::Gzip, &mut Vec::new()));
         });
     }
-}
-
-/// The variable of a name in lower case, without `$`.
-pub fn find(name: &str) -> Option<Found> {
-    Some(Found::computed(match name {
-        "brotli_ratio" => |request, out| ratio(request, Coding::Brotli, out),
-        "gzip_ratio" => |request, out| ratio(request, Coding::Gzip, out),
-        "zstd_ratio" => |request, out| ratio(request, Coding::Zstd, out),
-        _ => return None,
-    }))
 }
