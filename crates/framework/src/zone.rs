@@ -1,9 +1,10 @@
 //! Zones: named state that all threads share, of a bounded size, which outlives a reload.
 //!
-//! A directive declares a zone in the [`Table`] while a configuration is compiled; others find it
-//! there by its name. Nothing is made then: a zone's state is made when it is first used, or taken
-//! over from the generation before ([`Zones::adopt`]) where name, kind and size are the same. A zone
-//! whose size has changed begins empty, as in nginx.
+//! A directive declares a zone in the [`Table`] while a configuration is compiled; others find it there by its name, and
+//! whatever serves finds it in the generation's [`Zones`] by name and kind, or goes through all of them. Nothing is made
+//! when a zone is declared: its state is made when it is first used, or taken over from the generation before
+//! ([`Zones::adopt`]). What of it is taken over, its kind says ([`State::reconcile`]); unless it says otherwise, all of it
+//! where the size is the same, and a zone whose size has changed begins empty, as in nginx.
 //!
 //! A zone holds what nginx's zone of the same size would hold: see [`Room`]. State lives in the worker
 //! process and ends with it. A thread that locks it does so for a few operations on memory and nothing else.
@@ -28,34 +29,61 @@ const POOL_HEAD: u64 = 712;
 pub const SIZE_MIN: u64 = 8 * PAGE_SIZE;
 
 /// What a kind of zone holds.
-pub trait Shared: Send + Sync + 'static {
+pub trait State: Sized + Send + Sync + 'static {
+    /// The kind's name, which no other has.
+    const KIND: &'static str;
+
     /// What the configuration says of a zone beyond its name and size.
     type Settings: Send + Sync;
 
     /// An empty state for a zone of this size in bytes.
     fn new(size: u64) -> Self;
 
-    /// Whether the state that was kept under `previous` settings means something under `settings`; the
-    /// text of the error if not.
-    fn check(
-        name: &str,
-        settings: &Self::Settings,
-        previous: &Self::Settings,
-    ) -> Result<(), String>;
+    /// The state that `zone` begins with where the configuration before declared `previous` under the same name.
+    ///
+    /// It may be the same state, one that shares with it the pieces that mean something under the new settings, or an
+    /// empty one. The generation before goes on serving the requests that it has begun: pieces are shared with it and not
+    /// copied, and nothing of `previous` is changed, for the reload may still fail. `zone` has no state yet.
+    ///
+    /// # Errors
+    /// The text of the error where what is kept would mean something else now; the reload fails.
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        Ok(zone.all_of(previous))
+    }
+
+    /// Tells what the zone holds and by which settings, for people and monitoring.
+    fn describe(&self, settings: &Self::Settings, tell: &mut Tell<'_>);
+}
+
+/// Takes one fact about a zone under its name.
+pub type Tell<'a> = dyn FnMut(&'static str, Fact<'_>) + 'a;
+
+/// A fact about a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact<'a> {
+    /// How many or how much there is.
+    Number(u64),
+    /// What a setting says.
+    Text(&'a str),
 }
 
 /// One zone of a configuration.
-pub struct Zone<S: Shared> {
+pub struct Zone<S: State> {
     name: Box<str>,
     size: u64,
     settings: S::Settings,
     state: OnceLock<Arc<S>>,
 }
 
-impl<S: Shared> Zone<S> {
+impl<S: State> Zone<S> {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// In bytes.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     /// What its directive says beyond name and size.
@@ -65,34 +93,75 @@ impl<S: Shared> Zone<S> {
 
     /// What all threads share.
     pub fn state(&self) -> &Arc<S> {
-        self.state.get_or_init(|| Arc::new(S::new(self.size)))
+        self.state.get_or_init(|| Arc::new(self.begin()))
+    }
+
+    /// The state of the zone that had the name, unless that had another size; then an empty one.
+    pub fn all_of(&self, previous: &Zone<S>) -> Arc<S> {
+        match previous.size == self.size {
+            true => Arc::clone(previous.state()),
+            false => Arc::new(self.begin()),
+        }
+    }
+
+    fn begin(&self) -> S {
+        S::new(self.size)
     }
 }
 
-impl<S: Shared> std::fmt::Debug for Zone<S> {
+impl<S: State> std::fmt::Debug for Zone<S> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Zone({}, {} bytes)", self.name, self.size)
     }
 }
 
 /// A zone whatever it holds.
-trait AnyZone: Send + Sync {
+pub trait AnyZone: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// The name of its kind: see [`State::KIND`].
+    fn kind(&self) -> &'static str;
+
+    /// In bytes.
+    fn size(&self) -> u64;
+
+    /// Tells what it holds and by which settings.
+    fn describe(&self, tell: &mut Tell<'_>);
+
+    #[doc(hidden)]
     fn adopt(&self, previous: &dyn AnyZone) -> Result<(), String>;
+
+    #[doc(hidden)]
     fn as_any(&self) -> &dyn Any;
+
+    #[doc(hidden)]
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-impl<S: Shared> AnyZone for Zone<S> {
+impl<S: State> AnyZone for Zone<S> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static str {
+        S::KIND
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn describe(&self, tell: &mut Tell<'_>) {
+        self.state().describe(&self.settings, tell);
+    }
+
     fn adopt(&self, previous: &dyn AnyZone) -> Result<(), String> {
         let Some(previous) = previous.as_any().downcast_ref::<Zone<S>>() else {
             return Ok(()); // another kind that had the name
         };
-        if previous.size != self.size {
-            return Ok(());
-        }
-        S::check(&self.name, &self.settings, &previous.settings)?;
         // It was not used yet, unless it is adopted twice; then it is what it was.
-        let _ = self.state.set(Arc::clone(previous.state()));
+        let _ = self.state.set(S::reconcile(self, previous)?);
         Ok(())
     }
 
@@ -107,25 +176,49 @@ impl<S: Shared> AnyZone for Zone<S> {
 
 /// The zones of a generation.
 #[derive(Clone, Default)]
-pub struct Zones(Map<Box<str>, Arc<dyn AnyZone>>);
+pub struct Zones {
+    /// In the order of their declaration.
+    all: Vec<Arc<dyn AnyZone>>,
+    /// Where each stands.
+    by_name: Map<Box<str>, usize>,
+}
 
 impl Zones {
+    /// Every zone, in the order in which they were declared.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn AnyZone> {
+        self.all.iter().map(|zone| &**zone)
+    }
+
+    /// The zone of this name, if it is of this kind.
+    pub fn find<S: State>(&self, name: &str) -> Option<Arc<Zone<S>>> {
+        Arc::clone(self.named(name)?).into_any().downcast().ok()
+    }
+
     /// Goes on with the state of the generation before.
     ///
     /// # Errors
-    /// nginx's text where a zone of the same name and size means something else now.
+    /// nginx's text for the first zone that means something else now, though it has the name and size of one before.
     pub fn adopt(&self, previous: &Zones) -> Result<(), String> {
-        for (name, zone) in &self.0 {
-            if let Some(previous) = previous.0.get(name) {
+        for zone in &self.all {
+            if let Some(previous) = previous.named(zone.name()) {
                 zone.adopt(&**previous)?;
             }
         }
         Ok(())
     }
+
+    fn named(&self, name: &str) -> Option<&Arc<dyn AnyZone>> {
+        self.all.get(*self.by_name.get(name)?)
+    }
+
+    fn add(&mut self, zone: Arc<dyn AnyZone>) {
+        self.by_name.insert(zone.name().into(), self.all.len());
+        self.all.push(zone);
+    }
 }
 
 /// Why a zone could not be declared.
-pub enum Refused<S: Shared> {
+pub enum Refused<S: State> {
     /// It was declared before, with the same size.
     Declared(Arc<Zone<S>>),
     /// It was declared for another use or with another size: nginx's text.
@@ -138,7 +231,7 @@ pub struct Table(Zones);
 
 impl Table {
     /// Declares a zone.
-    pub fn declare<S: Shared>(
+    pub fn declare<S: State>(
         &mut self,
         name: &str,
         size: u64,
@@ -159,7 +252,7 @@ impl Table {
                     settings,
                     state: OnceLock::new(),
                 });
-                self.0.0.insert(name.into(), zone.clone());
+                self.0.add(zone.clone());
                 Ok(zone)
             }
         }
@@ -169,19 +262,18 @@ impl Table {
     ///
     /// # Errors
     /// nginx's texts where there is none, or one for another use.
-    pub fn find<S: Shared>(&self, name: &str) -> Result<Arc<Zone<S>>, String> {
+    pub fn find<S: State>(&self, name: &str) -> Result<Arc<Zone<S>>, String> {
         let known = self.known(name)?;
         known.ok_or_else(|| format!("zero size shared memory zone \"{name}\""))
     }
 
-    fn known<S: Shared>(&self, name: &str) -> Result<Option<Arc<Zone<S>>>, String> {
-        let Some(zone) = self.0.0.get(name) else {
-            return Ok(None);
-        };
-        let zone = Arc::clone(zone).into_any().downcast::<Zone<S>>();
-        zone.map(Some).map_err(|_| {
-            format!("the shared memory zone \"{name}\" is already declared for a different use")
-        })
+    fn known<S: State>(&self, name: &str) -> Result<Option<Arc<Zone<S>>>, String> {
+        match self.0.find(name) {
+            None if self.0.named(name).is_some() => Err(format!(
+                "the shared memory zone \"{name}\" is already declared for a different use"
+            )),
+            found => Ok(found),
+        }
     }
 
     /// Every zone that was declared.
@@ -251,37 +343,86 @@ fn rounded(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     struct Counter(u64);
 
-    impl Shared for Counter {
+    impl State for Counter {
+        const KIND: &'static str = "counter";
+
         type Settings = &'static str;
 
         fn new(size: u64) -> Counter {
             Counter(size)
         }
 
-        fn check(name: &str, settings: &&str, previous: &&str) -> Result<(), String> {
-            match settings == previous {
-                true => Ok(()),
-                false => Err(format!("{name}: {settings} was {previous}")),
+        fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+            let (name, now, before) = (zone.name(), zone.settings(), previous.settings());
+            match now == before || zone.size() != previous.size() {
+                true => Ok(zone.all_of(previous)),
+                false => Err(format!("{name}: {now} was {before}")),
+            }
+        }
+
+        fn describe(&self, settings: &&'static str, tell: &mut Tell<'_>) {
+            tell("setting", Fact::Text(settings));
+            tell("count", Fact::Number(self.0));
+        }
+    }
+
+    /// Counts by name. Its settings are the names that the configuration has.
+    struct Tally(Mutex<Map<&'static str, Arc<AtomicU64>>>);
+
+    impl Tally {
+        fn count(&self, name: &'static str) -> Arc<AtomicU64> {
+            Arc::clone(self.0.lock().unwrap().entry(name).or_default())
+        }
+    }
+
+    impl State for Tally {
+        const KIND: &'static str = "tally";
+
+        type Settings = Vec<&'static str>;
+
+        fn new(_: u64) -> Tally {
+            Tally(Mutex::default())
+        }
+
+        fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+            let mut counts = previous.state().0.lock().unwrap().clone();
+            counts.retain(|name, _| zone.settings().contains(name));
+            Ok(Arc::new(Tally(Mutex::new(counts))))
+        }
+
+        fn describe(&self, settings: &Vec<&'static str>, tell: &mut Tell<'_>) {
+            for name in settings {
+                tell(name, Fact::Number(self.count(name).load(Ordering::Relaxed)));
             }
         }
     }
 
     struct Other;
 
-    impl Shared for Other {
+    impl State for Other {
+        const KIND: &'static str = "other";
+
         type Settings = ();
 
         fn new(_: u64) -> Other {
             Other
         }
 
-        fn check(_: &str, (): &(), (): &()) -> Result<(), String> {
-            Ok(())
-        }
+        fn describe(&self, (): &(), _: &mut Tell<'_>) {}
+    }
+
+    /// The facts that a zone tells.
+    fn facts(zone: &dyn AnyZone) -> Vec<String> {
+        let mut facts = Vec::new();
+        zone.describe(&mut |name, fact| facts.push(format!("{name} {fact:?}")));
+        facts
     }
 
     fn declared(size: u64, settings: &'static str) -> (Arc<Zone<Counter>>, Zones) {
@@ -305,6 +446,50 @@ mod tests {
         assert_eq!(larger.state().0, 65536);
         let (_, zones) = declared(32768, "b");
         assert_eq!(zones.adopt(&first_zones), Err("one: b was a".to_owned()));
+    }
+
+    /// What a zone keeps of a configuration that changed in part is up to its kind, and both generations go on with it.
+    #[test]
+    fn pieces_outlive_a_change_of_the_others() {
+        let declared = |size, names: &[&'static str]| {
+            let mut table = Table::default();
+            let zone = table.declare::<Tally>("tally", size, names.to_vec());
+            let Ok(zone) = zone else {
+                panic!("declared once");
+            };
+            (zone, table.finish())
+        };
+        let count =
+            |zone: &Zone<Tally>, name| zone.state().count(name).fetch_add(1, Ordering::Relaxed);
+        let (first, first_zones) = declared(32768, &["a", "b"]);
+        count(&first, "a");
+        count(&first, "b");
+        let (second, zones) = declared(65536, &["b", "c"]);
+        assert_eq!(zones.adopt(&first_zones), Ok(()));
+        count(&first, "b"); // a request that began before the reload
+        assert_eq!(facts(&*second), ["b Number(2)", "c Number(0)"]);
+        assert_eq!(facts(&*first), ["a Number(1)", "b Number(2)"]);
+    }
+
+    #[test]
+    fn zones_are_listed_in_order_and_found_by_name_and_kind() {
+        let mut table = Table::default();
+        let names = ["one", "two", "three", "four", "five"];
+        for name in names {
+            assert!(table.declare::<Counter>(name, 32768, "x").is_ok());
+        }
+        assert!(table.declare::<Other>("six", 65536, ()).is_ok());
+        let zones = table.finish();
+        let listed: Vec<&str> = zones.iter().map(|zone| zone.name()).collect();
+        assert_eq!(listed, ["one", "two", "three", "four", "five", "six"]);
+        let last = zones.iter().last().unwrap();
+        assert_eq!((last.kind(), last.size()), ("other", 65536));
+        let first = zones.iter().next().unwrap();
+        assert_eq!(first.kind(), "counter");
+        assert_eq!(facts(first), ["setting Text(\"x\")", "count Number(32768)"]);
+        let found = zones.find::<Counter>("three");
+        assert_eq!(found.unwrap().name(), "three");
+        assert!(zones.find::<Other>("three").is_none() && zones.find::<Counter>("seven").is_none());
     }
 
     /// nginx's texts, from `ngx_shared_memory_add` and `ngx_init_cycle`.

@@ -90,3 +90,62 @@ pub fn compile(
         _ => Err(diagnostics),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use conf::{Recording, Sealed};
+    use framework::zone::{AnyZone, Fact};
+
+    use super::*;
+
+    fn compiled(text: &str) -> Compiled {
+        let files = Sealed::new(Recording {
+            files: vec![("/nginx.conf".into(), text.into())],
+            ..Recording::default()
+        });
+        let (path, root) = (Path::new("/nginx.conf"), Path::new("/"));
+        let registry = crate::table::registry(&[]);
+        let loaded = conf::load(path, root, &[], registry, &files);
+        let environment = Environment {
+            prefix: root,
+            conf_prefix: root,
+            files: &files,
+            privileged: true,
+        };
+        let compiled = compile(&loaded.tree, &environment, Destination::Stderr);
+        compiled.unwrap_or_else(|found| panic!("{found:?}"))
+    }
+
+    /// A zone as a person would see it.
+    fn shown(zone: &dyn AnyZone) -> String {
+        let mut text = format!("{} {} {}:", zone.kind(), zone.name(), zone.size());
+        zone.describe(&mut |name, fact| {
+            let value = match fact {
+                Fact::Number(number) => number.to_string(),
+                Fact::Text(setting) => setting.to_owned(),
+            };
+            text.push_str(&format!(" {name}={value}"));
+        });
+        text
+    }
+
+    #[test]
+    fn the_zones_of_a_configuration_tell_what_they_are() {
+        // Compiled in this order: a module's zones come after those of the module before.
+        let zones = "limit_req_zone $arg_k zone=rates:32k rate=2r/s;
+                     limit_conn_zone $arg_c zone=connections:40k;
+                     dav_ext_lock_zone zone=locks:48k timeout=90s;";
+        let before = compiled(&format!("events {{ }} http {{ {zones} server {{ }} }}"));
+        let shown: Vec<String> = before.generation.zones.iter().map(shown).collect();
+        assert_eq!(
+            shown,
+            [
+                "limit_req rates 32768: key=$arg_k rate=2000 keys=0",
+                "dav_ext_lock locks 49152: timeout=90 locks=0",
+                "limit_conn connections 40960: key=$arg_c keys=0",
+            ]
+        );
+    }
+}

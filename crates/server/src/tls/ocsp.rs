@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use conf::{Contexts, Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
-use framework::zone::{Refused, Shared, Zone};
+use framework::zone::{Refused, State, Tell, Zone};
 use rustls::pki_types::CertificateDer;
 
 use crate::http::connection::Connection;
@@ -84,15 +84,17 @@ pub enum Which {
 /// Answers that are kept.
 pub struct Answers(SessionCache);
 
-impl Shared for Answers {
+impl State for Answers {
+    const KIND: &'static str = "ssl_ocsp_cache";
+
     type Settings = ();
 
     fn new(size: u64) -> Answers {
         Answers(SessionCache::new(size))
     }
 
-    fn check(_: &str, (): &(), (): &()) -> Result<(), String> {
-        Ok(())
+    fn describe(&self, (): &(), tell: &mut Tell<'_>) {
+        self.0.tell("answers", tell);
     }
 }
 

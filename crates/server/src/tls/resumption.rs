@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base::hash::Map;
-use framework::zone::{Shared, Zone};
+use framework::zone::{Fact, State, Tell, Zone};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
 /// What a stored session costs beyond its bytes, about.
@@ -56,7 +56,9 @@ struct Session {
     ends: u64,
 }
 
-impl Shared for SessionCache {
+impl State for SessionCache {
+    const KIND: &'static str = "ssl_session_cache";
+
     type Settings = ();
 
     fn new(size: u64) -> SessionCache {
@@ -66,12 +68,19 @@ impl Shared for SessionCache {
         }
     }
 
-    fn check(_: &str, (): &(), (): &()) -> Result<(), String> {
-        Ok(())
+    fn describe(&self, (): &(), tell: &mut Tell<'_>) {
+        self.tell("sessions", tell);
     }
 }
 
 impl SessionCache {
+    /// Tells how much is kept, those included whose time is over and that were not replaced yet.
+    pub(super) fn tell(&self, what: &'static str, tell: &mut Tell<'_>) {
+        let sessions = self.lock();
+        tell(what, Fact::Number(sessions.by_number.len() as u64));
+        tell("bytes", Fact::Number(sessions.used as u64));
+    }
+
     /// A cache for about so many sessions.
     pub fn for_sessions(count: u64) -> SessionCache {
         SessionCache::new(count.saturating_mul(SESSION_SIZE))
@@ -352,6 +361,26 @@ mod tests {
         assert!(!cache.put(vec![9], vec![0; 10_000], HOUR));
         assert!(cache.put(vec![7], vec![1], Duration::ZERO));
         assert_eq!(cache.get(&[7]), None);
+    }
+
+    #[test]
+    fn a_cache_tells_how_much_it_keeps() {
+        let cache = SessionCache::new(1 << 20);
+        for number in 0..3 {
+            assert!(cache.put(vec![number], vec![number; 100], HOUR));
+        }
+        let mut told = Vec::new();
+        State::describe(&cache, &(), &mut |name, fact| {
+            told.push(format!("{name} {fact:?}"));
+        });
+        let used = 3 * (SESSION_OVERHEAD + 102);
+        assert_eq!(
+            told,
+            [
+                "sessions Number(3)".to_owned(),
+                format!("bytes Number({used})")
+            ]
+        );
     }
 
     #[test]

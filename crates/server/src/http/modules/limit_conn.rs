@@ -13,7 +13,7 @@ use conf::{
     parse,
 };
 use framework::compile::{Compiler, Feature};
-use framework::zone::{self, Refused, Room, Shared, Zone};
+use framework::zone::{self, Fact, Refused, Room, State, Tell, Zone};
 
 use crate::http::modules::limited;
 use crate::http::request::{Request, Step};
@@ -253,7 +253,9 @@ struct Table {
     room: Room,
 }
 
-impl Shared for Connections {
+impl State for Connections {
+    const KIND: &'static str = "limit_conn";
+
     type Settings = ZoneSettings;
 
     fn new(size: u64) -> Connections {
@@ -265,14 +267,21 @@ impl Shared for Connections {
         }
     }
 
-    fn check(name: &str, settings: &ZoneSettings, previous: &ZoneSettings) -> Result<(), String> {
-        let (key, old) = (&settings.key_text, &previous.key_text);
-        if key == old {
-            return Ok(());
+    /// What was counted by one key says nothing of another.
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
+        if key == old || zone.size() != previous.size() {
+            return Ok(zone.all_of(previous));
         }
+        let name = zone.name();
         Err(format!(
             "limit_conn_zone \"{name}\" uses the \"{key}\" key while previously it used the \"{old}\" key"
         ))
+    }
+
+    fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
+        tell("key", Fact::Text(&settings.key_text));
+        tell("keys", Fact::Number(self.table().counts.len() as u64));
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use framework::zone::{Room, Shared};
+use framework::zone::{Fact, Room, State, Tell};
 
 /// What is kept about a lock beside its texts, in bytes.
 const ENTRY_SIZE: usize = 128;
@@ -53,7 +53,9 @@ struct Table {
     room: Room,
 }
 
-impl Shared for Locks {
+impl State for Locks {
+    const KIND: &'static str = "dav_ext_lock";
+
     type Settings = LockSettings;
 
     fn new(size: u64) -> Locks {
@@ -64,8 +66,12 @@ impl Shared for Locks {
         }))
     }
 
-    fn check(_: &str, _: &LockSettings, _: &LockSettings) -> Result<(), String> {
-        Ok(())
+    fn describe(&self, settings: &LockSettings, tell: &mut Tell<'_>) {
+        tell("timeout", Fact::Number(settings.timeout.as_secs()));
+        tell(
+            "locks",
+            Fact::Number(self.table(engine::now()).by_path.len() as u64),
+        );
     }
 }
 

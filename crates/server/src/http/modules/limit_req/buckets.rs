@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
-use framework::zone::{Room, Shared};
+use framework::zone::{Fact, Room, State, Tell, Zone};
 
 use super::settings::ZoneSettings;
 
@@ -56,7 +56,9 @@ pub struct Buckets {
     table: Mutex<Table>,
 }
 
-impl Shared for Buckets {
+impl State for Buckets {
+    const KIND: &'static str = "limit_req";
+
     type Settings = ZoneSettings;
 
     fn new(size: u64) -> Buckets {
@@ -65,14 +67,22 @@ impl Shared for Buckets {
         }
     }
 
-    fn check(name: &str, settings: &ZoneSettings, previous: &ZoneSettings) -> Result<(), String> {
-        let (key, old) = (&settings.key_text, &previous.key_text);
-        if key == old {
-            return Ok(());
+    /// What was counted by one key says nothing of another; another rate empties the same buckets.
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
+        if key == old || zone.size() != previous.size() {
+            return Ok(zone.all_of(previous));
         }
+        let name = zone.name();
         Err(format!(
             "limit_req \"{name}\" uses the \"{key}\" key while previously it used the \"{old}\" key"
         ))
+    }
+
+    fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
+        tell("key", Fact::Text(&settings.key_text));
+        tell("rate", Fact::Number(settings.rate));
+        tell("keys", Fact::Number(self.table().by_key.len() as u64));
     }
 }
 
