@@ -9,7 +9,6 @@ use engine::file;
 use super::{Station, directives, locations};
 use crate::http::error_page;
 use crate::http::exchange::Exchange;
-use crate::http::exchange::memory::Recorder;
 use crate::http::modules::access::{self, Verdict};
 use crate::http::modules::{index, try_files};
 use crate::http::plan::Handler;
@@ -248,8 +247,8 @@ impl Walk<'_> {
     /// A status, or where its error page leads.
     async fn finish(&mut self, status: u16) -> ControlFlow<Outcome, Step> {
         self.settled.get_or_insert(self.request.plan.scope);
-        let mut nobody = Exchange::memory(Recorder::default());
-        let finished = error_page::finish(self.request, &mut nobody, status).await;
+        let mut sink = Exchange::sink();
+        let finished = error_page::finish(self.request, &mut sink, status).await;
         let to = match &finished {
             Ok(Some(Step::Redirect { uri, .. })) => Some(lossy(uri)),
             Ok(Some(Step::Named(name))) => Some(lossy(name)),
@@ -265,13 +264,13 @@ impl Walk<'_> {
                 Some(status),
             )),
             Ok(None) => {
-                let recorded = nobody.into_recorded().unwrap_or_default();
-                let location = recorded.fields.iter().find(|(name, _)| name == "Location");
-                let text = match location {
-                    Some((_, to)) => format!("status {}, to {}", recorded.status, lossy(to)),
-                    None => format!("status {}", recorded.status),
+                let response = &self.request.response;
+                let location = response.location.as_ref();
+                let text = match location.or_else(|| response.field(b"Location")) {
+                    Some(to) => format!("status {}, to {}", response.status, lossy(to)),
+                    None => format!("status {}", response.status),
                 };
-                ControlFlow::Break((text, Some(recorded.status)))
+                ControlFlow::Break((text, Some(response.status)))
             }
         }
     }

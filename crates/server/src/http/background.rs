@@ -11,7 +11,6 @@ use std::task::{Poll, Waker};
 
 use engine::select::{Either, either};
 
-use crate::http::exchange::memory::Recorder;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::limit_conn::Lease;
 use crate::http::request::{self, Request};
@@ -36,9 +35,8 @@ impl Background {
     /// Starts those that are held, which begin when the caller waits next.
     pub fn start(&mut self) {
         for child in self.held.drain(..) {
-            let nobody = Exchange::memory(Recorder::default());
             self.running
-                .push(Running::start(child, nobody, Line::AtItsEnd));
+                .push(Running::start(child, Exchange::sink(), Line::AtItsEnd));
         }
     }
 

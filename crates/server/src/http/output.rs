@@ -45,6 +45,15 @@ pub enum Piece {
 }
 
 impl Piece {
+    /// How many bytes of the body it is.
+    pub fn length(&self) -> u64 {
+        match self {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::File { length, .. } => *length,
+            Piece::Include(_) | Piece::Flush | Piece::Last => 0,
+        }
+    }
+
     /// Whether it is a part of what the client gets.
     fn is_output(&self) -> bool {
         !matches!(self, Piece::Flush | Piece::Last)

@@ -1,8 +1,8 @@
-//! An exchange in memory: what a handler does, without a client.
+//! An exchange in memory, for tests: what a handler does, without a client.
 //!
 //! It interleaves nothing and times nothing. Handlers and filters are tested on it as the
 //! protocols call them (see the tests of [`request`](crate::http::request)): pieces can be told
-//! apart here, which no client sees on the wire. `post_action` works on it, too, without a client.
+//! apart here, which no client sees on the wire.
 
 use std::collections::VecDeque;
 
@@ -65,15 +65,10 @@ impl Recorder {
 
     /// Records a piece.
     pub fn send(&mut self, request: &mut Request, piece: Piece) {
+        request.body_bytes_sent += piece.length();
         match piece {
-            Piece::Bytes(bytes) => {
-                request.body_bytes_sent += bytes.len() as u64;
-                self.body.extend_from_slice(&bytes);
-            }
-            Piece::File { length, .. } => {
-                request.body_bytes_sent += length;
-                self.file_bytes += length;
-            }
+            Piece::Bytes(bytes) => self.body.extend_from_slice(&bytes),
+            Piece::File { length, .. } => self.file_bytes += length,
             Piece::Flush => self.flushes += 1,
             Piece::Last => self.ended = true,
             Piece::Include(_) => {}

@@ -2,10 +2,12 @@
 //!
 //! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes
 //! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
-//! [`h1`] is HTTP/1, [`memory`] has no client: handlers are tested on it, and background requests run on it.
-//! An included subrequest has one that leads to where its response [stands](crate::http::ahead).
+//! [`h1`] is HTTP/1. A subrequest that no client listens to has an exchange that leads nowhere; an
+//! included one has an exchange that leads to where its response [stands](crate::http::ahead). Handlers
+//! are tested on one in memory.
 
 pub mod h1;
+#[cfg(test)]
 pub mod memory;
 pub mod sender;
 
@@ -80,8 +82,11 @@ impl From<io::Error> for Abort {
 
 enum Protocol {
     H1(h1::H1),
-    Memory(memory::Recorder),
     Ahead(ahead::Writer),
+    /// There is no client to ask, to send to or to wait for.
+    Sink,
+    #[cfg(test)]
+    Memory(memory::Recorder),
 }
 
 /// One request and its response; see the module.
@@ -105,7 +110,13 @@ impl Exchange {
         Exchange::of(Protocol::H1(h1))
     }
 
+    /// An exchange that leads nowhere: of the request's body nothing comes, and what is answered is counted and dropped.
+    pub fn sink() -> Exchange {
+        Exchange::of(Protocol::Sink)
+    }
+
     /// An exchange in memory.
+    #[cfg(test)]
     pub fn memory(recorder: memory::Recorder) -> Exchange {
         Exchange::of(Protocol::Memory(recorder))
     }
@@ -126,7 +137,7 @@ impl Exchange {
         self.compressor.is_none()
             && match &self.protocol {
                 Protocol::H1(h1) => h1.takes_file(length),
-                Protocol::Memory(_) | Protocol::Ahead(_) => true,
+                _ => true,
             }
     }
 
@@ -135,8 +146,9 @@ impl Exchange {
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.read_body(request).await,
+            Protocol::Ahead(_) | Protocol::Sink => Ok(None),
+            #[cfg(test)]
             Protocol::Memory(recorder) => Ok(recorder.read_body()),
-            Protocol::Ahead(_) => Ok(None),
         }
     }
 
@@ -144,7 +156,7 @@ impl Exchange {
     pub fn body_at_hand(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.body_at_hand(),
-            Protocol::Memory(_) | Protocol::Ahead(_) => true,
+            _ => true,
         }
     }
 
@@ -152,7 +164,7 @@ impl Exchange {
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.receive_at_hand(request).await,
-            Protocol::Memory(_) | Protocol::Ahead(_) => true,
+            _ => true,
         }
     }
 
@@ -161,7 +173,7 @@ impl Exchange {
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
-            Protocol::Memory(_) | Protocol::Ahead(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -169,16 +181,15 @@ impl Exchange {
     pub async fn client_gone(&mut self) -> Abort {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.client_gone().await,
-            Protocol::Memory(_) => std::future::pending().await,
             Protocol::Ahead(writer) => writer.client_gone().await,
+            _ => std::future::pending().await,
         }
     }
 
     /// A 103 (Early Hints) with these fields, for a client that can take one; never after the head.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
-        match &mut self.protocol {
-            Protocol::H1(h1) => h1.send_early_hints(request, fields),
-            Protocol::Memory(_) | Protocol::Ahead(_) => {}
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.send_early_hints(request, fields);
         }
     }
 
@@ -187,7 +198,7 @@ impl Exchange {
     pub fn keeps_alive(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.keeps_alive(request),
-            Protocol::Memory(_) | Protocol::Ahead(_) => false,
+            _ => false,
         }
     }
 
@@ -195,7 +206,7 @@ impl Exchange {
     pub fn has_sent_head(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_sent_head(),
-            Protocol::Memory(_) | Protocol::Ahead(_) => true,
+            _ => true,
         }
     }
 
@@ -207,11 +218,12 @@ impl Exchange {
                 self.sender.begin(h1, request);
                 h1.send_head(request)
             }
+            Protocol::Ahead(_) | Protocol::Sink => Ok(()),
+            #[cfg(test)]
             Protocol::Memory(recorder) => {
                 recorder.send_head(request);
                 Ok(())
             }
-            Protocol::Ahead(_) => Ok(()),
         }
     }
 
@@ -236,11 +248,16 @@ impl Exchange {
     async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.send(h1, request, piece).await,
+            Protocol::Ahead(writer) => writer.send(request, piece).await,
+            Protocol::Sink => {
+                request.body_bytes_sent += piece.length();
+                Ok(())
+            }
+            #[cfg(test)]
             Protocol::Memory(recorder) => {
                 recorder.send(request, piece);
                 Ok(())
             }
-            Protocol::Ahead(writer) => writer.send(request, piece).await,
         }
     }
 
@@ -251,8 +268,8 @@ impl Exchange {
                 h1.start_send();
                 Ok(())
             }
-            Protocol::Memory(_) => Ok(()),
             Protocol::Ahead(writer) => writer.send(request, Piece::Flush).await,
+            _ => Ok(()),
         }
     }
 
@@ -263,7 +280,7 @@ impl Exchange {
         }
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.end(h1, request).await,
-            Protocol::Memory(_) | Protocol::Ahead(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -272,7 +289,7 @@ impl Exchange {
     pub fn upgrade(&mut self) -> Option<h1::Tunnel> {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
-            Protocol::Memory(_) | Protocol::Ahead(_) => None,
+            _ => None,
         }
     }
 
@@ -288,15 +305,16 @@ impl Exchange {
     pub async fn leave(self, request: &mut Request, whole: bool) -> (After, Buffer) {
         match self.protocol {
             Protocol::H1(h1) => h1.leave(request, whole).await,
-            Protocol::Memory(_) | Protocol::Ahead(_) => (After::Drop, Buffer::default()),
+            _ => (After::Drop, Buffer::default()),
         }
     }
 
     /// What the exchange in memory has recorded.
+    #[cfg(test)]
     pub fn into_recorded(self) -> Option<memory::Recorder> {
         match self.protocol {
             Protocol::Memory(recorder) => Some(recorder),
-            Protocol::H1(_) | Protocol::Ahead(_) => None,
+            _ => None,
         }
     }
 

@@ -9,7 +9,6 @@ use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use proto::h1::Version;
 
-use crate::http::exchange::memory::Recorder;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request, Step};
 
@@ -81,8 +80,8 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
         // What comes may have one of its own.
         request.response.clear_last_modified();
     }
-    // Nobody listens, and nobody's leaving ends it.
-    let mut nobody = Exchange::memory(Recorder::default());
+    // No client listens, and none that leaves ends it.
+    let mut sink = Exchange::sink();
     if request.changes_left == 0 {
         request.changes_left = CHANGES_AFTER_CYCLE;
     }
@@ -90,7 +89,7 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
         && let Some(action) = request.plan.post_action.clone()
     {
         // Whatever comes of it: it has been logged.
-        let _ = Box::pin(request::resume(request, &mut nobody, action.step())).await;
+        let _ = Box::pin(request::resume(request, &mut sink, action.step())).await;
     }
     request.response.header_only = header_only;
     // No head has been written of what was dropped, with which its charset would have joined its type.

@@ -263,6 +263,18 @@ fn gzip_passes_on_what_an_upstream_has_sent_so_far() {
     assert_eq!(text, "first second");
 }
 
+/// What no client gets is counted all the same: logs tell of it (`log_subrequest`).
+#[test]
+fn what_goes_nowhere_is_counted() {
+    const TEXT: &str = "events { } error_log /dev/null; http { access_log off; proxy_temp_path /tmp; \
+        client_body_temp_path /tmp; server { listen 10.0.0.1:80; return 200 twelve-bytes; } }";
+    serve(TEXT, "GET / HTTP/1.1", async |mut request| {
+        let mut exchange = Exchange::sink();
+        handle(&mut request, &mut exchange).await.unwrap();
+        assert_eq!((request.body_bytes_sent, request.bytes_sent), (12, 0));
+    });
+}
+
 /// `sendfile_max_chunk`: a client that takes everything at once leaves others their turn.
 #[test]
 fn long_responses_give_way() {
