@@ -76,18 +76,6 @@ impl ServerTokens {
             ServerTokens::NginxOff => "nginx",
         }
     }
-
-    /// The Server field, with its line end.
-    pub fn field(&self) -> &'static [u8] {
-        match self {
-            ServerTokens::On | ServerTokens::Build => {
-                concat!("Server: tidegate/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes()
-            }
-            ServerTokens::Off => b"Server: tidegate\r\n",
-            ServerTokens::Nginx => b"Server: nginx/1.31.5\r\n",
-            ServerTokens::NginxOff => b"Server: nginx\r\n",
-        }
-    }
 }
 
 /// `keepalive_disable`: browsers that must not be kept alive in some cases.

@@ -4,14 +4,13 @@
 //! (see [`sender`](super::sender)).
 
 use std::io::{self, ErrorKind, Write};
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::Buffer;
-use engine::net::{Address, Segment};
+use engine::net::Segment;
 use engine::select::{Either, at_once, either};
 use proto::h1::chunked::{ChunkLine, DATA_END, Decoded, Decoder, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
@@ -23,9 +22,10 @@ use crate::http::body::Refused;
 use crate::http::connection::{After, Connection};
 use crate::http::core::LingeringClose;
 use crate::http::exchange::Abort;
+use crate::http::exchange::fields::{self, Line};
 use crate::http::exchange::sender::Wire;
 use crate::http::request::Request;
-use crate::http::response::{Field, Response};
+use crate::http::response::Field;
 use crate::log;
 
 /// How often more of a body that is dropped is received before its response begins.
@@ -377,7 +377,7 @@ impl H1 {
         }
         let mut head = status::EARLY_HINTS.to_vec();
         for field in fields {
-            write_field(&mut head, &field.name, &field.value);
+            write_field(&mut head, &field.name, &[&field.value]);
         }
         head.extend_from_slice(b"\r\n");
         // All but the response's own head counts as its body, as in nginx.
@@ -701,10 +701,29 @@ pub struct Framing {
     pub keep_alive: bool,
 }
 
-/// Writes the head in nginx's order of fields.
+impl Framing {
+    /// Writes what a head of this status says of it.
+    fn write(self, status: u16, keepalive_header: Option<u64>, out: &mut Vec<u8>) {
+        if self.chunked {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        if status == 101 {
+            out.extend_from_slice(b"Connection: upgrade\r\n");
+        } else if self.keep_alive {
+            out.extend_from_slice(b"Connection: keep-alive\r\n");
+            if let Some(seconds) = keepalive_header {
+                // Writing to a vector cannot fail.
+                let _ = write!(out, "Keep-Alive: timeout={seconds}\r\n");
+            }
+        } else {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+    }
+}
+
+/// Writes the head: the status line, and the fields in nginx's order.
 pub fn write_head(request: &mut Request, framing: Framing, out: &mut Vec<u8>) {
     let response = &request.response;
-    let core = &request.plan.core;
     match &response.status_text {
         Some(text) => {
             out.extend_from_slice(b"HTTP/1.1 ");
@@ -713,124 +732,20 @@ pub fn write_head(request: &mut Request, framing: Framing, out: &mut Vec<u8>) {
         }
         None => status::write_line(response.status, out),
     }
-    match &response.server {
-        Some(server) if server.is_empty() => {}
-        Some(server) => write_field(out, b"Server", server),
-        None => out.extend_from_slice(core.server_tokens.field()),
-    }
-    match &response.date {
-        Some(date) if date.is_empty() => {}
-        Some(date) => write_field(out, b"Date", date),
-        None => write_date(out, b"Date", engine::wall().as_secs() as i64),
-    }
-    if !response.content_type.is_empty() {
-        out.extend_from_slice(b"Content-Type: ");
-        proto::header::append_value(&response.content_type, out);
-        if !response.content_type_parameters.is_empty() {
-            out.extend_from_slice(&response.content_type_parameters);
-        } else if !response.charset.is_empty() {
-            out.extend_from_slice(b"; charset=");
-            out.extend_from_slice(&response.charset);
-        }
-        out.extend_from_slice(b"\r\n");
-    }
-    if let Some(length) = response.content_length {
-        // Writing to a vector cannot fail.
-        let _ = write!(out, "Content-Length: {length}\r\n");
-    }
-    if let Some(time) = response.last_modified
-        && response.field(b"Last-Modified").is_none()
-    {
-        write_date(out, b"Last-Modified", time);
-    }
-    let absolute = core.absolute_redirect;
-    let location = response.location.as_ref();
-    let (own, foreign) = match location {
-        Some(location) if location.first() == Some(&b'/') && absolute => (Some(location), None),
-        other => (None, other),
-    };
-    let mut sent = None;
-    if let Some(path) = own {
-        out.extend_from_slice(b"Location: ");
-        let start = out.len();
-        write_absolute(request, path, out);
-        sent = out.get(start..).map(Bytes::copy_from_slice);
-        out.extend_from_slice(b"\r\n");
-    }
-    if framing.chunked {
-        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-    }
-    if response.status == 101 {
-        out.extend_from_slice(b"Connection: upgrade\r\n");
-    } else if framing.keep_alive {
-        out.extend_from_slice(b"Connection: keep-alive\r\n");
-        if let Some(seconds) = core.keepalive_header {
-            let _ = write!(out, "Keep-Alive: timeout={seconds}\r\n");
-        }
-    } else {
-        out.extend_from_slice(b"Connection: close\r\n");
-    }
-    if response.vary_accept_encoding {
-        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
-    }
-    if let Some(location) = foreign {
-        write_field(out, b"Location", location);
-    }
-    write_fields(response, out);
+    let status = response.status;
+    let keepalive_header = request.plan.core.keepalive_header;
+    fields::for_each(request, |line| match line {
+        Line::Field(name, value) => write_field(out, name, value),
+        Line::OfConnection => framing.write(status, keepalive_header, out),
+    });
     out.extend_from_slice(b"\r\n");
-    if sent.is_some() {
-        // `$sent_http_location` tells what was sent.
-        request.response.location = sent;
-    }
 }
 
-fn write_fields(response: &Response, out: &mut Vec<u8>) {
-    for field in &response.fields {
-        write_field(out, &field.name, &field.value);
-    }
-}
-
-fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[&[u8]]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    proto::header::append_value(value, out);
+    for part in value {
+        proto::header::append_value(part, out);
+    }
     out.extend_from_slice(b"\r\n");
-}
-
-fn write_date(out: &mut Vec<u8>, name: &[u8], time: i64) {
-    let mut text = [0; proto::date::HTTP_LENGTH];
-    proto::date::format_http(time, &mut text);
-    write_field(out, name, &text);
-}
-
-/// A path made absolute with scheme, host and port (`absolute_redirect`).
-fn write_absolute(request: &Request, path: &[u8], out: &mut Vec<u8>) {
-    let core = &request.plan.core;
-    let secure = request.connection.stream.is_secure();
-    let (scheme, usual_port): (&[u8], u16) = match secure {
-        true => (b"https://", 443),
-        false => (b"http://", 80),
-    };
-    out.extend_from_slice(scheme);
-    let host = request.redirect_host();
-    if host.is_empty() {
-        out.extend_from_slice(host_text(request.connection.local()).as_bytes());
-    } else {
-        out.extend_from_slice(&host);
-    }
-    let port = request.connection.local().port().unwrap_or(usual_port);
-    if core.port_in_redirect && port != usual_port {
-        // Writing to a vector cannot fail.
-        let _ = write!(out, ":{port}");
-    }
-    proto::header::append_value(path, out);
-}
-
-/// The address that stands for a host that the client did not name.
-fn host_text(address: &Address) -> String {
-    match address.ip() {
-        Some(IpAddr::V6(ip)) => format!("[{ip}]"),
-        Some(ip) => ip.to_string(),
-        None => "localhost".to_owned(),
-    }
 }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::http::exchange::fields::{self, Line};
 use crate::http::output::Piece;
 use crate::http::request::Request;
 
@@ -37,30 +38,14 @@ impl Recorder {
     }
 
     /// Records the head.
-    pub fn send_head(&mut self, request: &Request) {
-        let response = &request.response;
-        self.status = response.status;
-        if !response.content_type.is_empty() {
-            let mut value = response.content_type.to_vec();
-            if !response.charset.is_empty() {
-                value.extend_from_slice(b"; charset=");
-                value.extend_from_slice(&response.charset);
+    pub fn send_head(&mut self, request: &mut Request) {
+        self.status = request.response.status;
+        fields::for_each(request, |line| {
+            if let Line::Field(name, value) = line {
+                let name = Bytes::copy_from_slice(name);
+                self.fields.push((name, value.concat().into()));
             }
-            self.fields.push(("Content-Type".into(), value.into()));
-        }
-        if let Some(length) = response.content_length {
-            self.fields
-                .push(("Content-Length".into(), length.to_string().into()));
-        }
-        if let Some(location) = &response.location {
-            self.fields.push(("Location".into(), location.clone()));
-        }
-        self.fields.extend(
-            response
-                .fields
-                .iter()
-                .map(|f| (f.name.clone(), f.value.clone())),
-        );
+        });
     }
 
     /// Records a piece.

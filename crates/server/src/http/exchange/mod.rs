@@ -6,6 +6,7 @@
 //! included one has an exchange that leads to where its response [stands](crate::http::ahead). Handlers
 //! are tested on one in memory.
 
+pub mod fields;
 pub mod h1;
 #[cfg(test)]
 pub mod memory;
