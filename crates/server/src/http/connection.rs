@@ -24,7 +24,8 @@ use framework::generation::Local;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 
-use crate::http::exchange::{Abort, Exchange, h1::H1};
+use crate::http::exchange::h1::{After, H1};
+use crate::http::exchange::{Abort, Exchange};
 use crate::http::head::Refusal;
 use crate::http::local::HttpLocal;
 use crate::http::modules::metrics::meter;
@@ -381,27 +382,6 @@ enum Head {
     Gone { timed_out: bool },
     /// It is no request; to be answered with the error's status.
     Bad(HeadError),
-}
-
-/// Whether the connection goes on after a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    /// Wait for the next request.
-    KeepAlive,
-    /// The response was the last; the rest is sent, then the socket closed.
-    Close {
-        /// The client has said that it sends nothing more.
-        client_is_done: bool,
-    },
-    /// Nothing more is to be sent.
-    Drop,
-}
-
-impl After {
-    /// Closing a connection on which the client may be sending.
-    pub const CLOSE: After = After::Close {
-        client_is_done: false,
-    };
 }
 
 /// Serves a connection from accept to close.
@@ -786,7 +766,7 @@ async fn refuse(
         std::mem::take(input),
     ));
     let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
-    let (after, _) = exchange.leave(request, outcome.is_ok()).await;
+    let (after, _) = leave(exchange, request, outcome.is_ok()).await;
     end(request, &outcome, &after);
     after
 }
@@ -816,7 +796,7 @@ async fn serve_slowly(
             let length = request.body.framing();
             let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
-            let (after, _) = exchange.leave(request, outcome.is_ok()).await;
+            let (after, _) = leave(exchange, request, outcome.is_ok()).await;
             end(request, &outcome, &after);
             return after;
         }
@@ -829,10 +809,18 @@ async fn serve_slowly(
         note_abort(request, abort);
         exchange.take_back(request);
     }
-    let (after, rest) = exchange.leave(request, outcome.is_ok()).await;
+    let (after, rest) = leave(exchange, request, outcome.is_ok()).await;
     end(request, &outcome, &after);
     *input = rest;
     after
+}
+
+/// Leaves the connection to the next request, or says that there is none; see [`H1::leave`].
+async fn leave(exchange: Exchange, request: &mut Request, whole: bool) -> (After, Buffer) {
+    match exchange.into_h1() {
+        Some(h1) => h1.leave(request, whole).await,
+        None => (After::Drop, Buffer::default()), // no exchange of another kind is begun here
+    }
 }
 
 /// From a parsed head to an exchange: host, virtual server and URI, the body's framing.

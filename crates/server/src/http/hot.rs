@@ -20,8 +20,7 @@ use proto::h1::{BodyLength, Version, body_length};
 use proto::header;
 use proto::method::Method;
 
-use crate::http::connection::After;
-use crate::http::exchange::h1::{Framing, may_keep_alive, write_head};
+use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::http::filters::compress;
 use crate::http::filters::not_modified::{self, Verdict};
 use crate::http::modules::{access, acme, metrics::meter, static_file};

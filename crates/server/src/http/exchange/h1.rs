@@ -19,9 +19,10 @@ use proto::method::Method;
 use proto::status;
 
 use crate::http::body::Refused;
-use crate::http::connection::{After, Connection};
+use crate::http::connection::Connection;
 use crate::http::core::LingeringClose;
 use crate::http::exchange::Abort;
+use crate::http::exchange::duplex::Upgraded;
 use crate::http::exchange::fields::{self, Line};
 use crate::http::exchange::sender::Wire;
 use crate::http::request::Request;
@@ -57,12 +58,25 @@ impl Incoming {
     }
 }
 
-/// Raw bytes both ways after `101 Switching Protocols`.
-pub struct Tunnel {
-    /// The client's connection.
-    pub connection: Rc<Connection>,
-    /// Bytes received already.
-    pub received: Buffer,
+/// Whether the connection goes on after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Wait for the next request.
+    KeepAlive,
+    /// The response was the last; the rest is sent, then the socket closed.
+    Close {
+        /// The client has said that it sends nothing more.
+        client_is_done: bool,
+    },
+    /// Nothing more is to be sent.
+    Drop,
+}
+
+impl After {
+    /// Closing a connection on which the client may be sending.
+    pub const CLOSE: After = After::Close {
+        client_is_done: false,
+    };
 }
 
 /// One request and its response on an HTTP/1 connection.
@@ -228,14 +242,11 @@ impl H1 {
     }
 
     /// See `Exchange::upgrade`.
-    pub fn upgrade(&mut self) -> Tunnel {
+    pub fn upgrade(&mut self) -> Upgraded {
         self.keep_alive = false;
         self.may_linger = false;
         self.upgraded = true;
-        Tunnel {
-            connection: Rc::clone(&self.connection),
-            received: std::mem::take(&mut self.input),
-        }
+        Upgraded::h1(&self.connection, std::mem::take(&mut self.input))
     }
 
     /// See `Exchange::read_body`.
@@ -439,7 +450,8 @@ impl H1 {
         Ok(())
     }
 
-    /// See `Exchange::leave`.
+    /// Leaves the connection to the next request, or says that there is none; discards what is
+    /// left of the request's body. The rest of the received bytes comes back.
     pub async fn leave(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
         if self.upgraded {
             return (After::Drop, Buffer::default());

@@ -6,6 +6,7 @@
 //! included one has an exchange that leads to where its response [stands](crate::http::ahead). Handlers
 //! are tested on one in memory.
 
+pub mod duplex;
 pub mod fields;
 pub mod h1;
 #[cfg(test)]
@@ -15,12 +16,11 @@ pub mod sender;
 use std::io;
 
 use bytes::Bytes;
-use engine::Buffer;
 use proto::h1::Version;
 use proto::method::Method;
 
 use crate::http::ahead;
-use crate::http::connection::After;
+use crate::http::exchange::duplex::Upgraded;
 use crate::http::exchange::sender::{Sender, Wire};
 use crate::http::filters::compress::Compressor;
 use crate::http::filters::last_modified;
@@ -285,9 +285,8 @@ impl Exchange {
         }
     }
 
-    /// Turns an exchange of HTTP/1 whose head was sent with status 101 into raw bytes both
-    /// ways: the connection and what has been received beyond the request.
-    pub fn upgrade(&mut self) -> Option<h1::Tunnel> {
+    /// Turns an exchange whose head was sent with status 101 into bytes both ways.
+    pub fn upgrade(&mut self) -> Option<Upgraded> {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
             _ => None,
@@ -301,12 +300,11 @@ impl Exchange {
         }
     }
 
-    /// Leaves the connection to the next request, or says that there is none; discards what is
-    /// left of the request's body. The rest of the received bytes comes back.
-    pub async fn leave(self, request: &mut Request, whole: bool) -> (After, Buffer) {
+    /// The exchange of HTTP/1 that it is, for the connection that has begun it and goes on.
+    pub fn into_h1(self) -> Option<h1::H1> {
         match self.protocol {
-            Protocol::H1(h1) => h1.leave(request, whole).await,
-            _ => (After::Drop, Buffer::default()),
+            Protocol::H1(h1) => Some(h1),
+            _ => None,
         }
     }
 

@@ -4,15 +4,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::net::Segment;
 use engine::select::{Either, either};
 
 use super::response::{self, Answer};
 use super::{BACKLOG_MAX, Peer, Settings};
+use crate::http::exchange::duplex::Duplex;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{Request, Step};
 use crate::log;
-use crate::transport::Transport;
 
 /// Answers 101 to the client and carries bytes both ways.
 pub(super) async fn run(
@@ -24,21 +23,18 @@ pub(super) async fn run(
 ) -> Result<Step, Abort> {
     response::copy_for_upgrade(request, settings, &answer);
     exchange.send_head(request)?;
-    let Some(tunnel) = exchange.upgrade() else {
+    let Some(client) = &exchange.upgrade() else {
         return Ok(Step::Finish(502));
     };
-    let client = &tunnel.connection.stream;
     let upstream = &peer.stream;
     client.set_send_timeout(request.plan.core.send_timeout);
     if request.plan.core.tcp_nodelay {
-        client.set_nodelay(true);
-        upstream.set_nodelay(true);
+        client.set_nodelay();
+        Duplex::set_nodelay(upstream);
     }
     let passed = Cell::new(answer.rest.len() as u64);
-    client.push(Segment::Bytes(answer.rest.into_bytes()));
+    client.push(answer.rest.into_bytes());
     client.start_send();
-    upstream.push(Segment::Bytes(tunnel.received.into_bytes()));
-    upstream.start_send();
     let active = Cell::new(engine::now());
     let ended = either(
         carry(upstream, client, settings.read_timeout, &active, &passed),
@@ -71,8 +67,8 @@ pub(super) async fn run(
 /// Carries bytes one way until the sender ends or the receiver takes no more. Each way waits for its own receiver only, so
 /// that one which does not read holds nothing else up. Silence in both ways for `timeout` ends it.
 async fn carry(
-    from: &Transport,
-    to: &Transport,
+    from: &impl Duplex,
+    to: &impl Duplex,
     timeout: Duration,
     active: &Cell<Instant>,
     passed: &Cell<u64>,
@@ -92,7 +88,7 @@ async fn carry(
         }
         active.set(engine::now());
         passed.set(passed.get() + buffer.len() as u64);
-        to.push(Segment::Bytes(buffer.into_bytes()));
+        to.push(buffer.into_bytes());
         to.start_send();
         if to.backlog() > BACKLOG_MAX {
             if to.drained(BACKLOG_MAX).await.is_err() {
@@ -100,5 +96,76 @@ async fn carry(
             }
             active.set(engine::now());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::io;
+
+    use bytes::Bytes;
+    use engine::Buffer;
+
+    use super::*;
+    use crate::http::request::tests::with_request;
+
+    /// An end that is no connection: what it will send, and what it has been given. It takes what is queued when it is
+    /// waited for.
+    #[derive(Default)]
+    struct End {
+        sends: RefCell<VecDeque<&'static [u8]>>,
+        given: RefCell<Vec<u8>>,
+        queued: Cell<usize>,
+        queued_max: Cell<usize>,
+    }
+
+    impl Duplex for End {
+        async fn recv(&self, _: Option<Instant>) -> io::Result<Buffer> {
+            let next = self.sends.borrow_mut().pop_front();
+            Ok(Buffer::copy_of(next.unwrap_or_default()))
+        }
+
+        fn push(&self, bytes: Bytes) {
+            self.given.borrow_mut().extend_from_slice(&bytes);
+            self.queued.set(self.queued.get() + bytes.len());
+            self.queued_max
+                .set(self.queued_max.get().max(self.queued.get()));
+        }
+
+        fn start_send(&self) {}
+
+        fn backlog(&self) -> usize {
+            self.queued.get()
+        }
+
+        async fn drained(&self, limit: usize) -> io::Result<()> {
+            self.queued.set(self.queued.get().min(limit));
+            Ok(())
+        }
+
+        fn set_send_timeout(&self, _: Duration) {}
+
+        fn set_nodelay(&self) {}
+    }
+
+    #[test]
+    fn any_two_streams_are_joined() {
+        const PART: &[u8] = &[b'x'; 10_000];
+        with_request(|_| {
+            let (from, to) = (End::default(), End::default());
+            from.sends.borrow_mut().extend([PART; 20]);
+            let (active, passed) = (Cell::new(engine::now()), Cell::new(0));
+            let timeout = Duration::from_secs(60);
+            let carried = carry(&from, &to, timeout, &active, &passed);
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let carried = std::pin::pin!(carried).poll(&mut context);
+            assert!(matches!(carried, std::task::Poll::Ready(Ok(()))));
+            assert_eq!(passed.get(), 200_000);
+            assert_eq!(to.given.borrow().len(), 200_000);
+            // An end that takes nothing is waited for.
+            assert!(to.queued_max.get() <= BACKLOG_MAX + PART.len());
+        });
     }
 }
