@@ -170,6 +170,37 @@ impl Transport {
         }
     }
 
+    /// See [`Stream::poll_recv`].
+    ///
+    /// # Errors
+    /// As [`Transport::recv`].
+    pub fn poll_recv(
+        &self,
+        deadline: Option<Instant>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Buffer>> {
+        self.poll_opened(|| self.stream.poll_recv(deadline, context))
+    }
+
+    /// Receives until the session has something to give, where there is one.
+    fn poll_opened(
+        &self,
+        mut receive: impl FnMut() -> Poll<io::Result<Buffer>>,
+    ) -> Poll<io::Result<Buffer>> {
+        loop {
+            if let Some(session) = self.session.get()
+                && let Some(received) = session.take_received()
+            {
+                return Poll::Ready(received);
+            }
+            let received = std::task::ready!(receive());
+            let Some(session) = self.session.get() else {
+                return Poll::Ready(received);
+            };
+            session.feed(&self.stream, received?);
+        }
+    }
+
     /// Has what is received from now on not opened, as it will be dropped.
     pub fn drop_received(&self) {
         if let Some(session) = self.session() {
@@ -323,22 +354,21 @@ impl Future for Receive<'_> {
     type Output = io::Result<Buffer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<Buffer>> {
-        let transport = self.transport;
-        loop {
-            if let Some(session) = transport.session.get()
-                && let Some(received) = session.take_received()
-            {
-                return Poll::Ready(received);
+        let Receive {
+            transport,
+            deadline,
+            idle,
+            receiving,
+        } = &mut *self;
+        transport.poll_opened(|| {
+            let received = Pin::new(&mut *receiving).poll(context);
+            if received.is_ready() {
+                *receiving = match idle {
+                    true => transport.stream.recv_idle(*deadline),
+                    false => transport.stream.recv(*deadline),
+                };
             }
-            let received = std::task::ready!(Pin::new(&mut self.receiving).poll(context));
-            let Some(session) = transport.session.get() else {
-                return Poll::Ready(received);
-            };
-            session.feed(&transport.stream, received?);
-            self.receiving = match self.idle {
-                true => transport.stream.recv_idle(self.deadline),
-                false => transport.stream.recv(self.deadline),
-            };
-        }
+            received
+        })
     }
 }

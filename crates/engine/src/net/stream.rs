@@ -81,6 +81,26 @@ impl Stream {
         }
     }
 
+    /// One look at what [`recv`](Self::recv) waits for, for a caller that keeps no future: the task is woken when there is
+    /// more to see, until the next look or the end of the stream.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn poll_recv(
+        &self,
+        deadline: Option<Instant>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Buffer>> {
+        if budget::is_used_up(context) {
+            return Poll::Pending;
+        }
+        let result = enter(|worker| worker.poll_recv(self.key, deadline, false, context.waker()));
+        if result.is_ready() {
+            budget::spend();
+        }
+        result
+    }
+
     /// Appends to what is to be sent. No system call. After a send error, or [`shutdown_write`](Self::shutdown_write), it is
     /// dropped.
     pub fn push(&self, segment: impl Into<Segment>) {

@@ -30,6 +30,7 @@ pub mod request;
 pub mod response;
 pub mod server_name;
 pub mod shared;
+pub mod source;
 pub mod status_page;
 pub mod subject;
 pub mod tables;

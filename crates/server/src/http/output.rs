@@ -5,18 +5,20 @@
 //! stand in order, and reads `File` pieces into memory only where a filter needs their bytes.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::ops::Range;
 
 use bytes::Bytes;
 use engine::file::File;
+use engine::select::{Either, either};
 use proto::method::Method;
 
 use crate::http::ahead::Ahead;
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::{self, Filters, slice, ssi};
-use crate::http::modules::proxy::UpstreamBody;
 use crate::http::request::{self, Request, Step};
+use crate::http::source::{Break, Given, Source};
 use crate::{log, regex};
 
 /// How much of a file is read at once where its bytes must pass a filter.
@@ -90,8 +92,8 @@ pub enum Body {
     Empty,
     /// Pieces at hand, without `Last`.
     Pieces(Vec<Piece>),
-    /// An upstream's response as it comes.
-    Upstream(Box<UpstreamBody>),
+    /// What comes piece by piece, from elsewhere.
+    Source(Box<dyn Source>),
 }
 
 impl Body {
@@ -112,7 +114,7 @@ impl Body {
     /// What is being done when its response begins, as nginx says it: what has made the response knows.
     fn sending(&self, request: &Request) -> &'static str {
         match self {
-            Body::Upstream(_) => " while reading response header from upstream",
+            Body::Source(source) => source.beginning(),
             Body::Empty | Body::Pieces(_) if request.sending.is_empty() => request.doing,
             Body::Empty | Body::Pieces(_) => request.sending,
         }
@@ -121,7 +123,7 @@ impl Body {
     /// What was being done last where no more than the head of its response is wanted.
     fn done_with(&self, request: &Request) -> &'static str {
         match self {
-            Body::Upstream(_) => regex::WHILE_SENDING_ON,
+            Body::Source(_) => regex::WHILE_SENDING_ON,
             Body::Empty | Body::Pieces(_) => self.sending(request),
         }
     }
@@ -192,11 +194,11 @@ pub async fn respond(
                 send_piece(request, exchange, &mut filters, piece).await?;
             }
         }
-        Body::Upstream(mut upstream) => {
+        Body::Source(mut source) => {
             request.sending = regex::WHILE_SENDING_ON;
             request.doing = regex::WHILE_SENDING_ON;
             loop {
-                let piece = match upstream.next(request, exchange).await {
+                let piece = match next_piece(&mut *source, request, exchange).await {
                     Ok(Some(piece)) => piece,
                     Ok(None) => break,
                     Err(abort) => {
@@ -206,7 +208,7 @@ pub async fn respond(
                         return Err(abort);
                     }
                 };
-                if joins_end && upstream.is_whole() {
+                if joins_end && source.is_whole() {
                     last = Some(piece);
                 } else {
                     send_piece(request, exchange, &mut filters, piece).await?;
@@ -229,6 +231,44 @@ pub async fn respond(
         exchange.end(request).await?;
     }
     Ok(None)
+}
+
+/// The next piece of a source; `None` at the body's end. What the client has not been sent yet leaves before more is waited
+/// for, and a client that leaves meanwhile ends the wait, unless the source goes on all the same.
+async fn next_piece(
+    source: &mut dyn Source,
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Piece>, Abort> {
+    loop {
+        match source.next() {
+            Given::Piece(piece) => return Ok(Some(piece)),
+            Given::End => return Ok(None),
+            Given::Told(told) => {
+                told.write(request);
+                continue;
+            }
+            Given::Broken(Break::Unfinished) => {
+                // As in nginx, `$request_completion` says all the same that the client has been sent what there was.
+                request.complete = true;
+                return Err(Abort::Upstream);
+            }
+            Given::Broken(Break::Framing) => {
+                request.complete = false;
+                return Err(Abort::UpstreamFraming);
+            }
+            Given::Nothing => {}
+        }
+        exchange.send_what_waits(request).await?;
+        let outlives_client = source.outlives_client();
+        let more = poll_fn(|context| source.poll_more(context));
+        if outlives_client {
+            more.await;
+        } else if let Either::Second(left) = either(more, exchange.client_gone()).await {
+            source.give_up(&left).write(request);
+            return Err(request.client_left());
+        }
+    }
 }
 
 /// Fetches and sends what follows the first part of a response that is fetched in parts.
@@ -279,8 +319,8 @@ async fn send_slice(
                 send_piece(request, exchange, filters, piece).await?;
             }
         }
-        Body::Upstream(mut upstream) => {
-            while let Some(piece) = upstream.next(child, exchange).await? {
+        Body::Source(mut source) => {
+            while let Some(piece) = next_piece(&mut *source, child, exchange).await? {
                 send_piece(request, exchange, filters, piece).await?;
             }
         }

@@ -125,8 +125,8 @@ impl Request {
         self.userid = None;
         self.internal = true;
         self.slices = None;
-        if let Some(seen) = &mut self.upstream {
-            seen.target = None;
+        if let Some(seen) = &self.upstream {
+            seen.borrow_mut().target = None;
         }
     }
 

@@ -4,6 +4,7 @@
 //! [`Exchange`] is its connection to the client, whatever the protocol. Phases look at the
 //! request and answer with a [`Step`].
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -182,7 +183,7 @@ pub struct Request {
     /// What a handler sends before that rate holds: overrides `limit_rate_after`.
     pub limit_rate_after: Option<u64>,
     /// What `proxy_pass` saw of its upstream, for variables.
-    pub upstream: Option<Box<proxy::Seen>>,
+    pub upstream: Option<Rc<RefCell<proxy::Seen>>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
     /// Its places among the connections that `limit_conn` counts.
@@ -291,16 +292,29 @@ pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
         };
         end_background(request, waits).await;
     }
-    if let Some(seen) = &mut request.upstream {
-        seen.end();
+    if let Some(seen) = &request.upstream {
+        seen.borrow_mut().end();
     }
 }
 
-/// The status that logs show of a request that a subrequest has ended, unless some of its response has left.
+/// The status that logs show of a request that has not been answered, unless some of its response has left.
 fn note_unanswered(request: &mut Request, status: u16) {
     let stream = &request.connection.stream;
     if request.response.status == 0 || stream.holds_back(request.bytes_sent) {
         request.response.status = status;
+    }
+}
+
+impl Request {
+    /// Notes that the client has left while its response was awaited, for logs; how that ends the exchange. A subrequest tells
+    /// its request.
+    pub fn client_left(&mut self) -> Abort {
+        const CLIENT_CLOSED: u16 = 499;
+        note_unanswered(self, CLIENT_CLOSED);
+        match self.is_main() {
+            true => Abort::Silently,
+            false => Abort::Unanswered(CLIENT_CLOSED),
+        }
     }
 }
 

@@ -143,10 +143,11 @@ fn fields(out: &mut dyn Write, request: &Request, read: u32) -> fmt::Result {
     if request.depth > 0 {
         write!(out, ", subrequest: \"{}\"", Printable(&request.uri))?;
     }
-    if let Some(upstream) = &request.upstream
-        && !upstream.url.is_empty()
-    {
-        write!(out, ", upstream: \"{}\"", Printable(&upstream.url))?;
+    if let Some(upstream) = &request.upstream {
+        let url = &upstream.borrow().url;
+        if !url.is_empty() {
+            write!(out, ", upstream: \"{}\"", Printable(url))?;
+        }
     }
     let header = |known| {
         let field = request.client.head.find(known)?;

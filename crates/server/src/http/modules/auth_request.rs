@@ -132,9 +132,10 @@ fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(
 /// The client is challenged as the subrequest was.
 fn copy_challenges(request: &mut Request, subrequest: &Request) {
     let is_challenge = |name: &[u8]| name.eq_ignore_ascii_case(b"WWW-Authenticate");
+    let upstream = subrequest.upstream.as_ref().map(|seen| seen.borrow());
     let mut fields = &subrequest.response.fields;
     if !fields.iter().any(|field| is_challenge(&field.name))
-        && let Some(upstream) = &subrequest.upstream
+        && let Some(upstream) = &upstream
     {
         fields = &upstream.fields;
     }

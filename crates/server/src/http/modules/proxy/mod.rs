@@ -17,8 +17,10 @@ mod target;
 mod tunnel;
 pub mod variables;
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,17 +40,18 @@ use crate::http::modules::upstream::Selection;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
-use crate::log;
+use crate::http::source::Told;
+use crate::log::{self, Level};
 use crate::regex::WHILE_SENDING_ON;
 use crate::transport::Transport;
 
-pub use body::UpstreamBody;
 pub(crate) use settings::TEMP_PATH;
 pub use settings::{
     BUFFER_DIRECTIVES, DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings,
 };
 pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, VARYING};
 
+use body::UpstreamBody;
 use family::Causes;
 use response::Answer;
 use settings::HttpVersion;
@@ -109,7 +112,8 @@ impl ShownTarget {
     }
 }
 
-/// What a request saw of its upstream: for variables and log lines.
+/// What a request saw of its upstream: for variables and log lines. It is shared with the body of the answer, which sees the
+/// rest.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Tries in order.
@@ -131,6 +135,14 @@ impl Seen {
     /// The try under way.
     fn attempt(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
+    }
+
+    /// Writes down something of the try under way, with the time since it began.
+    fn note(&mut self, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
+        let elapsed = self.elapsed();
+        if let Some(attempt) = self.attempt() {
+            write(attempt, elapsed);
+        }
     }
 
     /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
@@ -213,7 +225,8 @@ pub async fn serve(
         Ok(target) => target,
         Err(status) => {
             // Both variables are there, and empty.
-            request.upstream.get_or_insert_default().target = Some(ShownTarget::default());
+            let seen = request.upstream.get_or_insert_default();
+            seen.borrow_mut().target = Some(ShownTarget::default());
             return Ok(Step::Finish(status));
         }
     };
@@ -277,7 +290,7 @@ async fn pass_on(
         Ok(Err(status)) => return Ok(finish(request, status)),
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
-            return Err(left(request));
+            return Err(request.client_left());
         }
     };
     let mut selection = Selection::new(&group, settings.next_upstream_tries);
@@ -295,8 +308,8 @@ async fn pass_on(
     match response::apply(request, proxy, target, &answer) {
         response::Applied::Pass => {}
         response::Applied::Step(step) => {
-            if let Some(seen) = &mut request.upstream {
-                seen.end();
+            if let Some(seen) = &request.upstream {
+                seen.borrow_mut().end();
             }
             return Ok(step);
         }
@@ -313,7 +326,7 @@ async fn pass_on(
         let length = std::mem::take(&mut rest).len() as u64;
         if !is_head {
             note(request, |attempt, _| attempt.response_length = length);
-            body::warn_of_excess(request, READING_BODY);
+            body::told_excess(READING_BODY).write(request);
         }
     }
     let holds = response::is_buffered(&settings, &answer);
@@ -324,28 +337,31 @@ async fn pass_on(
         rest,
         beyond: answer.beyond,
     };
-    let body = UpstreamBody::new(peer, &settings, framing, arrived, holds);
-    Ok(Step::Respond(Body::Upstream(Box::new(body))))
+    let seen = request.upstream.get_or_insert_default();
+    let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds);
+    Ok(Step::Respond(Body::Source(Box::new(body))))
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
 fn show(request: &mut Request, target: &target::Target) {
-    request.upstream.get_or_insert_default().target = Some(ShownTarget::of(target));
+    let seen = request.upstream.get_or_insert_default();
+    seen.borrow_mut().target = Some(ShownTarget::of(target));
 }
 
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
 fn begin(request: &mut Request, target: &target::Target) {
-    let mut earlier = request.upstream.take().unwrap_or_default();
+    let earlier = request.upstream.take().unwrap_or_default();
+    let mut earlier = earlier.borrow_mut();
     earlier.end();
     let mut attempts = std::mem::take(&mut earlier.attempts);
     if !attempts.is_empty() {
         attempts.push(Attempt::default());
     }
-    request.upstream = Some(Box::new(Seen {
+    request.upstream = Some(Rc::new(RefCell::new(Seen {
         attempts,
         target: Some(ShownTarget::of(target)),
         ..Seen::default()
-    }));
+    })));
 }
 
 /// Tries peers until one answers. The inner error is a status to answer with.
@@ -475,9 +491,10 @@ fn choose(
         Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
         None => (None, selection.group().name.clone()),
     };
-    let Some(seen) = &mut request.upstream else {
+    let Some(seen) = &request.upstream else {
         return Err(Ended::Refused(500)); // `begin` has made it
     };
+    let mut seen = seen.borrow_mut();
     let separator: &[u8] = if name.starts_with(b"unix:") {
         b":"
     } else {
@@ -494,6 +511,7 @@ fn choose(
         peer: name,
         ..Attempt::default()
     });
+    drop(seen);
     address.ok_or_else(|| {
         log::error!(request, Error, "no live upstreams {CONNECTING}");
         Ended::Failed(Failure {
@@ -520,7 +538,7 @@ async fn connect(
         match either(connecting, exchange.client_gone()).await {
             Either::First(connected) => connected,
             Either::Second(abort) => {
-                return Err(client_left(request, abort, CONNECTING).into());
+                return Err(client_left(request, &abort, CONNECTING).into());
             }
         }
     };
@@ -565,7 +583,7 @@ async fn secure(
     }
     match either(shaking, exchange.client_gone()).await {
         Either::First(shaken) => shaken,
-        Either::Second(abort) => Err(client_left(request, abort, ssl::SHAKING_HANDS).into()),
+        Either::Second(abort) => Err(client_left(request, &abort, ssl::SHAKING_HANDS).into()),
     }
 }
 
@@ -692,7 +710,7 @@ async fn wait_for_peer(
     } else {
         match either(taken, exchange.client_gone()).await {
             Either::First(taken) => taken,
-            Either::Second(abort) => return Err(client_left(request, abort, SENDING).into()),
+            Either::Second(abort) => return Err(client_left(request, &abort, SENDING).into()),
         }
     };
     match taken {
@@ -784,11 +802,8 @@ async fn push_file(
 
 /// Writes down something of the try under way, with the time since it began.
 fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
-    if let Some(seen) = &mut request.upstream {
-        let elapsed = seen.elapsed();
-        if let Some(attempt) = seen.attempt() {
-            write(attempt, elapsed);
-        }
+    if let Some(seen) = &request.upstream {
+        seen.borrow_mut().note(write);
     }
 }
 
@@ -815,27 +830,20 @@ fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str)
 }
 
 /// The client closed its connection while the upstream was being asked.
-fn client_left(request: &mut Request, abort: Abort, doing: &str) -> Abort {
-    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
-    match &abort {
-        Abort::Closed(error) if error.raw_os_error().is_some() => {
-            log::error!(request, Info, "{TEXT} {} {doing}", log::Errno(error));
-        }
-        _ => log::error!(request, Info, "{TEXT} {doing}"),
-    }
+fn client_left(request: &mut Request, abort: &Abort, doing: &str) -> Abort {
+    told_left(abort, doing).write(request);
     note(request, |attempt, elapsed| attempt.response_time = elapsed);
-    left(request)
+    request.client_left()
 }
 
-/// What the log shows for a client that left before anything of an answer had been sent. A subrequest tells its request.
-fn left(request: &mut Request) -> Abort {
-    const CLIENT_CLOSED: u16 = 499;
-    let stream = &request.connection.stream;
-    if request.response.status == 0 || stream.holds_back(request.bytes_sent) {
-        request.response.status = CLIENT_CLOSED;
-    }
-    match request.is_main() {
-        true => Abort::Silently,
-        false => Abort::Unanswered(CLIENT_CLOSED),
-    }
+/// What there is to log of a client that closed its connection.
+fn told_left(abort: &Abort, doing: &str) -> Told {
+    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
+    let text = match abort {
+        Abort::Closed(error) if error.raw_os_error().is_some() => {
+            format!("{TEXT} {} {doing}", log::Errno(error))
+        }
+        _ => format!("{TEXT} {doing}"),
+    };
+    Told::new(Level::Info, text)
 }

@@ -59,7 +59,7 @@ pub(super) enum Applied {
 /// What is done then, as log lines say it.
 pub(super) const READING: &str = "while reading response header from upstream";
 /// The same behind words.
-const WHILE_READING: &str = " while reading response header from upstream";
+pub(super) const WHILE_READING: &str = " while reading response header from upstream";
 
 /// Informational responses (1xx) that may come before an answer.
 const INFORMATIONAL_MAX: u32 = 100;
@@ -113,7 +113,7 @@ async fn read_head(
             match either(receiving, exchange.client_gone()).await {
                 Either::First(received) => received,
                 // As nginx has it, the request is being sent until the answer begins.
-                Either::Second(abort) => return Err(client_left(request, abort, SENDING).into()),
+                Either::Second(abort) => return Err(client_left(request, &abort, SENDING).into()),
             }
         };
         let buffer = match received {
@@ -454,10 +454,10 @@ pub(super) fn copy_for_upgrade(request: &mut Request, settings: &Settings, answe
 
 /// Keeps the answer's fields for `$upstream_http_*`.
 fn remember(request: &mut Request, answer: &Answer) {
-    let Some(seen) = &mut request.upstream else {
+    let Some(seen) = &request.upstream else {
         return;
     };
-    seen.fields = answer
+    seen.borrow_mut().fields = answer
         .fields()
         .map(|field| Field {
             name: Bytes::copy_from_slice(field.name(&answer.bytes)),

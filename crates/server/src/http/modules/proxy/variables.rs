@@ -96,10 +96,8 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
 
 /// Appends something of every attempt; false when there was none.
 fn each(request: &Request, out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
-    let attempts = request
-        .upstream
-        .as_ref()
-        .map_or(&[][..], |seen| &seen.attempts);
+    let seen = request.upstream.as_ref().map(|seen| seen.borrow());
+    let attempts = seen.as_ref().map_or(&[][..], |seen| &seen.attempts);
     list(attempts, out, append)
 }
 
@@ -128,7 +126,7 @@ fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut 
 /// `$upstream_http_name`
 fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     match &request.upstream {
-        Some(seen) => joined(pairs(&seen.fields), name, b',', out),
+        Some(seen) => joined(pairs(&seen.borrow().fields), name, b',', out),
         None => false,
     }
 }
@@ -136,7 +134,7 @@ fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
 /// `$upstream_trailer_name`
 fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     match &request.upstream {
-        Some(seen) => joined(pairs(&seen.trailers), name, b',', out),
+        Some(seen) => joined(pairs(&seen.borrow().trailers), name, b',', out),
         None => false,
     }
 }
@@ -146,6 +144,7 @@ fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(seen) = &request.upstream else {
         return false;
     };
+    let seen = seen.borrow();
     let value = seen
         .fields
         .iter()
@@ -156,19 +155,15 @@ fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let target = request
-        .upstream
-        .as_ref()
-        .and_then(|seen| seen.target.as_ref());
+    let seen = request.upstream.as_ref().map(|seen| seen.borrow());
+    let target = seen.as_ref().and_then(|seen| seen.target.as_ref());
     out.extend(target.into_iter().flat_map(|target| &target.host));
     target.is_some()
 }
 
 fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let target = request
-        .upstream
-        .as_ref()
-        .and_then(|seen| seen.target.as_ref());
+    let seen = request.upstream.as_ref().map(|seen| seen.borrow());
+    let target = seen.as_ref().and_then(|seen| seen.target.as_ref());
     out.extend(target.into_iter().flat_map(|target| &target.port));
     target.is_some()
 }
