@@ -17,6 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What both call themselves, so that lengths are equal: Tidegate is told to take nginx's name.
 pub(crate) const NAME: &str = "nginx/1.31.5";
 
+/// How long all threads of a program may take until they sleep.
+const REST_PATIENCE: Duration = Duration::from_secs(3);
+/// How soon it is looked again whether they do.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// How many requests are counted before the first one where a page shows their number.
 const COUNTED: usize = 1000;
 /// The field of the sentinel's answers that tells the connection's number.
@@ -237,6 +241,34 @@ fn version_text(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// What a thread is at, as the kernel tells it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Thread {
+    number: String,
+    /// Whether it runs or waits, and for what.
+    state: String,
+    /// How often it has ceased to run: by itself, and because another one was to.
+    switches: [String; 2],
+}
+
+impl Thread {
+    /// From the lines of `/proc/PROCESS/task/THREAD/status` (proc_pid_status(5)).
+    fn new(status: &str) -> Thread {
+        let line = |name: &str| {
+            let found = status.lines().find_map(|line| line.strip_prefix(name));
+            String::from(found.unwrap_or_default().trim())
+        };
+        Thread {
+            number: line("Pid:"),
+            state: line("State:"),
+            switches: [
+                line("voluntary_ctxt_switches:"),
+                line("nonvoluntary_ctxt_switches:"),
+            ],
+        }
+    }
+}
+
 /// A running program.
 pub(crate) struct Server {
     child: Child,
@@ -265,14 +297,34 @@ impl Server {
         Err(format!("it does not answer: {}", self.output()))
     }
 
-    /// Returns when the server has handled what had come before: it has one loop, which has gone round twice then.
+    /// Returns when the server has handled what had come before: it has one loop, which has gone round twice then, and what
+    /// that has handed to other threads, as looking for files, is done.
     pub(crate) fn pass(&mut self) -> Result<(), String> {
         for _ in 0..2 {
             if !self.pass_once() && !self.pass_once() {
                 return Err(format!("it does not answer any more: {}", self.output()));
             }
         }
+        let start = Instant::now();
+        while !self.is_at_rest() && start.elapsed() < REST_PATIENCE {
+            std::thread::sleep(LOOK_AGAIN);
+        }
         Ok(())
+    }
+
+    /// Whether none of its threads has anything to do: all sleep, and none has run from the first look to the second.
+    fn is_at_rest(&self) -> bool {
+        let threads = self.threads();
+        let asleep = |thread: &Thread| thread.state == "S (sleeping)";
+        threads.iter().all(asleep) && self.threads() == threads
+    }
+
+    /// What its threads are at. What has just ended is none of them.
+    fn threads(&self) -> Vec<Thread> {
+        let folder = format!("/proc/{}/task", self.child.id());
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let told = entries.filter_map(|entry| fs::read_to_string(entry.path().join("status")).ok());
+        told.map(|status| Thread::new(&status)).collect()
     }
 
     fn pass_once(&mut self) -> bool {
