@@ -17,6 +17,7 @@ use conf::{
 use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
+use framework::service::Services;
 use process::{
     Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
     NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
@@ -28,7 +29,6 @@ use server::workers::{Settings, Share, Sockets, Workers};
 
 use crate::cli::NGINX_VERSION;
 use crate::main_level::{self, MainLevel};
-use server::http::modules::acme::Acme;
 use server::log::OpenLogs;
 
 /// Every directive that this program knows.
@@ -180,6 +180,7 @@ impl Application for Tidegate {
             prepared: None,
             serving: None,
             replaced: Vec::new(),
+            services: Services::default(),
         })
     }
 }
@@ -409,6 +410,8 @@ struct Server {
     serving: Option<Serving>,
     /// Generations that served before and may still have requests.
     replaced: Vec<Weak<Generation>>,
+    /// What runs beside the threads.
+    services: Services,
 }
 
 /// A configuration that waits for its turn.
@@ -465,7 +468,9 @@ impl Worker for Server {
         if let Some(serving) = &self.serving {
             generation.zones.adopt(&serving.generation.zones)?;
         }
-        acme(&generation).ready();
+        for service in &generation.services {
+            service.prepare();
+        }
         let committed = Arc::new(AtomicBool::new(false));
         let (ended, served) = (self.events.clone(), Arc::clone(&committed));
         generation.on_end(move || {
@@ -507,10 +512,7 @@ impl Worker for Server {
         committed.store(true, Ordering::Release);
         server::log::set_main_of(&generation);
         workers.swap(&generation, shares);
-        if let Some(serving) = &self.serving {
-            acme(&serving.generation).stop();
-        }
-        acme(&generation).start();
+        self.services.reconcile(&generation.services);
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
         if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
             let (workers, now) = (Arc::clone(&workers), Instant::now());
@@ -551,7 +553,7 @@ impl Worker for Server {
         let Some(serving) = &self.serving else {
             return self.events.drained();
         };
-        acme(&serving.generation).stop();
+        self.services.stop();
         let workers = Arc::clone(&serving.workers);
         workers.quit();
         if let Some(timeout) = serving.shutdown_timeout {
@@ -570,11 +572,6 @@ impl Worker for Server {
         serving.workers.terminate();
         serving.workers.wait();
     }
-}
-
-/// Its issuers of certificates.
-fn acme(generation: &Generation) -> Arc<Acme> {
-    generation.part().unwrap_or_default()
 }
 
 /// Starts the threads of this process. They listen when the generation is committed.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use base::hash::Map;
 
 use crate::counters::ThreadCounters;
+use crate::service::Service;
 use crate::slot::{OfThread, Rooms, Slot, ThreadGeneration};
 use crate::zone::Zones;
 
@@ -28,6 +29,8 @@ pub struct Generation {
     pub number: u64,
     /// What all threads share by name, and the next generation may take over.
     pub zones: Zones,
+    /// What it wants to run beside requests.
+    pub services: Vec<Arc<dyn Service>>,
     /// Whether it asks for the turns of the event loop to be counted.
     pub counts_turns: bool,
     parts: Map<TypeId, Arc<dyn Any + Send + Sync>>,
@@ -41,6 +44,7 @@ impl Generation {
         Generation {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             zones,
+            services: Vec::new(),
             counts_turns: false,
             parts: Map::default(),
             on_end: None,

@@ -74,6 +74,7 @@ pub fn compile(
             generation.counts_turns = !http.scopes.is_empty();
             generation.add(http);
             generation.add(upstreams);
+            generation.services = acme.services();
             generation.add(acme);
             generation.add(OpenLogs(logs.clone()));
             generation.add(MainLog(Arc::clone(&error_log)));

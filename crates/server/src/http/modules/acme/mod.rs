@@ -5,8 +5,8 @@
 //! challenges, and the places from which servers take their certificates (`host`).
 //!
 //! ```text
-//! prepared: every order gets a certificate, out of the store or a stand-in ([`Acme::ready`])
-//! committed: threads begin to renew ([`Acme::start`]); those of the generation before are told to end
+//! prepared: every order gets a certificate, out of the store or a stand-in ([`Service::prepare`])
+//! committed: threads begin to renew ([`Service::start`]); those of the generation before are told to end
 //! ```
 //!
 //! No server is held up by an issuer: whatever one does, a handshake has a certificate, and what fails
@@ -15,14 +15,15 @@
 mod host;
 mod issuer;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use ::acme::{Certificate, Identifier, Issuer, Order, Running};
+use ::acme::{Certificate, Identifier, Issuer, Order};
 use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Diagnostic, Fault, ScopeId, ScopeRef, Setting, Word};
 use framework::compile::Compiler;
 use framework::registry::Registry;
+use framework::service::{Running, Service};
 use framework::zone;
 use proto::method::Method;
 
@@ -80,10 +81,16 @@ pub const ISSUER_DIRECTIVES: &[&dyn Declared] = issuer::DIRECTIVES;
 /// The issuers of a configuration with what is ordered from each.
 #[derive(Default)]
 pub struct Acme {
-    issuers: Vec<(Issuer, Vec<Order>)>,
+    issuers: Vec<Orders>,
     /// Where the certificate of each server is that orders one.
     servers: Map<ScopeId, Arc<Held>>,
-    running: Mutex<Vec<Running>>,
+}
+
+/// What is ordered from one issuer: a thread of its own keeps it fresh.
+#[derive(Clone)]
+struct Orders {
+    issuer: Issuer,
+    orders: Vec<Order>,
 }
 
 impl Registry for Acme {}
@@ -99,43 +106,47 @@ impl Acme {
         self.servers.is_empty()
     }
 
+    /// What keeps the certificates fresh.
+    pub fn services(&self) -> Vec<Arc<dyn Service>> {
+        let ordered = self.issuers.iter().filter(|one| !one.orders.is_empty());
+        ordered
+            .map(|one| Arc::new(one.clone()) as Arc<dyn Service>)
+            .collect()
+    }
+}
+
+impl Service for Orders {
+    fn key(&self) -> String {
+        format!("acme_issuer {}", self.issuer.name)
+    }
+
     /// Gives every order a certificate that has none yet: the one of the store, even if it has
     /// expired, or one that vouches for itself.
-    pub fn ready(&self) {
-        for (issuer, orders) in &self.issuers {
-            for order in orders {
-                let id = order.id(&issuer.directory);
-                let held = Held::of(&issuer.name, &id);
-                if !held.is_issued() {
-                    ready(issuer, order, &id, &held);
-                }
+    fn prepare(&self) {
+        for order in &self.orders {
+            let id = order.id(&self.issuer.directory);
+            let held = Held::of(&self.issuer.name, &id);
+            if !held.is_issued() {
+                ready(&self.issuer, order, &id, &held);
             }
         }
     }
 
-    /// Starts a thread for each issuer, which keeps its certificates fresh.
-    pub fn start(&self) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        for (issuer, orders) in &self.issuers {
-            if orders.is_empty() {
-                continue;
-            }
-            match issuer.clone().start(orders.clone()) {
-                Ok(thread) => running.push(thread),
-                Err(error) => log::event!(
+    /// Starts a thread that tries at once, as a reload is to; the one before ends when it has done what it is at.
+    fn start(&self, before: Option<Running>) -> Option<Running> {
+        drop(before);
+        match self.issuer.clone().start(self.orders.clone()) {
+            Ok(thread) => Some(Box::new(thread)),
+            Err(error) => {
+                log::event!(
                     Alert,
                     "no thread for acme issuer \"{}\" {}",
-                    issuer.name,
+                    self.issuer.name,
                     log::Errno(&error)
-                ),
+                );
+                None
             }
         }
-    }
-
-    /// Tells the threads to end; they do when they have done what they are at.
-    pub fn stop(&self) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.clear();
     }
 }
 
@@ -178,12 +189,15 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
                 if acme
                     .issuers
                     .iter()
-                    .any(|(known, _)| known.name == issuer.name) =>
+                    .any(|known| known.issuer.name == issuer.name) =>
             {
                 let fault = Fault::new("\"acme_issuer\" directive is duplicate");
                 compiler.report(fault.or_at(line.unwrap_or_default()));
             }
-            Ok(issuer) => acme.issuers.push((issuer, Vec::new())),
+            Ok(issuer) => acme.issuers.push(Orders {
+                issuer,
+                orders: Vec::new(),
+            }),
             Err(fault) => compiler.report(fault.or_at(line.unwrap_or_default())),
         }
     }
@@ -222,8 +236,8 @@ impl Acme {
         let known = self
             .issuers
             .iter_mut()
-            .find(|(known, _)| known.name == issuer);
-        let Some((issuer, orders)) = known else {
+            .find(|known| known.issuer.name == issuer);
+        let Some(Orders { issuer, orders }) = known else {
             let fault = Fault::new(format!("issuer \"{issuer}\" is missing"));
             return Err(fault.of_missing(&issuer, &["acme_issuer"]));
         };

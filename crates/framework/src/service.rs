@@ -1,0 +1,159 @@
+//! Services: what runs beside requests and outlives a reload, such as the threads that keep certificates fresh.
+//!
+//! A generation lists those that it wants; what runs belongs to the process, once under each key, whatever number of
+//! generations still serve:
+//!
+//! ```text
+//! prepared: each does what requests need of it at once ([`Service::prepare`])
+//! committed: what is wanted no more ends, each other gets what runs under its key ([`Services::reconcile`])
+//! ```
+//!
+//! Not here: the threads. A service starts its own, or goes on with those that run.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use base::hash::Map;
+
+/// Something that a configuration wants to run beside requests.
+pub trait Service: Send + Sync + 'static {
+    /// What it is: one runs in a process under each key.
+    fn key(&self) -> String;
+
+    /// Does what requests need of it at once. The configuration is not in force yet, and may never be.
+    fn prepare(&self) {}
+
+    /// Starts it, now that its configuration is in force. `before` runs under the same key; it is given back where it goes
+    /// on, and ends where it is dropped. `None` where it could not be started, which the service has logged.
+    fn start(&self, before: Option<Running>) -> Option<Running>;
+}
+
+/// A service at work. It is told to end when this is dropped.
+pub type Running = Box<dyn Any + Send>;
+
+/// The services of a process.
+#[derive(Default)]
+pub struct Services(Map<String, Running>);
+
+impl Services {
+    /// Lets those run that are wanted, and no others. Of two with one key the first runs.
+    pub fn reconcile(&mut self, wanted: &[Arc<dyn Service>]) {
+        let mut before = std::mem::take(&mut self.0);
+        before.retain(|key, _| wanted.iter().any(|service| service.key() == *key));
+        for service in wanted {
+            let key = service.key();
+            if self.0.contains_key(&key) {
+                continue;
+            }
+            if let Some(running) = service.start(before.remove(&key)) {
+                self.0.insert(key, running);
+            }
+        }
+    }
+
+    /// Tells all of them to end.
+    pub fn stop(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    /// What happened, in order.
+    type Diary = Arc<Mutex<Vec<String>>>;
+
+    fn write(diary: &Diary, line: String) {
+        diary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(line);
+    }
+
+    fn taken(diary: &Diary) -> Vec<String> {
+        std::mem::take(&mut *diary.lock().unwrap())
+    }
+
+    /// Runs until it is dropped.
+    struct AtWork(String, Diary);
+
+    impl Drop for AtWork {
+        fn drop(&mut self) {
+            write(&self.1, format!("{} ends", self.0));
+        }
+    }
+
+    /// A service that goes on as long as its setting is the same.
+    struct Check {
+        key: &'static str,
+        setting: u32,
+        diary: Diary,
+    }
+
+    impl Service for Check {
+        fn key(&self) -> String {
+            self.key.to_owned()
+        }
+
+        fn start(&self, before: Option<Running>) -> Option<Running> {
+            let name = format!("{} {}", self.key, self.setting);
+            let same = |running: &Running| {
+                let known = running.downcast_ref::<AtWork>();
+                known.is_some_and(|known| known.0 == name)
+            };
+            if let Some(before) = before.filter(same) {
+                write(&self.diary, format!("{name} goes on"));
+                return Some(before);
+            }
+            if self.setting == 0 {
+                return None;
+            }
+            write(&self.diary, format!("{name} starts"));
+            Some(Box::new(AtWork(name, Arc::clone(&self.diary))))
+        }
+    }
+
+    fn wanted(diary: &Diary, services: &[(&'static str, u32)]) -> Vec<Arc<dyn Service>> {
+        let services = services.iter().map(|(key, setting)| {
+            let diary = Arc::clone(diary);
+            let (key, setting) = (*key, *setting);
+            Arc::new(Check {
+                key,
+                setting,
+                diary,
+            }) as Arc<dyn Service>
+        });
+        services.collect()
+    }
+
+    #[test]
+    fn one_runs_under_each_key_and_outlives_a_reload() {
+        let diary = Diary::default();
+        let mut services = Services::default();
+        services.reconcile(&wanted(&diary, &[("a", 1), ("b", 1), ("c", 1), ("a", 7)]));
+        assert_eq!(taken(&diary), ["a 1 starts", "b 1 starts", "c 1 starts"]);
+        services.reconcile(&wanted(&diary, &[("a", 1), ("b", 2)]));
+        assert_eq!(
+            taken(&diary),
+            ["c 1 ends", "a 1 goes on", "b 1 ends", "b 2 starts"]
+        );
+        services.stop();
+        let mut ended = taken(&diary);
+        ended.sort();
+        assert_eq!(ended, ["a 1 ends", "b 2 ends"]);
+    }
+
+    /// One that could not be started is started by the next reload.
+    #[test]
+    fn what_did_not_start_does_not_run() {
+        let diary = Diary::default();
+        let mut services = Services::default();
+        services.reconcile(&wanted(&diary, &[("a", 0)]));
+        assert_eq!(taken(&diary), [""; 0]);
+        services.reconcile(&wanted(&diary, &[("a", 3)]));
+        assert_eq!(taken(&diary), ["a 3 starts"]);
+    }
+}
