@@ -587,6 +587,7 @@ fn start_threads(
     let settings = Settings {
         engine,
         threads: main.threads,
+        door: server::http::door::door,
         connections: events.connections,
         multi_accept: events.multi_accept,
         affinity: main.affinity.clone(),

@@ -86,7 +86,7 @@ fn run<F: Future<Output = ()>>(client: impl FnOnce(Vec<Address>) -> F) {
         .expect("one runtime at a time");
     runtime.block_on(async {
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(Arc::clone(generation), 64, Arc::clone(&counters));
+        let worker = Worker::start(Arc::clone(generation), 64, Arc::clone(&counters), server::http::door::door());
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
         for (id, port) in ids.iter().zip(PORTS) {

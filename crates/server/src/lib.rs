@@ -6,6 +6,7 @@
 
 pub mod accepted;
 pub mod assemble;
+pub mod door;
 pub mod events;
 pub mod explain;
 pub mod http;

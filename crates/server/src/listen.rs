@@ -139,7 +139,7 @@ impl Agreement {
 
 /// What identifies a listening socket over all generations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerId(pub Arc<str>);
+pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has it
 
 /// The virtual servers of one address.
 pub struct AddressServers {

@@ -132,6 +132,7 @@ mod tests {
         let settings = Settings {
             engine: EngineKind::Epoll,
             threads: 1,
+            door: crate::http::door::door,
             connections: 64,
             multi_accept: false,
             affinity: Vec::new(),

@@ -18,9 +18,7 @@ use framework::generation::{Generation, Local};
 use framework::idle::IdleQueue;
 use framework::watch::{self, Watch, Watched};
 
-use crate::http::connection::{self, Connection};
-use crate::http::local::HttpLocal;
-use crate::http::pool;
+use crate::door::{Accepted, Door, Tenant};
 use crate::listen::ListenerId;
 use crate::log;
 use crate::panics::{self, AbortOnPanic};
@@ -34,10 +32,6 @@ const QUEUE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How many clients are told so between two pauses.
 const TURNED_AWAY_MAX: usize = 32;
-
-/// What they are told.
-const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
-    Content-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// How many idle connections are closed at once to make room for new ones (nginx's 32).
 const REUSED_MAX: usize = 32;
@@ -55,6 +49,8 @@ pub struct Settings {
     pub engine: EngineKind,
     /// Number of threads.
     pub threads: usize,
+    /// What makes the door of each thread.
+    pub door: fn() -> Rc<dyn Door>,
     /// `worker_connections`: connections that one thread may hold.
     pub connections: usize,
     /// `multi_accept`.
@@ -152,7 +148,12 @@ impl Workers {
             watch.add(index, Arc::clone(&watched));
             let _whole = AbortOnPanic;
             runtime.block_on(async {
-                let worker = Worker::start(generation, settings.connections, counters);
+                let worker = Worker::start(
+                    generation,
+                    settings.connections,
+                    counters,
+                    (settings.door)(),
+                );
                 worker.watched.set(watched).ok(); // nothing else sets it
                 worker.listen(sockets);
                 let _ = ready.send(Ok(remote));
@@ -354,7 +355,9 @@ pub struct Worker {
     accepting: RefCell<Map<SocketId, Rc<Event>>>,
     /// Tasks that accept, those among them that are about to stop.
     accept_tasks: Cell<usize>,
-    connections: RefCell<Slab<Weak<Connection>>>,
+    /// Takes what is accepted.
+    door: Rc<dyn Door>,
+    connections: RefCell<Slab<Weak<dyn Tenant>>>,
     /// Places of those that may be closed without loss.
     idle: RefCell<IdleQueue>,
     connections_max: usize,
@@ -381,6 +384,7 @@ impl Worker {
         generation: Arc<Generation>,
         connections_max: usize,
         counters: Arc<Counters>,
+        door: Rc<dyn Door>,
     ) -> Rc<Worker> {
         let counts = counters.join();
         let local = Local::new(generation, Arc::clone(&counts));
@@ -388,6 +392,7 @@ impl Worker {
             current: RefCell::new(Rc::new(local)),
             accepting: RefCell::default(),
             accept_tasks: Cell::new(0),
+            door,
             connections: RefCell::new(Slab::new()),
             idle: RefCell::default(),
             connections_max,
@@ -418,7 +423,7 @@ impl Worker {
             engine::sleep(FINISHING_LOOK).await;
         }
         self.accepting.borrow_mut().clear();
-        pool::clear();
+        self.door.forget();
         CURRENT.set(None);
     }
 
@@ -447,15 +452,6 @@ impl Worker {
         self.watched.get().map(|watched| &**watched)
     }
 
-    /// How long the first byte of a new connection may take.
-    pub fn first_byte_timeout(&self, connection: &Connection) -> Duration {
-        let local = connection.generation();
-        let first = connection.first_server(&local);
-        first.map_or(Duration::from_secs(60), |first| {
-            first.core.client_header_timeout
-        })
-    }
-
     /// Serves by this generation from the next request on, and listens on just these sockets.
     pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
         log::set_main_of(&generation);
@@ -463,7 +459,7 @@ impl Worker {
         let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
         self.count_turns();
         old.retire();
-        pool::clear();
+        self.door.forget();
         // A listener that stays goes on accepting: the same id is the same socket, so the new
         // descriptor is a copy. Stopping it would cost the connections that wait in it.
         let accepting = std::mem::take(&mut *self.accepting.borrow_mut());
@@ -495,9 +491,9 @@ impl Worker {
 
     /// Connections whose listener is not in the new generation stay with the old one.
     fn leave_over(&self, old: &Rc<Local>) {
-        let http = HttpLocal::of(&self.current());
+        let current = self.current();
         for connection in self.open_connections() {
-            if http.binding(&connection.listener).is_none() {
+            if !self.door.knows(&current, connection.listener()) {
                 connection.stay_with(old);
             }
         }
@@ -540,19 +536,19 @@ impl Worker {
     fn close_all(&self) {
         self.at_once.set(true);
         for connection in self.open_connections() {
-            connection.stream.abort();
+            connection.abort();
         }
     }
 
     fn close_before(&self, accepted: Instant) {
         for connection in self.open_connections() {
-            if connection.started < accepted {
-                connection.stream.abort();
+            if connection.accepted() < accepted {
+                connection.abort();
             }
         }
     }
 
-    fn open_connections(&self) -> Vec<Rc<Connection>> {
+    fn open_connections(&self) -> Vec<Rc<dyn Tenant>> {
         self.connections
             .borrow()
             .iter()
@@ -599,15 +595,26 @@ impl Worker {
             };
             if let Some(connection) = self.connection_at(place) {
                 self.counts.dropped.add(1);
-                connection.stream.shutdown_read();
+                connection.close_reading();
             }
         }
         true
     }
 
-    fn connection_at(&self, place: u32) -> Option<Rc<Connection>> {
+    fn connection_at(&self, place: u32) -> Option<Rc<dyn Tenant>> {
         let connections = self.connections.borrow();
         connections.get(connections.key_at(place)?)?.upgrade()
+    }
+
+    /// Enters a connection into the thread's books, until what comes back is dropped.
+    pub fn register<T: Tenant + 'static>(self: &Rc<Worker>, tenant: &Rc<T>) -> Registered {
+        let weak: Weak<T> = Rc::downgrade(tenant);
+        let key = self.connections.borrow_mut().insert(weak);
+        self.counts.active.add(1);
+        Registered {
+            worker: Rc::clone(self),
+            key,
+        }
     }
 
     /// Whether the connection at this place may be closed without loss, from now on.
@@ -619,8 +626,8 @@ impl Worker {
         }
     }
 
-    fn is_idle(&self, connection: &Connection) -> bool {
-        let place = connection.place.get();
+    fn is_idle(&self, connection: &dyn Tenant) -> bool {
+        let place = connection.place();
         place.is_some_and(|place| self.idle.borrow().contains(place))
     }
 
@@ -633,7 +640,7 @@ impl Worker {
         });
         if descriptors && !lasting.is_zero() && !self.close_idlest() && lasting >= QUEUE_TIME_MAX {
             let told = (0..TURNED_AWAY_MAX)
-                .take_while(|_| listener.turn_away(TURNED_AWAY))
+                .take_while(|_| listener.turn_away(self.door.turned_away()))
                 .count();
             self.turned_away.set(self.turned_away.get() + told);
         }
@@ -656,8 +663,8 @@ impl Worker {
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {
-        if worker.is_idle(&connection) && connection.requests.get() > 0 {
-            connection.stream.shutdown_read();
+        if worker.is_idle(&*connection) && connection.has_served() {
+            connection.close_reading();
         }
     }
     worker.end_if_idle();
@@ -701,25 +708,12 @@ async fn accept(worker: Rc<Worker>, id: ListenerId, listener: Listener, stop: Rc
 fn take(worker: &Rc<Worker>, id: &ListenerId, stream: Stream) {
     let serial = worker.counters.next_serial();
     worker.counts.accepted.add(1);
-    let connection = Rc::new(Connection::new(
+    worker.door.connected(Accepted {
+        worker: Rc::clone(worker),
         stream,
+        listener: id.clone(),
         serial,
-        id.clone(),
-        Rc::clone(worker),
-    ));
-    let key = worker
-        .connections
-        .borrow_mut()
-        .insert(Rc::downgrade(&connection));
-    connection.place.set(Some(key.index));
-    worker.counts.active.add(1);
-    engine::spawn(lifetime(
-        connection,
-        Registered {
-            worker: Rc::clone(worker),
-            key,
-        },
-    ));
+    });
 }
 
 /// Errors of accept that concern one client only.
@@ -732,16 +726,17 @@ fn is_transient(error: &std::io::Error) -> bool {
     )
 }
 
-/// The whole task of a connection.
-async fn lifetime(connection: Rc<Connection>, registered: Registered) {
-    connection::serve(connection).await;
-    drop(registered);
-}
-
 /// Takes a connection out of the thread's books when its task ends, also by a panic.
-struct Registered {
+pub struct Registered {
     worker: Rc<Worker>,
     key: Key,
+}
+
+impl Registered {
+    /// The connection's place among those of its thread.
+    pub fn place(&self) -> u32 {
+        self.key.index
+    }
 }
 
 impl Drop for Registered {

@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::assemble::Compiled;
+use crate::door::Accepted;
 use conf::{Position, Registry, Tree};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
@@ -182,7 +183,12 @@ impl Stage {
         let address = Address::Inet(([127, 0, 0, 1], 80).into());
         let (socket, address) = sim::listen(address)?;
         Ok(Stage {
-            worker: Worker::start(generation, 1, Arc::new(Counters::default())),
+            worker: Worker::start(
+                generation,
+                1,
+                Arc::new(Counters::default()),
+                crate::http::door::door(),
+            ),
             listener: Listener::new(socket)?,
             address,
         })
@@ -201,7 +207,12 @@ impl Stage {
             .map_err(system)?;
         let stream = self.listener.accept().await.map_err(system)?;
         let from = Address::Inet((question.from, 0).into());
-        let connection = Connection::new(stream, 1, id.clone(), Rc::clone(&self.worker));
+        let connection = Connection::new(Accepted {
+            worker: Rc::clone(&self.worker),
+            stream,
+            listener: id.clone(),
+            serial: 1,
+        });
         let connection = Rc::new(connection.between(from, to.clone()));
         let local = self.worker.current();
         let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));

@@ -19,11 +19,12 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use engine::Buffer;
-use engine::net::{Address, Stream};
+use engine::net::Address;
 use framework::generation::Local;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 
+use crate::door::Accepted;
 use crate::http::exchange::h1::{After, H1};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::head::Refusal;
@@ -100,12 +101,13 @@ struct Servers {
 
 impl Connection {
     /// A connection just accepted.
-    pub fn new(
-        stream: Stream,
-        serial: u64,
-        listener: ListenerId,
-        worker: Rc<Worker>,
-    ) -> Connection {
+    pub fn new(accepted: Accepted) -> Connection {
+        let Accepted {
+            worker,
+            stream,
+            listener,
+            serial,
+        } = accepted;
         Connection {
             stream: Transport::from(stream),
             serial,
@@ -217,6 +219,14 @@ impl Connection {
     pub fn generation(&self) -> Rc<Local> {
         let kept = self.kept.get().map(Rc::clone);
         kept.unwrap_or_else(|| self.worker.current())
+    }
+
+    /// How long its first byte may take.
+    pub fn first_byte_timeout(&self) -> Duration {
+        let first = self.first_server(&self.generation());
+        first.map_or(Duration::from_secs(60), |first| {
+            first.core.client_header_timeout
+        })
     }
 
     /// Lets it stay with a generation, since the next one does not know its listener. It ends
@@ -572,7 +582,7 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
     let first = connection.requests.get() == 0;
     let (protected, wait) = match first {
         true => {
-            let wait = connection.worker.first_byte_timeout(connection);
+            let wait = connection.first_byte_timeout();
             let spent = engine::now().saturating_duration_since(connection.started);
             (Duration::ZERO, wait.saturating_sub(spent))
         }

@@ -12,6 +12,7 @@ pub mod compile;
 pub mod connection;
 pub mod context;
 pub mod core;
+pub mod door;
 pub mod error_page;
 pub mod exchange;
 pub mod filters;

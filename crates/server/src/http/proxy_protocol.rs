@@ -68,7 +68,7 @@ impl Told {
 /// Reads the header, keeps what it tells and gives back what has come behind it. `None`: there was none, which has been
 /// logged; the connection is to be closed.
 pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffer> {
-    let deadline = connection.started + connection.worker.first_byte_timeout(connection);
+    let deadline = connection.started + connection.first_byte_timeout();
     let counts = connection.worker.counts();
     // Pieces of a header that has not come at once.
     let mut pieces: Vec<u8> = Vec::new();

@@ -44,7 +44,12 @@ fn run<F: Future<Output = ()>>(clients: impl FnOnce(Address) -> F) {
     simulate(1, Faults::default(), async || {
         let (generation, ids) = generation(CONFIGURATION, &Arc::new(AtomicUsize::new(0)));
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(generation, 512, Arc::clone(&counters));
+        let worker = Worker::start(
+            generation,
+            512,
+            Arc::clone(&counters),
+            tidegate_server::http::door::door(),
+        );
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         worker.listen(vec![((ids[0].clone(), 0), socket)]);
         clients(address).await;

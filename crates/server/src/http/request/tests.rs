@@ -16,6 +16,7 @@ use framework::counters::Counters;
 use proto::h1::BodyLength;
 
 use super::*;
+use crate::door::Accepted;
 use crate::http::connection::Connection;
 use crate::http::exchange::h1::H1;
 use crate::http::exchange::memory::Recorder;
@@ -86,13 +87,23 @@ pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -
     };
     let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
     runtime.block_on(async {
-        let worker = Worker::start(Arc::new(generation), 1, Arc::new(Counters::default()));
+        let worker = Worker::start(
+            Arc::new(generation),
+            1,
+            Arc::new(Counters::default()),
+            crate::http::door::door(),
+        );
         // The client's connection is there to be asked about; nothing passes over it.
         let address = Address::Inet("10.0.0.1:80".parse().unwrap());
         let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();
         let _client = engine::net::connect(&address, None, None).await.unwrap();
         let stream = listener.accept().await.unwrap();
-        let connection = Rc::new(Connection::new(stream, 1, id, Rc::clone(&worker)));
+        let connection = Rc::new(Connection::new(Accepted {
+            worker: Rc::clone(&worker),
+            stream,
+            listener: id,
+            serial: 1,
+        }));
         let local = worker.current();
         let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
         let mut request = Request::new(&local, &connection, &server.unwrap());
