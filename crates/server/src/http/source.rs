@@ -102,8 +102,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::http::exchange::Exchange;
-    use crate::http::exchange::memory::Recorder;
+    use crate::http::exchange::memory::Client;
     use crate::http::output::{self, Body};
     use crate::http::request::tests::serve;
 
@@ -143,12 +142,18 @@ mod tests {
             client_body_temp_path /tmp; server { listen 10.0.0.1:80; } }";
         let given = given.into_iter().collect();
         serve(TEXT, "GET / HTTP/1.1", async |mut request| {
-            let mut exchange = Exchange::memory(Recorder::default());
+            let client = Client::greedy();
+            let (mut exchange, stream) = client.begin(u64::MAX / 2);
             request.response.status = 200;
             let body = Body::Source(Box::new(Script { given, waits: 0 }));
             let outcome = output::respond(&mut request, &mut exchange, body).await;
-            let recorded = exchange.into_recorded().unwrap();
-            (outcome.map(|_| ()), recorded.body, request.complete)
+            // What has been queued leaves at least when something is waited for.
+            let _ = exchange.send_what_waits(&mut request).await;
+            (
+                outcome.map(|_| ()),
+                client.received(stream).body,
+                request.complete,
+            )
         })
     }
 

@@ -87,7 +87,7 @@ enum Protocol {
     /// There is no client to ask, to send to or to wait for.
     Sink,
     #[cfg(test)]
-    Memory(memory::Recorder),
+    Memory(memory::Stream),
 }
 
 /// One request and its response; see the module.
@@ -118,8 +118,8 @@ impl Exchange {
 
     /// An exchange in memory.
     #[cfg(test)]
-    pub fn memory(recorder: memory::Recorder) -> Exchange {
-        Exchange::of(Protocol::Memory(recorder))
+    pub fn memory(stream: memory::Stream) -> Exchange {
+        Exchange::of(Protocol::Memory(stream))
     }
 
     /// The exchange of a subrequest that runs ahead.
@@ -149,7 +149,7 @@ impl Exchange {
             Protocol::H1(h1) => h1.read_body(request).await,
             Protocol::Ahead(_) | Protocol::Sink => Ok(None),
             #[cfg(test)]
-            Protocol::Memory(recorder) => Ok(recorder.read_body()),
+            Protocol::Memory(stream) => stream.read_body(request).await,
         }
     }
 
@@ -157,6 +157,8 @@ impl Exchange {
     pub fn body_at_hand(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.body_at_hand(),
+            #[cfg(test)]
+            Protocol::Memory(stream) => stream.body_at_hand(),
             _ => true,
         }
     }
@@ -165,6 +167,8 @@ impl Exchange {
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.receive_at_hand(request).await,
+            #[cfg(test)]
+            Protocol::Memory(stream) => stream.body_at_hand(),
             _ => true,
         }
     }
@@ -174,6 +178,11 @@ impl Exchange {
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
+            #[cfg(test)]
+            Protocol::Memory(stream) => {
+                stream.drop_body_at_hand(request);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -183,6 +192,8 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.client_gone().await,
             Protocol::Ahead(writer) => writer.client_gone().await,
+            #[cfg(test)]
+            Protocol::Memory(stream) => stream.client_gone().await,
             _ => std::future::pending().await,
         }
     }
@@ -207,6 +218,8 @@ impl Exchange {
     pub fn has_sent_head(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_sent_head(),
+            #[cfg(test)]
+            Protocol::Memory(stream) => stream.has_sent_head(),
             _ => true,
         }
     }
@@ -221,8 +234,9 @@ impl Exchange {
             }
             Protocol::Ahead(_) | Protocol::Sink => Ok(()),
             #[cfg(test)]
-            Protocol::Memory(recorder) => {
-                recorder.send_head(request);
+            Protocol::Memory(stream) => {
+                self.sender.begin(stream, request);
+                stream.send_head(request);
                 Ok(())
             }
         }
@@ -255,10 +269,7 @@ impl Exchange {
                 Ok(())
             }
             #[cfg(test)]
-            Protocol::Memory(recorder) => {
-                recorder.send(request, piece);
-                Ok(())
-            }
+            Protocol::Memory(stream) => self.sender.send(stream, request, piece).await,
         }
     }
 
@@ -267,6 +278,11 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => {
                 h1.start_send();
+                Ok(())
+            }
+            #[cfg(test)]
+            Protocol::Memory(stream) => {
+                stream.start_send();
                 Ok(())
             }
             Protocol::Ahead(writer) => writer.send(request, Piece::Flush).await,
@@ -281,6 +297,8 @@ impl Exchange {
         }
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.end(h1, request).await,
+            #[cfg(test)]
+            Protocol::Memory(stream) => self.sender.end(stream, request).await,
             _ => Ok(()),
         }
     }
@@ -308,11 +326,11 @@ impl Exchange {
         }
     }
 
-    /// What the exchange in memory has recorded.
+    /// The stream in memory that it is, for what has begun it.
     #[cfg(test)]
-    pub fn into_recorded(self) -> Option<memory::Recorder> {
+    pub fn into_stream(self) -> Option<memory::Stream> {
         match self.protocol {
-            Protocol::Memory(recorder) => Some(recorder),
+            Protocol::Memory(stream) => Some(stream),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use conf::{Recording, Registry, Sealed};
 use engine::Buffer;
 use engine::net::{Address, Listener};
+use engine::select::{Either, both, either};
 use engine::sim::{self, Faults};
 use framework::compile::Environment;
 use framework::counters::Counters;
@@ -19,7 +20,7 @@ use super::*;
 use crate::door::Accepted;
 use crate::http::connection::Connection;
 use crate::http::exchange::h1::H1;
-use crate::http::exchange::memory::Recorder;
+use crate::http::exchange::memory::{Client, Reason, Recorder};
 use crate::http::output::Piece;
 use crate::log::Destination;
 use crate::table::TABLES;
@@ -56,12 +57,90 @@ fn answer(lines: &str, head: &str) -> Recorder {
          server {{ listen 10.0.0.1:80; root {0}; {lines} }} }}",
         folder.0.display()
     );
+    let whole = serve(&text, head, async |mut request| {
+        start_upstream();
+        let client = Client::greedy();
+        let (mut exchange, stream) = client.begin(u64::MAX / 2);
+        handle(&mut request, &mut exchange).await.unwrap();
+        client.received(stream)
+    });
+    // To a client that takes it a byte at a time, beside a second stream, the same comes.
     serve(&text, head, async |mut request| {
         start_upstream();
-        let mut exchange = Exchange::memory(Recorder::default());
-        handle(&mut request, &mut exchange).await.unwrap();
-        exchange.into_recorded().unwrap()
-    })
+        let client = Client::new(0);
+        let (mut exchange, stream) = client.begin(0);
+        let mut other_request = another(&request, head);
+        let (mut other_exchange, other) = client.begin(0);
+        let answered = both(
+            handle(&mut request, &mut exchange),
+            handle(&mut other_request, &mut other_exchange),
+        );
+        let taking = async {
+            loop {
+                client.allow(stream, 1);
+                client.allow(other, 1);
+                engine::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        match either(answered, taking).await {
+            Either::First((first, second)) => first.and(second).unwrap(),
+            Either::Second(()) => {}
+        }
+        client.allow(stream, 1 << 20);
+        client.allow(other, 1 << 20);
+        for number in [stream, other] {
+            let received = client.received(number);
+            assert_eq!(received.status, whole.status);
+            assert_eq!(comparable(&received), comparable(&whole));
+            assert_eq!(received.file_bytes, whole.file_bytes);
+            assert_eq!(received.ended, whole.ended);
+        }
+    });
+    whole
+}
+
+/// The body without what may differ from one response to the next: what stands between its parts, and where what is
+/// compressed was flushed.
+fn comparable(received: &Recorder) -> Vec<u8> {
+    if field(received, "Content-Encoding") == Some("gzip") {
+        return gunzipped(&received.body);
+    }
+    let content_type = field(received, "Content-Type").unwrap_or_default();
+    match content_type.split_once("boundary=") {
+        Some((_, boundary)) => {
+            let text = String::from_utf8_lossy(&received.body);
+            text.replace(boundary, "").into_bytes()
+        }
+        None => received.body.clone(),
+    }
+}
+
+fn gunzipped(body: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    flate2::read::GzDecoder::new(body)
+        .read_to_end(&mut text)
+        .unwrap();
+    text
+}
+
+/// A request with the same head as this one, on the same connection.
+fn another(request: &Request, head: &str) -> Request {
+    let connection = Rc::clone(request.connection.shared().unwrap());
+    let mut another = Request::new(&request.local, &connection, &request.server);
+    begin(&mut another, head);
+    another
+}
+
+/// Makes a request of a request line and fields.
+fn begin(request: &mut Request, head: &str) {
+    let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
+    let limits = request.server.core.head_limits();
+    let client = request.client_mut();
+    h1::parse_head(&bytes, &limits, &mut client.head)
+        .unwrap()
+        .unwrap();
+    client.bytes = bytes;
+    request.begin().unwrap();
 }
 
 /// Runs `work` in simulated time with a request of this head, under the default server of a configuration
@@ -107,14 +186,7 @@ pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -
         let local = worker.current();
         let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
         let mut request = Request::new(&local, &connection, &server.unwrap());
-        let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
-        let limits = request.server.core.head_limits();
-        let client = request.client_mut();
-        h1::parse_head(&bytes, &limits, &mut client.head)
-            .unwrap()
-            .unwrap();
-        client.bytes = bytes;
-        request.begin().unwrap();
+        begin(&mut request, head);
         work(request).await
     })
 }
@@ -133,15 +205,22 @@ fn start_upstream() {
     let (socket, _) = sim::listen(Address::Inet("10.0.0.9:80".parse().unwrap())).unwrap();
     engine::spawn(async move {
         let listener = Listener::new(socket).unwrap();
-        let stream = listener.accept().await.unwrap();
-        let _head = stream.recv(None).await;
-        stream.push(Bytes::from_static(
-            b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\nfirst ",
-        ));
-        stream.start_send();
-        engine::sleep(Duration::from_secs(1)).await;
-        stream.push(Bytes::from_static(b"second"));
-        stream.finish();
+        while let Ok(stream) = listener.accept().await {
+            engine::spawn(async move {
+                // It comes in pieces; what is left of it would end the connection with a reset.
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.extend_from_slice(&stream.recv(None).await.unwrap());
+                }
+                stream.push(Bytes::from_static(
+                    b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\nfirst ",
+                ));
+                stream.start_send();
+                engine::sleep(Duration::from_secs(1)).await;
+                stream.push(Bytes::from_static(b"second"));
+                stream.finish();
+            });
+        }
     });
 }
 
@@ -267,11 +346,127 @@ fn gzip_passes_on_what_an_upstream_has_sent_so_far() {
         .windows(4)
         .any(|part| part == [0, 0, 0xff, 0xff]);
     assert!(flushed && answer.flushes >= 1, "{}", answer.flushes);
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(&*answer.body)
-        .read_to_string(&mut text)
-        .unwrap();
-    assert_eq!(text, "first second");
+    assert_eq!(gunzipped(&answer.body), b"first second");
+}
+
+/// A configuration with one server of these lines.
+fn site(lines: &str) -> String {
+    format!(
+        "events {{ }} error_log /dev/null; http {{ access_log off; proxy_temp_path /tmp; \
+         client_body_temp_path /tmp; server {{ listen 10.0.0.1:80; {lines} }} }}"
+    )
+}
+
+#[test]
+fn a_stream_without_credit_holds_no_other_up() {
+    let long = "x".repeat(4000);
+    let text = site(&format!("return 200 {long};"));
+    serve(&text, "GET / HTTP/1.1", async |mut request| {
+        let client = Client::new(10_000);
+        let (mut stuck, first) = client.begin(1000);
+        let (mut quick, second) = client.begin(1 << 20);
+        let mut other = another(&request, "GET / HTTP/1.1");
+        handle(&mut request, &mut stuck).await.unwrap();
+        handle(&mut other, &mut quick).await.unwrap();
+        let (received, whole) = (client.received(first), client.received(second));
+        assert_eq!((received.body.len(), received.ended), (1000, false));
+        assert_eq!((whole.body.len(), whole.ended), (4000, true));
+        client.allow(first, 3000);
+        assert!(client.received(first).ended);
+        assert_eq!(client.turns(), [first, second, first]);
+    });
+}
+
+#[test]
+fn a_client_that_gives_no_credit_is_waited_for_until_its_time_is_over() {
+    let folder = Folder::new();
+    std::fs::write(folder.0.join("long"), vec![0; 200_000]).unwrap();
+    let text = site(&format!("send_timeout 7s; root {};", folder.0.display()));
+    serve(&text, "GET /long HTTP/1.1", async |mut request| {
+        let client = Client::new(1 << 20);
+        let (mut exchange, stream) = client.begin(50_000);
+        let began = engine::now();
+        let outcome = handle(&mut request, &mut exchange).await;
+        assert!(matches!(outcome, Err(Abort::TimedOut)), "{outcome:?}");
+        assert!(engine::now() - began >= Duration::from_secs(7));
+        // What has not left does not count.
+        assert_eq!(request.body_bytes_sent, 50_000);
+        exchange.into_stream().unwrap().leave(&outcome);
+        let received = client.received(stream);
+        assert_eq!((received.file_bytes, received.ended), (50_000, false));
+        assert_eq!(received.reset, Some(Reason::Cancelled));
+    });
+}
+
+#[test]
+fn a_stream_that_its_client_resets_ends_alone() {
+    let text = site("location / { proxy_pass http://10.0.0.9; }");
+    serve(&text, "GET / HTTP/1.1", async |mut request| {
+        start_upstream();
+        let client = Client::greedy();
+        let (mut given_up, first) = client.begin(1 << 20);
+        let (mut awaited, second) = client.begin(1 << 20);
+        let mut other = another(&request, "GET / HTTP/1.1");
+        let resetting = async {
+            engine::sleep(Duration::from_millis(500)).await;
+            client.reset(first);
+        };
+        let answered = both(
+            handle(&mut request, &mut given_up),
+            handle(&mut other, &mut awaited),
+        );
+        let ((outcome, of_other), ()) = both(answered, resetting).await;
+        assert!(matches!(outcome, Err(Abort::Silently)), "{outcome:?}");
+        of_other.unwrap();
+        assert_eq!(client.received(first).body, b"first ");
+        assert_eq!(client.received(second).body, b"first second");
+    });
+}
+
+#[test]
+fn a_body_is_taken_as_it_is_read() {
+    let text = site("");
+    serve(&text, "POST / HTTP/1.1", async |mut request| {
+        let client = Client::greedy();
+        let (mut exchange, stream) = client.begin(1 << 20);
+        request.body.begin(BodyLength::Length(40), 0);
+        client.send(stream, &[b'a'; 40], true);
+        // The client may not send more before some of it is read.
+        assert_eq!(client.unsent(stream), 24);
+        let mut length = 0;
+        while let Some(part) = exchange.read_body(&mut request).await.unwrap() {
+            length += part.len();
+        }
+        assert_eq!((length, client.unsent(stream)), (40, 0));
+        assert_eq!(request.body.received(), 40);
+    });
+}
+
+#[test]
+fn a_response_before_the_end_of_its_body_wants_no_more_of_that() {
+    let text = site("return 200 short;");
+    serve(&text, "POST / HTTP/1.1", async |mut request| {
+        let client = Client::greedy();
+        let (mut exchange, stream) = client.begin(1 << 20);
+        request.body.begin(BodyLength::Length(100), 0);
+        client.send(stream, &[b'a'; 40], false);
+        let outcome = handle(&mut request, &mut exchange).await;
+        exchange.into_stream().unwrap().leave(&outcome);
+        let received = client.received(stream);
+        assert_eq!((&*received.body, received.ended), (&b"short"[..], true));
+        assert_eq!(received.reset, Some(Reason::Enough));
+    });
+}
+
+#[test]
+fn trailers_come_behind_the_body() {
+    let lines = "add_trailer X-Sum $body_bytes_sent; location / { return 200 text; }";
+    let answer = answer(lines, "GET / HTTP/1.1");
+    assert_eq!((&*answer.body, answer.ended), (&b"text"[..], true));
+    let [(name, value)] = &*answer.trailers else {
+        panic!("{:?}", answer.trailers)
+    };
+    assert_eq!((&**name, &**value), (&b"X-Sum"[..], &b"4"[..]));
 }
 
 /// What no client gets is counted all the same: logs tell of it (`log_subrequest`).
@@ -337,10 +532,11 @@ fn the_folders_of_realpath_root_are_in_memory_when_it_is_asked_for() {
         );
         serve(&text, "GET / HTTP/1.1", async |mut request| {
             framework::warm::forget();
-            let mut exchange = Exchange::memory(Recorder::default());
+            let client = Client::greedy();
+            let (mut exchange, stream) = client.begin(u64::MAX / 2);
             handle(&mut request, &mut exchange).await.unwrap();
             let seen = [&folder.0, &link].map(|path| framework::warm::may_look(path));
-            (exchange.into_recorded().unwrap().body, seen)
+            (client.received(stream).body, seen)
         })
     };
     let real = inner.canonicalize().unwrap();
