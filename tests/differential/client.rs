@@ -344,7 +344,7 @@ impl Line<'_, '_> {
 
     /// Waits until something comes, or until the server is silent.
     fn wait(&mut self) -> bool {
-        let start = Instant::now();
+        let mut start = Instant::now();
         let mut before = None;
         loop {
             if self.read() {
@@ -356,6 +356,10 @@ impl Line<'_, '_> {
             let passed = self.surroundings.server.pass();
             if self.surroundings.upstream.is_busy() {
                 let now = Some(self.surroundings.upstream.progress());
+                if before != now {
+                    // An answer may follow many that come one after the other.
+                    start = Instant::now();
+                }
                 before = match before == now {
                     true if self.surroundings.upstream.give_up() => None,
                     _ => now,

@@ -743,7 +743,8 @@ fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
     length + line.as_bytes().len() as u64 + 2
 }
 
-/// Sends a body that has been read as a whole, and adds the number of its bytes to `sent`.
+/// Sends a body that has been read as a whole, and adds the number of its bytes to `sent`. Of one that an upstream before this
+/// one was given as it came nothing is left.
 async fn push_stored_body(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -753,6 +754,7 @@ async fn push_stored_body(
 ) -> Result<(), Ended> {
     if let Some(parts) = request.body.in_memory() {
         for part in parts {
+            *sent += part.len() as u64;
             peer.stream.push(Segment::Bytes(part.clone()));
         }
     } else if let Some(file) = request.body.file().cloned() {
@@ -766,8 +768,8 @@ async fn push_stored_body(
                 length,
             });
         }
+        *sent += length;
     }
-    *sent += request.body.length().unwrap_or(0);
     Ok(())
 }
 
