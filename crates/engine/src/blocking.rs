@@ -138,16 +138,38 @@ pub fn background(f: impl FnOnce() + Send + 'static) {
         f();
         return;
     }
-    *lock(&BACKGROUND) += 1;
+    let unfinished = Unfinished::new();
     let job = Box::new(move || {
         let _ = catch_unwind(AssertUnwindSafe(f));
-        *lock(&BACKGROUND) -= 1;
-        BACKGROUND_DONE.notify_all();
+        drop(unfinished);
     });
     run(Weight::Small, job);
 }
 
-/// Waits until every job of [`background`], of all threads, has been done.
+/// Something that a process must not end before: [`finish_background`] waits as long as this lives.
+#[derive(Debug)]
+pub struct Unfinished(());
+
+impl Unfinished {
+    /// Begins it.
+    #[expect(
+        clippy::new_without_default,
+        reason = "that it is made means something"
+    )]
+    pub fn new() -> Unfinished {
+        *lock(&BACKGROUND) += 1;
+        Unfinished(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        *lock(&BACKGROUND) -= 1;
+        BACKGROUND_DONE.notify_all();
+    }
+}
+
+/// Waits until every job of [`background`], and whatever else is [`Unfinished`], of all threads, has been done.
 pub fn finish_background() {
     let mut left = lock(&BACKGROUND);
     while *left > 0 {
@@ -157,7 +179,7 @@ pub fn finish_background() {
     }
 }
 
-/// Jobs of [`background`] that have not been done.
+/// How much is unfinished.
 static BACKGROUND: Mutex<usize> = Mutex::new(0);
 static BACKGROUND_DONE: Condvar = Condvar::new();
 

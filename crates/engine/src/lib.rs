@@ -40,7 +40,7 @@ mod uring;
 mod worker;
 
 pub use alarm::Alarm;
-pub use blocking::{background, blocking, blocking_long, finish_background};
+pub use blocking::{Unfinished, background, blocking, blocking_long, finish_background};
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
 pub use clock::{now, uptime, wall};

@@ -249,7 +249,7 @@ impl Thread {
         }
     }
 
-    /// One file's turn to be written; forgotten when nothing is left.
+    /// One file's turn to be written; forgotten when nothing is left, unless its device was slow of late.
     fn flush(&mut self, number: u64, now: Instant) {
         let Some(tail) = self.tails.get_mut(&number) else {
             return;
@@ -257,12 +257,13 @@ impl Thread {
         if tail.state == State::Away {
             return;
         }
-        if self.deferred && tail.slow_until.is_some_and(|until| now < until) {
+        if self.deferred && !tail.is_empty() && tail.is_slow(now) {
             tail.send_away(number);
             return;
         }
         self.reports.extend(tail.write(now));
         match tail.state {
+            State::Empty if tail.is_slow(now) => self.waiting = true,
             State::Empty => {
                 if let Some(tail) = self.tails.remove(&number)
                     && self.spare.len() < SPARE_MAX
@@ -342,7 +343,7 @@ impl Thread {
         *behind = bytes;
         self.reports.extend(tail.settle(outcome, now));
         match tail.state {
-            State::Empty => {
+            State::Empty if !tail.is_slow(now) => {
                 self.tails.remove(&number);
             }
             State::Due => {
@@ -406,8 +407,14 @@ impl Tail {
             }
             State::Failing(until) => until <= now,
             State::Blocked => true,
-            State::Empty | State::Due | State::Away => false,
+            State::Empty => self.slow_until.is_some_and(|until| until <= now),
+            State::Due | State::Away => false,
         }
+    }
+
+    /// Whether its device was slow of late: it may be so still.
+    fn is_slow(&self, now: Instant) -> bool {
+        self.slow_until.is_some_and(|until| now < until)
     }
 
     /// Whether another descriptor has come since its first line was logged.
@@ -430,7 +437,8 @@ impl Tail {
             State::Held(until) => Some(until.map_or(now + TICK, |until| until.min(now + TICK))),
             State::Failing(until) => Some(until),
             State::Blocked => Some(now + BLOCKED_RETRY),
-            State::Empty | State::Due | State::Away => None,
+            State::Empty => self.slow_until,
+            State::Due | State::Away => None,
         }
     }
 
@@ -486,9 +494,12 @@ impl Tail {
         self.state = State::Away;
         self.pack();
         let bytes = std::mem::take(self.outgoing());
+        // The thread may end before the pool has written them; the process may not.
+        let unfinished = engine::Unfinished::new();
         engine::spawn(async move {
             let work = move || {
                 let outcome = write_all(&file, &bytes);
+                drop(unfinished);
                 (bytes, outcome)
             };
             let (bytes, outcome) = engine::blocking(work).await;
@@ -931,6 +942,66 @@ mod tests {
             });
             expect(&mut reader, b"one\ntwo\n").await;
         });
+    }
+
+    /// A device does not become quick by having taken what there was.
+    #[test]
+    fn a_file_that_was_slow_is_slow_for_a_while() {
+        let (file, mut reader) = piped();
+        let mut thread = gathering();
+        let now = Instant::now();
+        thread.append(&file, b"one\n", None, now);
+        let tail = thread.tails.get_mut(&file.number()).unwrap();
+        let slowly = Outcome {
+            written: 4,
+            result: Ok(()),
+            slow: true,
+        };
+        assert_eq!(tail.settle(slowly, now), None);
+        thread.flush(file.number(), now);
+        assert!(
+            thread.tails[&file.number()].is_slow(now),
+            "it is not forgotten"
+        );
+        assert_eq!(thread.next_look(now), now.checked_add(SLOW_FOR));
+        let later = now + SLOW_FOR;
+        thread.flush_overdue(later);
+        assert!(thread.tails.is_empty(), "until then");
+        assert_eq!(thread.next_look(later), None);
+        thread.append(&file, b"two\n", None, later);
+        thread.flush_due(later);
+        assert_eq!(content(&mut reader), b"two\n");
+    }
+
+    #[test]
+    fn what_is_under_way_to_a_slow_file_when_its_thread_ends_is_written() {
+        let (reader, writer) = io::pipe().unwrap();
+        let file = LogTable::default().stderr();
+        file.install(OwnedFd::from(writer));
+        // More than a pipe takes: the pool waits for a reader.
+        let lines = b"0123456789abcdef\n".repeat(10_000);
+        let shared = Arc::clone(&file);
+        let given = lines.clone();
+        let ended = std::thread::spawn(move || {
+            in_a_loop(async {
+                append(&shared, &given, None);
+                THREAD.with(|thread| {
+                    let mut thread = thread.borrow_mut();
+                    let tail = thread.tails.get_mut(&shared.number()).unwrap();
+                    tail.slow_until = engine::now().checked_add(SLOW_FOR);
+                });
+                flush_thread();
+                engine::yield_now().await;
+            });
+            end_thread();
+            engine::finish_background();
+        });
+        drop(file);
+        let mut reader = reader;
+        let mut written = vec![0; lines.len()];
+        reader.read_exact(&mut written).unwrap();
+        assert!(written == lines);
+        ended.join().unwrap();
     }
 
     #[test]
