@@ -20,7 +20,7 @@ use crate::http::modules::{
 };
 use crate::http::request::Request;
 use crate::log::{AccessLogs, ErrorLog};
-use variables::{Find, geo, map, split_clients};
+use variables::{Find, Found, geo, map, split_clients};
 
 /// The variables of requests that are there without being defined, by module.
 pub const VARIABLES: &[Find<Request>] = &[
@@ -41,6 +41,11 @@ pub const VARIABLES: &[Find<Request>] = &[
     compress::find,
     slice::find,
 ];
+
+/// The variable of requests that is there without being defined, by its name in lower case, without `$`.
+pub fn variable(name: &str) -> Option<Found<Request>> {
+    VARIABLES.iter().find_map(|find| find(name))
+}
 
 /// Every directive of this crate, by module.
 pub const TABLES: &[&[&dyn Declared]] = &[
