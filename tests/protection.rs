@@ -451,9 +451,9 @@ const REQUESTS: &[Ask] = &[
     ask("PATCH", "", "", 1),
 ];
 
-/// Where Tidegate does what docs/differences.md says: a subrequest has no body, so that its location's
-/// `client_max_body_size` does not judge the main request's.
-const DIFFERENT: &[&str] = &["body-size.auth-request POST", "body-size.mirror POST"];
+/// Where Tidegate does what docs/differences.md says: what `auth_request` asks goes without a body, so that its location's
+/// `client_max_body_size` does not judge the request's.
+const DIFFERENT: &[&str] = &["body-size.auth-request POST"];
 
 /// What a server answers, as far as it is compared.
 type Answers = BTreeMap<String, Vec<String>>;

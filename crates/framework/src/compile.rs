@@ -1,4 +1,4 @@
-//! From a tree of directives to a [`Generation`](crate::Generation): what every module uses while it compiles.
+//! From a tree of directives to a [`Generation`](crate::generation::Generation): what every module uses while it compiles.
 //!
 //! A module declares its directives as `conf::Setting`s and implements [`Feature`]: the value
 //! that one scope's directives of the module amount to. The [`Compiler`] makes each feature

@@ -10,7 +10,7 @@
 //!                                                              Away: written by the thread pool
 //! ```
 //!
-//! A device that takes nothing delays log lines, not requests: up to [`UNWRITTEN_MAX`] bytes
+//! A device that takes nothing delays log lines, not requests: up to `UNWRITTEN_MAX` bytes
 //! wait, further lines are dropped whole, counted, and reported when writing works again.
 //! A thread without an event loop (and one that never called [`start_thread`]) writes each line
 //! at once.

@@ -4,7 +4,7 @@
 //! cache a file is opened and closed for every line; with it, each thread keeps the files open
 //! that are used often. nginx opens the file where the request ends; here that is done at once
 //! only where the kernel has the path in memory. What needs the disk, a new file among it, is
-//! left to the thread pool ([`openings`]), and the lines of that path wait in order.
+//! left to the thread pool (`openings`), and the lines of that path wait in order.
 
 mod openings;
 
