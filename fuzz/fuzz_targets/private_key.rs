@@ -52,7 +52,8 @@ fuzz_target!(|input: (u8, &[u8])| {
             let _ = signer.sign(b"message");
         }
     }
-    let _ = certificates::certified_key::<&[u8]>(CERTIFICATE, &file, &[]);
+    let chain = certificates::chain(CERTIFICATE).expect("a certificate of the tests");
+    let _ = certificates::certified_key::<&[u8]>(chain, &file, &[]);
 });
 
 /// A section of a PEM file, made without the code under test.
