@@ -587,7 +587,8 @@ fn start_threads(
     let settings = Settings {
         engine,
         threads: main.threads,
-        door: server::http::door::door,
+        doors: server::doors::doors,
+        report: &server::log::ToErrorLog,
         connections: events.connections,
         multi_accept: events.multi_accept,
         affinity: main.affinity.clone(),

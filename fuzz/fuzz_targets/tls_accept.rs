@@ -37,7 +37,6 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use server::listen::ListenerId;
 use server::log::Destination;
 use server::table::TABLES;
-use server::workers::Worker;
 use framework::compile::Environment;
 use framework::generation::Generation;
 use server::compile;
@@ -86,7 +85,7 @@ fn run<F: Future<Output = ()>>(client: impl FnOnce(Vec<Address>) -> F) {
         .expect("one runtime at a time");
     runtime.block_on(async {
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(Arc::clone(generation), 64, Arc::clone(&counters), server::http::door::door());
+        let worker = server::doors::worker(Arc::clone(generation), 64, Arc::clone(&counters));
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
         for (id, port) in ids.iter().zip(PORTS) {

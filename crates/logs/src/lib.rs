@@ -12,6 +12,7 @@ pub mod by_path;
 mod error;
 mod file;
 mod memory;
+mod report;
 mod subject;
 pub mod syslog;
 mod time;
@@ -26,6 +27,7 @@ pub use error::{
     with_line,
 };
 pub use file::{Buffering, Compiling, LogFile, LogTable, OpenLogs, lines_dropped};
+pub use report::ToErrorLog;
 pub use subject::{Noted, Process, Subject, write, write_line};
 pub use time::{Formatted, load_zone, with_now};
 pub use unwritten::{

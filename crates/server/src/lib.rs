@@ -6,13 +6,14 @@
 
 pub mod accepted;
 pub mod assemble;
-pub mod door;
+pub mod doors;
 pub mod events;
 pub mod explain;
 pub mod http;
 pub mod listen;
 pub mod log;
-pub mod panics;
+#[cfg(test)]
+mod planted;
 pub mod reference;
 pub mod regex;
 pub mod resolver;
@@ -21,7 +22,8 @@ pub mod text;
 pub mod tls;
 pub mod transport;
 pub mod variables;
-pub mod workers;
 
 pub use assemble::{Compiled, compile};
-pub use workers::Workers;
+pub use framework::door::ListenerId;
+pub use framework::workers::{self, Workers};
+pub use framework::{door, panics};

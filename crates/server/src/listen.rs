@@ -13,6 +13,7 @@ use std::time::Duration;
 use conf::{Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use engine::net::{Address, KeepAlive, ListenOptions};
 use framework::compile::Compiler;
+pub use framework::door::ListenerId;
 use proto::h1;
 
 use crate::http::plan::Server;
@@ -136,10 +137,6 @@ impl Agreement {
         agrees
     }
 }
-
-/// What identifies a listening socket over all generations.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has it
 
 /// The virtual servers of one address.
 pub struct AddressServers {

@@ -22,8 +22,10 @@ mod walk;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use framework::door::Accepted;
+use framework::workers::Worker;
+
 use crate::assemble::Compiled;
-use crate::door::Accepted;
 use conf::{Position, Registry, Tree};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
@@ -35,7 +37,6 @@ use crate::http::plan::Server;
 use crate::http::request::Request;
 use crate::http::server_name::Matched;
 use crate::listen::{Binding, ListenerId};
-use crate::workers::Worker;
 
 pub use directives::{InForce, Work};
 pub use question::Question;
@@ -183,12 +184,7 @@ impl Stage {
         let address = Address::Inet(([127, 0, 0, 1], 80).into());
         let (socket, address) = sim::listen(address)?;
         Ok(Stage {
-            worker: Worker::start(
-                generation,
-                1,
-                Arc::new(Counters::default()),
-                crate::http::door::door(),
-            ),
+            worker: crate::doors::worker(generation, 1, Arc::new(Counters::default())),
             listener: Listener::new(socket)?,
             address,
         })

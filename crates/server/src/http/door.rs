@@ -3,14 +3,13 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::Local;
+use framework::workers::Registered;
 
-use crate::door::{Accepted, Door, Tenant};
 use crate::http::connection::{self, Connection};
 use crate::http::local::HttpLocal;
 use crate::http::pool;
-use crate::listen::ListenerId;
-use crate::workers::Registered;
 
 /// What a client is told for whom there is no descriptor.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
@@ -33,7 +32,7 @@ impl Door for Http {
     }
 
     fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
-        HttpLocal::of(local).binding(listener).is_some()
+        is_known(local, listener)
     }
 
     fn turned_away(&self) -> &'static [u8] {
@@ -43,6 +42,10 @@ impl Door for Http {
     fn forget(&self) {
         pool::clear();
     }
+}
+
+fn is_known(local: &Local, listener: &ListenerId) -> bool {
+    HttpLocal::of(local).binding(listener).is_some()
 }
 
 /// The whole task of a connection.
@@ -56,8 +59,8 @@ impl Tenant for Connection {
         self.started
     }
 
-    fn listener(&self) -> &ListenerId {
-        &self.listener
+    fn is_known(&self, next: &Local) -> bool {
+        is_known(next, &self.listener)
     }
 
     fn place(&self) -> Option<u32> {

@@ -232,7 +232,7 @@ pub enum Phase {
 /// caller logs the request all the same.
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     #[cfg(test)]
-    crate::panics::plant(&request.uri);
+    crate::planted::plant(&request.uri);
     if request.depth == 0 {
         realip::apply(request);
         log::head(request);

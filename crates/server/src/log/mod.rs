@@ -14,7 +14,7 @@ mod tls;
 
 pub use logs::{
     Buffering, Compiling, Destination, ERROR_LOG, Errno, ErrorLog, Level, LogFile, LogTable,
-    MainLog, Noted, OPEN_LOG_FILE_CACHE, OpenLogs, Printable, Sink, Subject, Subsystem,
+    MainLog, Noted, OPEN_LOG_FILE_CACHE, OpenLogs, Printable, Sink, Subject, Subsystem, ToErrorLog,
     append_line, end_thread, error, error_text, event, flush_all, flush_thread, has_unwritten,
     lines_dropped, load_zone, process_error, set_main, set_main_of, start_thread, with_now, write,
     write_line,

@@ -62,12 +62,7 @@ impl<'a> Server<'a> {
         let (generation, ids) = generation(&site.configuration("one"), &ended);
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(
-            generation,
-            512,
-            Arc::clone(&counters),
-            tidegate_server::http::door::door(),
-        );
+        let worker = tidegate_server::doors::worker(generation, 512, Arc::clone(&counters));
         let listeners = ids.into_iter().zip([socket.try_clone().unwrap()]).collect();
         let server = Server {
             worker,

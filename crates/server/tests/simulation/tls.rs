@@ -20,7 +20,6 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
     SupportedProtocolVersion,
 };
-use tidegate_server::workers::Worker;
 
 use crate::server::{generation, simulate};
 
@@ -44,12 +43,7 @@ fn run<F: Future<Output = ()>>(clients: impl FnOnce(Address) -> F) {
     simulate(1, Faults::default(), async || {
         let (generation, ids) = generation(CONFIGURATION, &Arc::new(AtomicUsize::new(0)));
         let counters = Arc::new(Counters::default());
-        let worker = Worker::start(
-            generation,
-            512,
-            Arc::clone(&counters),
-            tidegate_server::http::door::door(),
-        );
+        let worker = tidegate_server::doors::worker(generation, 512, Arc::clone(&counters));
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         worker.listen(vec![((ids[0].clone(), 0), socket)]);
         clients(address).await;

@@ -24,7 +24,6 @@ use crate::http::exchange::memory::{Client, Reason, Recorder};
 use crate::http::output::Piece;
 use crate::log::Destination;
 use crate::table::TABLES;
-use crate::workers::Worker;
 
 /// A folder with two files, removed in the end.
 struct Folder(PathBuf);
@@ -166,12 +165,7 @@ pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -
     };
     let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
     runtime.block_on(async {
-        let worker = Worker::start(
-            Arc::new(generation),
-            1,
-            Arc::new(Counters::default()),
-            crate::http::door::door(),
-        );
+        let worker = crate::doors::worker(Arc::new(generation), 1, Arc::new(Counters::default()));
         // The client's connection is there to be asked about; nothing passes over it.
         let address = Address::Inet("10.0.0.1:80".parse().unwrap());
         let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();

@@ -1,0 +1,250 @@
+//! What is behind a listening address, as the threads that accept see it: they know no protocol.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::net::Stream;
+
+use crate::generation::Local;
+use crate::workers::Worker;
+
+/// Takes what has been accepted for one protocol. Each thread has its own.
+pub trait Door {
+    /// Serves a connection: spawns a task, which holds what [`Worker::register`] gives as long as it lives.
+    fn connected(&self, accepted: Accepted);
+
+    /// Whether a generation has this listening socket, for this protocol.
+    fn knows(&self, local: &Local, listener: &ListenerId) -> bool;
+
+    /// What a client is told for whom there is no descriptor.
+    fn turned_away(&self) -> &'static [u8];
+
+    /// Another generation serves from now on, or none: what is kept for the next connection goes.
+    fn forget(&self);
+}
+
+/// What identifies a listening socket over all generations.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has it
+
+/// A connection that has been accepted.
+pub struct Accepted {
+    /// The thread that serves it.
+    pub worker: Rc<Worker>,
+    /// Its bytes.
+    pub stream: Stream,
+    /// The socket that it came by.
+    pub listener: ListenerId,
+    /// Its number, over all threads.
+    pub serial: u64,
+}
+
+/// A connection that is being served, as its thread sees it.
+pub trait Tenant {
+    /// When it was accepted.
+    fn accepted(&self) -> Instant;
+
+    /// Whether a generation has the socket that it came by, for its protocol. Connections by one that has gone stay with
+    /// the generation before.
+    fn is_known(&self, next: &Local) -> bool;
+
+    /// Its place among those of its thread.
+    fn place(&self) -> Option<u32>;
+
+    /// Whether anything has been asked for by it: one that has said nothing yet may still be about to.
+    fn has_served(&self) -> bool;
+
+    /// Ends it where it is idle: no more is read.
+    fn close_reading(&self);
+
+    /// Ends it at once.
+    fn abort(&self);
+
+    /// Lets it stay with a generation, since the next one does not know its listener.
+    fn stay_with(&self, local: &Rc<Local>);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Arguments;
+
+    use base::level::Level;
+    use bytes::Bytes;
+    use engine::net::{Address, BoundSocket, connect};
+    use engine::sim::{self, Faults};
+
+    use crate::counters::Counters;
+    use crate::generation::Generation;
+    use crate::report::Report;
+    use crate::zone::Zones;
+
+    use super::*;
+
+    /// Says everything back, each time behind a word: a protocol without requests.
+    struct Echo(&'static str);
+
+    /// Which word is said at which listener.
+    struct Words(Vec<(ListenerId, &'static str)>);
+
+    struct Session {
+        accepted: Accepted,
+        word: &'static str,
+        since: Instant,
+    }
+
+    fn says(local: &Local, listener: &ListenerId, word: &str) -> bool {
+        let words = local.generation.part::<Words>().unwrap();
+        words
+            .0
+            .iter()
+            .any(|(id, said)| id == listener && *said == word)
+    }
+
+    impl Door for Echo {
+        fn connected(&self, accepted: Accepted) {
+            let worker = Rc::clone(&accepted.worker);
+            let session = Rc::new(Session {
+                accepted,
+                word: self.0,
+                since: engine::now(),
+            });
+            let registered = worker.register(&session);
+            engine::spawn(async move {
+                let stream = &session.accepted.stream;
+                while let Ok(received) = stream.recv(None).await
+                    && !received.is_empty()
+                {
+                    stream.push(Bytes::from_static(session.word.as_bytes()));
+                    stream.push(Bytes::copy_from_slice(&received));
+                    stream.start_send();
+                }
+                drop(registered);
+            });
+        }
+
+        fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+            says(local, listener, self.0)
+        }
+
+        fn turned_away(&self) -> &'static [u8] {
+            b"busy\n"
+        }
+
+        fn forget(&self) {}
+    }
+
+    impl Tenant for Session {
+        fn accepted(&self) -> Instant {
+            self.since
+        }
+
+        fn is_known(&self, next: &Local) -> bool {
+            says(next, &self.accepted.listener, self.word)
+        }
+
+        fn place(&self) -> Option<u32> {
+            None
+        }
+
+        fn has_served(&self) -> bool {
+            false
+        }
+
+        fn close_reading(&self) {
+            self.accepted.stream.shutdown_read();
+        }
+
+        fn abort(&self) {
+            self.accepted.stream.abort();
+        }
+
+        // A word that is no longer said ends the session here; requests would go on by the old generation.
+        fn stay_with(&self, _: &Rc<Local>) {
+            self.accepted.stream.abort();
+        }
+    }
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Report for Silent {
+        fn line(&self, _: Level, message: Arguments<'_>) {
+            panic!("{message}");
+        }
+
+        fn thread_begins(&self) {}
+
+        fn serves_by(&self, _: &Generation) {}
+
+        fn thread_ends(&self) {}
+    }
+
+    fn listener(name: &str) -> ListenerId {
+        ListenerId(Arc::new(name.to_owned()))
+    }
+
+    fn generation(words: &[(&str, &'static str)]) -> Arc<Generation> {
+        let mut generation = Generation::new(Zones::default());
+        let words = words.iter().map(|(name, word)| (listener(name), *word));
+        generation.add(Words(words.collect()));
+        Arc::new(generation)
+    }
+
+    fn listen(address: &str) -> (BoundSocket, Address) {
+        sim::listen(Address::Inet(address.parse().unwrap())).unwrap()
+    }
+
+    async fn ask(client: &Stream) -> String {
+        client.push(Bytes::from_static(b"?"));
+        client.start_send();
+        let mut heard = String::new();
+        while !heard.ends_with('?') {
+            let received = client.recv(None).await.unwrap();
+            assert!(!received.is_empty(), "closed behind {heard:?}");
+            heard.push_str(std::str::from_utf8(&received).unwrap());
+        }
+        heard
+    }
+
+    #[test]
+    fn a_thread_accepts_for_protocols_that_it_does_not_know() {
+        let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
+        runtime.block_on(async {
+            let first = generation(&[("one", "hi"), ("two", "ho")]);
+            let counters = Arc::new(Counters::default());
+            let doors: Vec<Rc<dyn Door>> = vec![Rc::new(Echo("hi")), Rc::new(Echo("ho"))];
+            let worker = Worker::start(first, 8, Arc::clone(&counters), doors, &Silent);
+            let (one, first_address) = listen("10.0.0.1:7");
+            let (two, second_address) = listen("10.0.0.1:8");
+            let share = |one: &BoundSocket, two: &BoundSocket| {
+                let one = ((listener("one"), 0), one.try_clone().unwrap());
+                vec![one, ((listener("two"), 0), two.try_clone().unwrap())]
+            };
+            worker.listen(share(&one, &two));
+            let greeted = connect(&first_address, None, None).await.unwrap();
+            let other = connect(&second_address, None, None).await.unwrap();
+            assert_eq!(ask(&greeted).await, "hi?");
+            assert_eq!(ask(&other).await, "ho?");
+            assert_eq!(counters.totals().active, 2);
+
+            // An address gets another protocol, its socket stays: what came for the old one stays with what was.
+            worker.swap(
+                generation(&[("one", "ho"), ("two", "ho")]),
+                share(&one, &two),
+            );
+            let later = connect(&first_address, None, None).await.unwrap();
+            assert_eq!(ask(&later).await, "ho?");
+            assert_eq!(ask(&other).await, "ho?", "its address is as it was");
+            assert!(
+                greeted.recv(None).await.is_err(),
+                "it has been told to stay behind"
+            );
+
+            drop((greeted, other, later));
+            worker.quit();
+            worker.end().await;
+            assert_eq!(counters.totals().active, 0, "they have left the books");
+        });
+    }
+}

@@ -1,0 +1,331 @@
+//! Worker threads: one engine each, accepting and serving; swapping generations, ending.
+//!
+//! Threads share generations, counters and logs and nothing else. Commands come from the
+//! controlling thread as closures posted to each thread's engine.
+
+mod accept;
+mod worker;
+
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base::level::Level;
+use engine::net::BoundSocket;
+use engine::{EngineKind, Remote, Runtime};
+
+use crate::counters::Counters;
+use crate::display::Errno;
+use crate::door::{Door, ListenerId};
+use crate::generation::Generation;
+use crate::panics::{self, AbortOnPanic};
+use crate::report::Report;
+use crate::watch::{self, Watch, Watched};
+
+use worker::with_worker;
+pub use worker::{Registered, Worker};
+
+/// How long a reload waits for a thread to take the new generation.
+const SWAP_WAIT: Duration = Duration::from_secs(1);
+
+/// What threads are started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The engine to use.
+    pub engine: EngineKind,
+    /// Number of threads.
+    pub threads: usize,
+    /// What makes the doors of each thread.
+    pub doors: fn() -> Vec<Rc<dyn Door>>,
+    /// Takes their lines.
+    pub report: &'static dyn Report,
+    /// `worker_connections`: connections that one thread may hold.
+    pub connections: usize,
+    /// `multi_accept`.
+    pub multi_accept: bool,
+    /// CPU of each thread, if they are to be bound (`worker_cpu_affinity`).
+    pub affinity: Vec<Vec<usize>>,
+}
+
+/// All worker threads of the process.
+pub struct Workers {
+    threads: Vec<Thread>,
+    counters: Arc<Counters>,
+    watch: Arc<Watch>,
+    running: Arc<Running>,
+}
+
+/// Number of threads that run, and what tells that one has ended.
+type Running = (Mutex<usize>, Condvar);
+
+struct Thread {
+    remote: Remote,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// Listening sockets; with `reuseport` several for one listener.
+pub type Sockets = Vec<(ListenerId, Vec<BoundSocket>)>;
+
+/// One of them: a listener, and the socket's number among those of the listener. Over reloads the
+/// same names the same socket.
+pub type SocketId = (ListenerId, usize);
+
+/// Those of them that one thread accepts from.
+pub type Share = Vec<(SocketId, BoundSocket)>;
+
+impl Workers {
+    /// Starts the threads on these sockets. Every thread is ready to accept when it returns.
+    pub fn start(
+        settings: &Settings,
+        generation: &Arc<Generation>,
+        sockets: &Sockets,
+    ) -> std::io::Result<Workers> {
+        panics::install_hook();
+        let counters = Arc::new(Counters::default());
+        counters.set_engine(settings.engine.to_string());
+        let running: Arc<Running> = Arc::default();
+        let mut workers = Workers {
+            threads: Vec::new(),
+            counters,
+            watch: Arc::default(),
+            running,
+        };
+        for index in 0..settings.threads.max(1) {
+            let share = share(sockets, index, settings.threads.max(1))?;
+            let thread = workers.spawn(settings, index, Arc::clone(generation), share)?;
+            workers.threads.push(thread);
+        }
+        workers.watch(settings.report);
+        Ok(workers)
+    }
+
+    fn spawn(
+        &self,
+        settings: &Settings,
+        index: usize,
+        generation: Arc<Generation>,
+        sockets: Share,
+    ) -> std::io::Result<Thread> {
+        let alive = Alive::new(&self.running);
+        let counters = Arc::clone(&self.counters);
+        let settings = settings.clone();
+        let watch = Arc::clone(&self.watch);
+        let (ready, started) = std::sync::mpsc::channel();
+        let body = move || {
+            let _alive = alive;
+            if let Some(cpus) = settings
+                .affinity
+                .get(index % settings.affinity.len().max(1))
+            {
+                bind_to_cpus(cpus, settings.report);
+            }
+            let engine_settings = engine::Settings {
+                connections: settings.connections,
+                multi_accept: settings.multi_accept,
+                ..engine::Settings::default()
+            };
+            let mut runtime = match Runtime::new(settings.engine, engine_settings) {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    return;
+                }
+            };
+            let remote = runtime.remote();
+            let watched = Arc::new(Watched::new(runtime.pulse()));
+            watch.add(index, Arc::clone(&watched));
+            let _whole = AbortOnPanic;
+            runtime.block_on(async {
+                let worker = Worker::start(
+                    generation,
+                    settings.connections,
+                    counters,
+                    (settings.doors)(),
+                    settings.report,
+                );
+                worker.be_watched(watched);
+                worker.listen(sockets);
+                let _ = ready.send(Ok(remote));
+                worker.end().await;
+            });
+            drop(runtime);
+            settings.report.thread_ends();
+            engine::finish_background();
+        };
+        let handle = std::thread::Builder::new()
+            .name(format!("worker {index}"))
+            .spawn(body)?;
+        let remote = started
+            .recv()
+            .map_err(|_| std::io::Error::other("a worker thread did not start"))??;
+        Ok(Thread {
+            remote,
+            handle: Some(handle),
+        })
+    }
+
+    /// Starts the thread that looks after the others, as long as any of them runs.
+    fn watch(&self, report: &'static dyn Report) {
+        let (watch, running) = (Arc::clone(&self.watch), Arc::clone(&self.running));
+        let body = move || {
+            let (running, ended) = &*running;
+            let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            while *running > 0 {
+                let (waited, timeout) = ended
+                    .wait_timeout(running, watch::LOOK)
+                    .unwrap_or_else(PoisonError::into_inner);
+                running = waited;
+                if timeout.timed_out() {
+                    for line in watch.look() {
+                        report.line(Level::Error, format_args!("{line}"));
+                    }
+                }
+            }
+        };
+        // Without it nothing is told about threads that stand still, and nothing else is missing.
+        let _ = std::thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(body);
+    }
+
+    /// Counters of the process.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// What each thread accepts from, for [`Workers::swap`]. Fails for want of descriptors.
+    pub fn shares(&self, sockets: &Sockets) -> std::io::Result<Vec<Share>> {
+        let count = self.threads.len();
+        (0..count)
+            .map(|index| share(sockets, index, count))
+            .collect()
+    }
+
+    /// Every thread serves by this generation from its next request on, and listens on just
+    /// these sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`.
+    pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>) {
+        let (done, swapped) = std::sync::mpsc::channel();
+        for (thread, share) in self.threads.iter().zip(shares) {
+            let generation = Arc::clone(generation);
+            let done = done.clone();
+            thread.remote.post(Box::new(move || {
+                with_worker(|worker| worker.swap(generation, share));
+                let _ = done.send(()); // none waits any more if it took long
+            }));
+        }
+        drop(done);
+        let end = Instant::now() + SWAP_WAIT;
+        let left = || end.saturating_duration_since(Instant::now());
+        while swapped.recv_timeout(left()).is_ok() {}
+    }
+
+    /// No new connections; idle ones are closed, busy ones after their response.
+    pub fn quit(&self) {
+        for thread in &self.threads {
+            thread
+                .remote
+                .post(Box::new(|| with_worker(|worker| worker.quit())));
+        }
+    }
+
+    /// Ends at once.
+    pub fn terminate(&self) {
+        for thread in &self.threads {
+            thread
+                .remote
+                .post(Box::new(|| with_worker(|worker| worker.terminate())));
+        }
+    }
+
+    /// Closes the connections that are still open (`worker_shutdown_timeout` has passed).
+    pub fn close_connections(&self) {
+        for thread in &self.threads {
+            thread
+                .remote
+                .post(Box::new(|| with_worker(|worker| worker.close_all())));
+        }
+    }
+
+    /// Closes the connections accepted before `accepted_before` (a reload under
+    /// `worker_shutdown_timeout`).
+    pub fn close_connections_before(&self, accepted_before: Instant) {
+        for thread in &self.threads {
+            thread.remote.post(Box::new(move || {
+                with_worker(|worker| worker.close_before(accepted_before));
+            }));
+        }
+    }
+
+    /// Waits until every thread has ended and written its log lines.
+    pub fn wait(&self) {
+        let (running, ended) = &*self.running;
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        while *running > 0 {
+            running = ended.wait(running).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.terminate();
+        for handle in self.threads.drain(..).filter_map(|thread| thread.handle) {
+            // A thread that panicked has been reported by the panic hook.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The sockets that one of `count` threads accepts from. A listener without `reuseport` is
+/// shared by all; of several sockets each goes to one thread, surplus ones are adopted.
+fn share(sockets: &Sockets, index: usize, count: usize) -> std::io::Result<Share> {
+    let mut share = Share::new();
+    for (id, several) in sockets {
+        let single = several.len() == 1;
+        for (number, socket) in several.iter().enumerate() {
+            let mine = single
+                || number % count == index
+                || (several.len() < count && index % several.len() == number);
+            if mine {
+                share.push(((id.clone(), number), socket.try_clone()?));
+            }
+        }
+    }
+    Ok(share)
+}
+
+/// Counts a thread as running for as long as it lives, however it ends.
+struct Alive(Arc<Running>);
+
+impl Alive {
+    fn new(running: &Arc<Running>) -> Alive {
+        *running.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Alive(Arc::clone(running))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.1.notify_all();
+    }
+}
+
+/// Binds the thread to these CPUs; a mask that the machine does not have is logged.
+fn bind_to_cpus(cpus: &[usize], report: &dyn Report) {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus {
+        if *cpu < rustix::thread::CpuSet::MAX_CPU {
+            set.set(*cpu);
+        }
+    }
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        let error = error.into();
+        let error = Errno(&error);
+        report.line(
+            Level::Alert,
+            format_args!("sched_setaffinity() failed {error}"),
+        );
+    }
+}

@@ -1,0 +1,410 @@
+//! One worker thread: its generation, its connections, and what it accepts from.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt::Arguments;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use base::level::Level;
+use base::slab::{Key, Slab};
+use engine::Event;
+use engine::net::Listener;
+
+use super::accept::{Accepting, accept};
+use super::{Share, SocketId};
+use crate::counters::{Counters, ThreadCounters};
+use crate::door::{Door, ListenerId, Tenant};
+use crate::generation::{Generation, Local};
+use crate::idle::IdleQueue;
+use crate::report::Report;
+use crate::watch::Watched;
+
+/// How many idle connections are closed at once to make room for new ones (nginx's 32).
+const REUSED_MAX: usize = 32;
+
+/// How often a thread that is to end looks whether its clients have taken everything.
+const FINISHING_LOOK: Duration = Duration::from_millis(10);
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+pub(super) fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
+    if let Some(worker) = CURRENT.with_borrow(Clone::clone) {
+        f(&worker);
+    }
+}
+
+/// One worker thread as its connections see it.
+pub struct Worker {
+    current: RefCell<Rc<Local>>,
+    accepting: RefCell<Map<SocketId, Rc<Accepting>>>,
+    /// Tasks that accept, those among them that are about to stop.
+    pub(super) accept_tasks: Cell<usize>,
+    /// Take what is accepted, each for its addresses.
+    doors: Vec<Rc<dyn Door>>,
+    report: &'static dyn Report,
+    connections: RefCell<Slab<Weak<dyn Tenant>>>,
+    /// Places of those that may be closed without loss.
+    idle: RefCell<IdleQueue>,
+    connections_max: usize,
+    quitting: Cell<bool>,
+    ended: Event,
+    /// No client is waited for at the end.
+    at_once: Cell<bool>,
+    pub(super) counters: Arc<Counters>,
+    /// Its own part of them.
+    pub(super) counts: Arc<ThreadCounters>,
+    turns_counted: Cell<bool>,
+    warned: Cell<Option<Instant>>,
+    /// When the last line about connections that cannot be accepted was written.
+    pub(super) refusal_logged: Cell<Option<Instant>>,
+    /// Clients that were turned away since then.
+    pub(super) turned_away: Cell<usize>,
+    watched: OnceCell<Arc<Watched>>,
+}
+
+impl Worker {
+    /// The worker of this thread, whose runtime must exist. It holds at most `connections_max`
+    /// connections, and serves for these doors when it [listens](Worker::listen).
+    pub fn start(
+        generation: Arc<Generation>,
+        connections_max: usize,
+        counters: Arc<Counters>,
+        doors: Vec<Rc<dyn Door>>,
+        report: &'static dyn Report,
+    ) -> Rc<Worker> {
+        let counts = counters.join();
+        let local = Local::new(generation, Arc::clone(&counts));
+        let worker = Rc::new(Worker {
+            current: RefCell::new(Rc::new(local)),
+            accepting: RefCell::default(),
+            accept_tasks: Cell::new(0),
+            doors,
+            report,
+            connections: RefCell::new(Slab::new()),
+            idle: RefCell::default(),
+            connections_max,
+            quitting: Cell::new(false),
+            ended: Event::new(),
+            at_once: Cell::new(false),
+            counts,
+            turns_counted: Cell::new(false),
+            counters,
+            warned: Cell::new(None),
+            refusal_logged: Cell::new(None),
+            turned_away: Cell::new(0),
+            watched: OnceCell::new(),
+        });
+        CURRENT.set(Some(Rc::clone(&worker)));
+        report.serves_by(&worker.current().generation);
+        report.thread_begins();
+        worker.count_turns();
+        worker
+    }
+
+    /// Waits until the worker has [quit](Worker::quit) and nothing is left to serve, or until it
+    /// was told to end at once.
+    pub async fn end(&self) {
+        self.ended.wait().await;
+        // Slow clients may still be taking the ends of their responses.
+        while !self.at_once.get() && engine::net::finishing() > 0 {
+            engine::sleep(FINISHING_LOOK).await;
+        }
+        self.accepting.borrow_mut().clear();
+        self.forget();
+        CURRENT.set(None);
+    }
+
+    /// What doors keep for the next connection goes.
+    fn forget(&self) {
+        for door in &self.doors {
+            door.forget();
+        }
+    }
+
+    /// The generation that serves requests beginning now.
+    pub fn current(&self) -> Rc<Local> {
+        Rc::clone(&self.current.borrow())
+    }
+
+    /// Whether the process is ending gracefully.
+    pub fn quitting(&self) -> bool {
+        self.quitting.get()
+    }
+
+    /// The counters of the process.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What this thread counts.
+    pub fn counts(&self) -> &ThreadCounters {
+        &self.counts
+    }
+
+    /// Where it notes what it is at, if it is watched.
+    pub fn watched(&self) -> Option<&Watched> {
+        self.watched.get().map(|watched| &**watched)
+    }
+
+    /// Serves by this generation from the next request on, and listens on just these sockets.
+    pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
+        self.report.serves_by(&generation);
+        let fresh = Rc::new(Local::new(generation, Arc::clone(&self.counts)));
+        let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
+        self.count_turns();
+        old.retire();
+        self.forget();
+        // A listener that stays goes on accepting: the same id is the same socket, so the new
+        // descriptor is a copy. Stopping it would cost the connections that wait in it.
+        let accepting = std::mem::take(&mut *self.accepting.borrow_mut());
+        let (kept, gone): (Map<_, _>, Map<_, _>) = accepting
+            .into_iter()
+            .partition(|(id, _)| sockets.iter().any(|(wanted, _)| wanted == id));
+        let fresh = sockets
+            .into_iter()
+            .filter(|(id, _)| !kept.contains_key(id))
+            .collect();
+        let is_elsewhere = self.find_doors(&kept);
+        *self.accepting.borrow_mut() = kept;
+        if !gone.is_empty() || is_elsewhere {
+            self.leave_over(&old);
+        }
+        for accepting in gone.into_values() {
+            accepting.stop.set();
+        }
+        self.listen(fresh);
+    }
+
+    /// Counts turns of the loop from the first configuration on that asks for numbers.
+    fn count_turns(&self) {
+        let wanted = self.current.borrow().generation.counts_turns;
+        if wanted && !self.turns_counted.replace(true) {
+            let counts = Arc::clone(&self.counts);
+            engine::on_turn_end(move || counts.turns.add(1));
+        }
+    }
+
+    /// Connections whose listener is not in the new generation stay with the old one.
+    fn leave_over(&self, old: &Rc<Local>) {
+        let current = self.current();
+        for connection in self.open_connections() {
+            if !connection.is_known(&current) {
+                connection.stay_with(old);
+            }
+        }
+    }
+
+    /// Starts accepting from these sockets.
+    pub fn listen(self: &Rc<Worker>, sockets: Share) {
+        let current = self.current();
+        for (id, socket) in sockets {
+            let Some(door) = self.door_of(&current, &id.0) else {
+                let name = &id.0.0;
+                self.report(Level::Alert, format_args!("nothing serves {name}"));
+                continue;
+            };
+            let listener = match Listener::new(socket) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    let name = &id.0.0;
+                    let text = format_args!("listening on {name} failed: {error}");
+                    self.report(Level::Alert, text);
+                    continue;
+                }
+            };
+            let accepting = Rc::new(Accepting::new(door));
+            self.accepting
+                .borrow_mut()
+                .insert(id.clone(), Rc::clone(&accepting));
+            self.accept_tasks.set(self.accept_tasks.get() + 1);
+            engine::spawn(accept(Rc::clone(self), id.0, listener, accepting));
+        }
+    }
+
+    /// The door of a listener in this generation.
+    fn door_of(&self, local: &Local, listener: &ListenerId) -> Option<Rc<dyn Door>> {
+        let mut doors = self.doors.iter();
+        doors
+            .find(|door| door.knows(local, listener))
+            .map(Rc::clone)
+    }
+
+    /// Sockets that stay are accepted from for the doors that the current generation has them at. Whether one has another.
+    fn find_doors(&self, kept: &Map<SocketId, Rc<Accepting>>) -> bool {
+        let current = self.current();
+        let mut is_another = false;
+        for ((listener, _), accepting) in kept {
+            if let Some(door) = self.door_of(&current, listener) {
+                is_another |= accepting.change_door(door);
+            }
+        }
+        is_another
+    }
+
+    /// Where it notes what it is at, from now on.
+    pub fn be_watched(&self, watched: Arc<Watched>) {
+        self.watched.set(watched).ok(); // nothing else sets it
+    }
+
+    /// Writes a line about the process.
+    pub(super) fn report(&self, level: Level, message: Arguments<'_>) {
+        self.report.line(level, message);
+    }
+
+    /// Whether it holds as many connections as it may.
+    pub(super) fn is_full(&self) -> bool {
+        self.connections.borrow().len() >= self.connections_max
+    }
+
+    /// Accepts no new connections; closes idle ones, busy ones after their response.
+    pub fn quit(self: &Rc<Worker>) {
+        self.quitting.set(true);
+        for (_, accepting) in self.accepting.borrow_mut().drain() {
+            accepting.stop.set();
+        }
+        engine::spawn(close_idle(Rc::clone(self)));
+        self.end_if_idle();
+    }
+
+    pub(super) fn terminate(&self) {
+        self.at_once.set(true);
+        self.ended.set();
+    }
+
+    pub(super) fn close_all(&self) {
+        self.at_once.set(true);
+        for connection in self.open_connections() {
+            connection.abort();
+        }
+    }
+
+    pub(super) fn close_before(&self, accepted: Instant) {
+        for connection in self.open_connections() {
+            if connection.accepted() < accepted {
+                connection.abort();
+            }
+        }
+    }
+
+    fn open_connections(&self) -> Vec<Rc<dyn Tenant>> {
+        self.connections
+            .borrow()
+            .iter()
+            .filter_map(|(_, weak)| weak.upgrade())
+            .collect()
+    }
+
+    pub(super) fn end_if_idle(&self) {
+        let is_idle = self.accept_tasks.get() == 0 && self.connections.borrow().is_empty();
+        if self.quitting.get() && is_idle {
+            self.ended.set();
+        }
+    }
+
+    /// Closes the connections that have been idle for longest to make room, as nginx does: those
+    /// that are kept alive, and those that have never sent anything.
+    pub(super) fn make_room(&self) {
+        let now = engine::now();
+        if self
+            .warned
+            .get()
+            .is_none_or(|last| now.duration_since(last) >= Duration::from_secs(1))
+        {
+            self.warned.set(Some(now));
+            let most = self.connections_max;
+            let text = "worker_connections are not enough, reusing connections";
+            self.report(Level::Warn, format_args!("{most} {text}"));
+        }
+        self.close_idlest();
+    }
+
+    /// Closes an eighth of the idle connections, those that have been idle for longest. False where
+    /// none is idle.
+    pub(super) fn close_idlest(&self) -> bool {
+        if self.idle.borrow().is_empty() {
+            return false;
+        }
+        let count = (self.idle.borrow().len() / 8).clamp(1, REUSED_MAX);
+        for _ in 0..count {
+            let Some(place) = self.idle.borrow_mut().take_first() else {
+                break;
+            };
+            if let Some(connection) = self.connection_at(place) {
+                self.counts.dropped.add(1);
+                connection.close_reading();
+            }
+        }
+        true
+    }
+
+    fn connection_at(&self, place: u32) -> Option<Rc<dyn Tenant>> {
+        let connections = self.connections.borrow();
+        connections.get(connections.key_at(place)?)?.upgrade()
+    }
+
+    /// Enters a connection into the thread's books, until what comes back is dropped.
+    pub fn register<T: Tenant + 'static>(self: &Rc<Worker>, tenant: &Rc<T>) -> Registered {
+        let weak: Weak<T> = Rc::downgrade(tenant);
+        let key = self.connections.borrow_mut().insert(weak);
+        self.counts.active.add(1);
+        Registered {
+            worker: Rc::clone(self),
+            key,
+        }
+    }
+
+    /// Whether the connection at this place may be closed without loss, from now on.
+    pub fn set_idle(&self, place: u32, idle: bool) {
+        let mut queue = self.idle.borrow_mut();
+        match idle {
+            true => queue.enter(place),
+            false => queue.leave(place),
+        }
+    }
+
+    fn is_idle(&self, connection: &dyn Tenant) -> bool {
+        let place = connection.place();
+        place.is_some_and(|place| self.idle.borrow().contains(place))
+    }
+}
+
+/// Closes what is idle, once every request has been seen that came before the order to quit. As
+/// with nginx, a connection whose first request is still on its way is not idle.
+async fn close_idle(worker: Rc<Worker>) {
+    engine::yield_now().await;
+    for connection in worker.open_connections() {
+        if worker.is_idle(&*connection) && connection.has_served() {
+            connection.close_reading();
+        }
+    }
+    worker.end_if_idle();
+}
+
+/// Takes a connection out of the thread's books when its task ends, also by a panic.
+pub struct Registered {
+    worker: Rc<Worker>,
+    key: Key,
+}
+
+impl Registered {
+    /// The connection's place among those of its thread.
+    pub fn place(&self) -> u32 {
+        self.key.index
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.counts.panics.add(1);
+        }
+        self.worker.set_idle(self.key.index, false);
+        self.worker.connections.borrow_mut().remove(self.key);
+        self.worker.counts.active.subtract(1);
+        self.worker.end_if_idle();
+    }
+}
