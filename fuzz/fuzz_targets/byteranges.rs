@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::range::{ByteRange, Outcome, parse};
-use server::http::filters::range::{Cut, many, one};
+use server::http::range::{Cut, many, one};
 use server::http::output::Piece;
 use server::http::response::Response;
 

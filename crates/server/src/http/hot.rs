@@ -22,8 +22,8 @@ use proto::method::Method;
 
 use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::http::filters::compress;
-use crate::http::filters::not_modified::{self, Verdict};
 use crate::http::modules::{access, acme, metrics::meter, static_file};
+use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Handler, Plan};
 use crate::http::request::Request;
 use crate::http::{error_page, location, status_page};

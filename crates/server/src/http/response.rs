@@ -1,6 +1,7 @@
 //! A response's head while it is being made; how it is written is the exchange's business.
 
 use bytes::Bytes;
+use proto::date;
 
 /// One header field in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,4 +281,14 @@ impl Response {
             && !self.expect_trailers
             && !self.vary_accept_encoding
     }
+}
+
+/// When the response was last modified: as a handler knows it, or as a field says (an upstream's, or one
+/// that `add_header` wrote).
+pub fn last_modified(response: &Response) -> Option<i64> {
+    response.last_modified.or_else(|| {
+        response
+            .field(b"Last-Modified")
+            .and_then(|value| date::parse_http(value))
+    })
 }

@@ -23,10 +23,9 @@ use crate::http::ahead;
 use crate::http::exchange::duplex::Upgraded;
 use crate::http::exchange::sender::{Sender, Wire};
 use crate::http::filters::compress::Compressor;
-use crate::http::filters::last_modified;
 use crate::http::output::Piece;
 use crate::http::request::Request;
-use crate::http::response::Field;
+use crate::http::response::{Field, last_modified};
 
 /// Bytes of a body that are compressed before other connections have their turn: neither a file in memory nor a quick
 /// client ever makes the compressor wait.

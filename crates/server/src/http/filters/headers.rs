@@ -15,9 +15,9 @@ use framework::compile::{Compiler, Feature};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::{date_value, last_modified};
+use super::date_value;
 use crate::http::request::Request;
-use crate::http::response::{Field, Response};
+use crate::http::response::{Field, Response, last_modified};
 use crate::text::Text;
 use crate::variables::Compiling as _;
 

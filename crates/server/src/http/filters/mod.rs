@@ -12,8 +12,6 @@ pub mod compress;
 pub mod gunzip;
 pub mod gzip;
 pub mod headers;
-pub mod not_modified;
-pub mod range;
 pub mod slice;
 pub mod ssi;
 pub mod sub;
@@ -31,7 +29,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::modules::headers_more;
 use crate::http::output::Piece;
 use crate::http::request::Request;
-use crate::http::response::Response;
+use crate::http::{not_modified, range};
 
 /// Bytes of gzip that are decompressed before what came of them is sent.
 const EXPANDED_AT_ONCE_MAX: usize = 1024;
@@ -227,16 +225,6 @@ fn media_types(setter: &Setter<'_>) -> Result<MediaTypes, Fault> {
         }
     }
     Ok(MediaTypes::These(names.into()))
-}
-
-/// When the response was last modified: as a handler knows it, or as a field says (an upstream's, or one
-/// that `add_header` wrote).
-pub fn last_modified(response: &Response) -> Option<i64> {
-    response.last_modified.or_else(|| {
-        response
-            .field(b"Last-Modified")
-            .and_then(|value| date::parse_http(value))
-    })
 }
 
 /// A date as a field's value.

@@ -9,10 +9,9 @@ use bytes::Bytes;
 use proto::header::Known;
 use proto::{date, etag};
 
-use super::last_modified;
 use crate::http::core::IfModifiedSince;
 use crate::http::request::Request;
-use crate::http::response::Response;
+use crate::http::response::{Response, last_modified};
 
 /// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
 pub(super) fn check(request: &mut Request) -> Result<(), u16> {

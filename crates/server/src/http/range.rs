@@ -13,11 +13,10 @@ use proto::h1::Version;
 use proto::header::Known;
 use proto::range::{self, ByteRange, Outcome};
 
-use super::last_modified;
 use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
-use crate::http::response::Response;
+use crate::http::response::{Response, last_modified};
 
 /// Numbers the boundaries of multipart responses; all that matters is that none is in the body by chance.
 static BOUNDARY: AtomicU64 = AtomicU64::new(1);
