@@ -840,8 +840,10 @@ impl Builder<'_, '_> {
             resolving: compiler.feature_or_report(scope)?,
             access_log: compiler.feature_or_report(scope)?,
             error_log: compiler.feature_or_report(scope)?,
+            filters: Box::default(),
             hot: false,
         };
+        plan.filters = crate::http::filters::of_plan(&plan);
         plan.hot = crate::http::hot::suits(&plan);
         Some(Arc::new(plan))
     }

@@ -8,6 +8,7 @@ pub mod access_phase;
 pub mod ahead;
 pub mod background;
 pub mod body;
+pub mod chain;
 pub mod compile;
 pub mod connection;
 pub mod context;

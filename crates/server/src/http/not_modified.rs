@@ -9,13 +9,15 @@ use bytes::Bytes;
 use proto::header::Known;
 use proto::{date, etag};
 
+use crate::http::chain::{Chain, Refused};
 use crate::http::core::IfModifiedSince;
 use crate::http::request::Request;
 use crate::http::response::{Response, last_modified};
 
 /// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
-pub(super) fn check(request: &mut Request) -> Result<(), u16> {
-    if request.response.status != 200 || request.response.conditions_judged {
+pub fn head(request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+    let response = &request.response;
+    if !request.is_main() || response.status != 200 || response.conditions_judged {
         return Ok(());
     }
     let conditions = Conditions::of(request);
@@ -34,7 +36,7 @@ pub(super) fn check(request: &mut Request) -> Result<(), u16> {
         }
         Verdict::Failed => {
             request.response.clear();
-            Err(412)
+            Err(Refused::Status(412))
         }
     }
 }

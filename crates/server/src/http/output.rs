@@ -1,4 +1,4 @@
-//! The way of a response: header filters, body filters, the exchange.
+//! The way of a response: its [chain](crate::http::chain), the exchange.
 //!
 //! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously; this driver does
 //! what must be waited for: it reads the source, resolves `Include`s by running subrequests that
@@ -15,8 +15,8 @@ use proto::method::Method;
 
 use crate::http::ahead::Ahead;
 use crate::http::body;
+use crate::http::chain::{Chain, Parts, Refused};
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::filters::{self, Filters, slice, ssi};
 use crate::http::request::{self, Request, Step};
 use crate::http::source::{Break, Given, Source};
 use crate::{log, regex};
@@ -79,9 +79,23 @@ pub enum Purpose {
     /// It stands where the include stood.
     Output,
     /// The same; where it is empty or an error, this stands there.
-    OutputOrStub(ssi::Stub),
-    /// An SSI variable gets it, if it is no error.
-    Variable(Bytes),
+    OutputOr(Stub),
+    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this function with this name.
+    Value {
+        /// For the function.
+        name: Bytes,
+        /// Puts it where it belongs.
+        put: fn(&mut Request, &Bytes, Bytes),
+    },
+}
+
+/// What stands for an included response that is empty or an error.
+#[derive(Clone, Debug)]
+pub struct Stub {
+    /// The text, as the filters of the subrequest are to get it.
+    pub text: Bytes,
+    /// The media type of the response that includes it.
+    pub content_type: Bytes,
 }
 
 /// Where a response's body comes from.
@@ -154,16 +168,13 @@ pub async fn respond(
     request.keepalive = exchange.keeps_alive(request);
     request.sending = body.sending(request);
     request.doing = request.sending;
-    let body_start = slice::begin(request)?;
-    let mut filters = match Filters::for_response(request, exchange) {
-        Ok(filters) => filters,
-        Err(status) => return Ok(Some(Step::Finish(status))),
+    let mut chain = match Chain::of_response(request) {
+        Ok(chain) => chain,
+        Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(Refused::Abort(abort)) => return Err(abort),
     };
-    if request.slices.is_some() {
-        filters.seek(body_start);
-        if let Some(range) = filters.asked() {
-            slice::narrow(request, range.start, range.end);
-        }
+    if let Some(encoder) = chain.take_encoder() {
+        exchange.set_encoder(encoder);
     }
     if request.depth == 0 {
         request.start_background();
@@ -175,14 +186,14 @@ pub async fn respond(
                 request.response.status_text.is_some() && request.method != Method::Head;
             if by_status && request.response.expect_trailers {
                 request.doing = regex::WHILE_SENDING_ON;
-                filters::headers::trailers(request);
+                chain.add_trailers(request);
             }
             exchange.end(request).await?;
             return Ok(None);
         }
     }
     // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what is added before it.
-    let joins_end = filters.add_behind() && request.slices.is_none();
+    let joins_end = chain.adds_behind();
     let mut last = None;
     match body {
         Body::Empty => {}
@@ -191,7 +202,7 @@ pub async fn respond(
                 last = pieces.pop();
             }
             for piece in pieces {
-                send_piece(request, exchange, &mut filters, piece).await?;
+                send_piece(request, exchange, &mut chain, piece).await?;
             }
         }
         Body::Source(mut source) => {
@@ -203,7 +214,7 @@ pub async fn respond(
                     Ok(None) => break,
                     Err(abort) => {
                         if matches!(abort, Abort::Upstream) {
-                            send_stub(request, exchange, &mut filters).await?;
+                            send_stub(request, exchange, &mut chain).await?;
                         }
                         return Err(abort);
                     }
@@ -211,21 +222,19 @@ pub async fn respond(
                 if joins_end && source.is_whole() {
                     last = Some(piece);
                 } else {
-                    send_piece(request, exchange, &mut filters, piece).await?;
+                    send_piece(request, exchange, &mut chain, piece).await?;
                 }
             }
         }
     }
-    send_stub(request, exchange, &mut filters).await?;
-    if request.slices.is_some() && request.depth == 0 {
-        send_slices(request, exchange, &mut filters).await?;
+    send_stub(request, exchange, &mut chain).await?;
+    if let Some(parts) = chain.take_parts() {
+        send_parts(request, exchange, &mut chain, parts).await?;
     }
-    if request.depth == 0 && request.response.expect_trailers {
-        filters::headers::trailers(request);
-    }
+    chain.add_trailers(request);
     match last {
-        Some(piece) => send_last(request, exchange, &mut filters, piece).await?,
-        None => send_piece(request, exchange, &mut filters, Piece::Last).await?,
+        Some(piece) => send_last(request, exchange, &mut chain, piece).await?,
+        None => send_piece(request, exchange, &mut chain, Piece::Last).await?,
     }
     if request.depth == 0 {
         exchange.end(request).await?;
@@ -272,56 +281,51 @@ async fn next_piece(
 }
 
 /// Fetches and sends what follows the first part of a response that is fetched in parts.
-async fn send_slices(
+async fn send_parts(
     request: &mut Request,
     exchange: &mut Exchange,
-    filters: &mut Filters,
+    chain: &mut Chain,
+    mut parts: Box<dyn Parts>,
 ) -> Result<(), Abort> {
-    while let Some(start) = request.slices.as_mut().and_then(|slices| slices.advance()) {
-        let Some(mut child) = request.slice_subrequest() else {
-            return Err(Abort::Internal("no subrequest for a slice"));
-        };
-        filters.seek(start);
-        let outcome = Box::pin(send_slice(request, exchange, filters, &mut child)).await;
-        if child.plan.core.log_subrequest {
-            log::write_access(&mut child);
+    while let Some((mut part, start)) = parts.next(request)? {
+        chain.seek(start);
+        let sent = send_part(request, exchange, chain, &mut *parts, &mut part);
+        let outcome = Box::pin(sent).await;
+        if part.plan.core.log_subrequest {
+            log::write_access(&mut part);
         }
-        request.absorb_slice(&mut child);
+        parts.end(request, &mut part);
         outcome?;
     }
-    request.slices = None;
     Ok(())
 }
 
-async fn send_slice(
+async fn send_part(
     request: &mut Request,
     exchange: &mut Exchange,
-    filters: &mut Filters,
-    child: &mut Request,
+    chain: &mut Chain,
+    parts: &mut dyn Parts,
+    part: &mut Request,
 ) -> Result<(), Abort> {
-    let body = match request::content(child, exchange).await? {
+    let body = match request::content(part, exchange).await? {
         Step::Respond(body) => body,
         Step::Finish(status) => {
-            child.response.status = status;
+            part.response.status = status;
             Body::Empty
         }
         _ => Body::Empty,
     };
-    if let Some(mut slices) = child.slices.take() {
-        let checked = slice::check_next(child, &mut slices);
-        child.slices = Some(slices);
-        checked?;
-    }
+    parts.judge(part)?;
     match body {
         Body::Empty => {}
         Body::Pieces(pieces) => {
             for piece in pieces {
-                send_piece(request, exchange, filters, piece).await?;
+                send_piece(request, exchange, chain, piece).await?;
             }
         }
         Body::Source(mut source) => {
-            while let Some(piece) = next_piece(&mut *source, child, exchange).await? {
-                send_piece(request, exchange, filters, piece).await?;
+            while let Some(piece) = next_piece(&mut *source, part, exchange).await? {
+                send_piece(request, exchange, chain, piece).await?;
             }
         }
     }
@@ -332,11 +336,11 @@ async fn send_slice(
 async fn send_stub(
     request: &mut Request,
     exchange: &mut Exchange,
-    filters: &mut Filters,
+    chain: &mut Chain,
 ) -> Result<(), Abort> {
     match request.stub.take() {
         Some(stub) if !request.output_begun => {
-            send_piece(request, exchange, filters, Piece::Bytes(stub.text)).await
+            send_piece(request, exchange, chain, Piece::Bytes(stub.text)).await
         }
         _ => Ok(()),
     }
@@ -347,29 +351,29 @@ async fn send_stub(
 async fn send_piece(
     request: &mut Request,
     exchange: &mut Exchange,
-    filters: &mut Filters,
+    chain: &mut Chain,
     piece: Piece,
 ) -> Result<(), Abort> {
-    if filters.is_empty() && !matches!(piece, Piece::Include(_)) {
+    if chain.is_empty() && !matches!(piece, Piece::Include(_)) {
         // The usual case needs no lists.
         request.output_begun |= piece.is_output();
         return send_one(request, exchange, piece).await;
     }
     let mut cut = Vec::new();
-    filters.cut(piece, &mut cut)?;
+    chain.cut(piece, &mut cut)?;
     for piece in cut {
         match piece {
             Piece::File {
                 file,
                 offset,
                 length,
-            } if filters.need_bytes() => {
+            } if chain.needs_bytes() => {
                 let mut reading = Reading::new(file, offset, length);
                 while let Some(piece) = reading.next().await? {
-                    send_filtered(request, exchange, filters, piece, false).await?;
+                    send_filtered(request, exchange, chain, piece, false).await?;
                 }
             }
-            piece => send_filtered(request, exchange, filters, piece, false).await?,
+            piece => send_filtered(request, exchange, chain, piece, false).await?,
         }
     }
     Ok(())
@@ -379,7 +383,7 @@ async fn send_piece(
 async fn send_last(
     request: &mut Request,
     exchange: &mut Exchange,
-    filters: &mut Filters,
+    chain: &mut Chain,
     piece: Piece,
 ) -> Result<(), Abort> {
     let piece = match piece {
@@ -387,12 +391,12 @@ async fn send_last(
             file,
             offset,
             length,
-        } if filters.need_bytes() => {
+        } if chain.needs_bytes() => {
             let mut reading = Reading::new(file, offset, length);
             let mut last = None;
             while let Some(piece) = reading.next().await? {
                 if let Some(before) = last.replace(piece) {
-                    send_filtered(request, exchange, filters, before, false).await?;
+                    send_filtered(request, exchange, chain, before, false).await?;
                 }
             }
             last.unwrap_or(Piece::Last)
@@ -400,7 +404,7 @@ async fn send_last(
         piece => piece,
     };
     let ends = !matches!(piece, Piece::Last);
-    send_filtered(request, exchange, filters, piece, ends).await
+    send_filtered(request, exchange, chain, piece, ends).await
 }
 
 /// One piece through the filters that look at it, with the end of the body right behind it where it `ends` that. A filter
@@ -408,7 +412,7 @@ async fn send_last(
 async fn send_filtered(
     request: &mut Request,
     exchange: &mut Exchange,
-    filters: &mut Filters,
+    chain: &mut Chain,
     piece: Piece,
     ends: bool,
 ) -> Result<(), Abort> {
@@ -416,14 +420,14 @@ async fn send_filtered(
     let mut out = Vec::new();
     let mut rest = Some(piece);
     while let Some(mut piece) = rest.take() {
-        rest = filters.split(&mut piece);
-        filters.apply(request, piece, &mut out)?;
+        rest = chain.split(&mut piece);
+        chain.apply(request, piece, &mut out)?;
         if ends && rest.is_none() {
-            filters.apply(request, Piece::Last, &mut out)?;
+            chain.apply(request, Piece::Last, &mut out)?;
         }
         loop {
             send_all(request, exchange, &mut out).await?;
-            if !filters.resume(request, &mut out) {
+            if !chain.resume(request, &mut out)? {
                 break;
             }
         }
@@ -495,8 +499,8 @@ fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
     child.body = request.body.shared();
     match &include.purpose {
         Purpose::Output => {}
-        Purpose::OutputOrStub(stub) => child.stub = Some(stub.clone()),
-        Purpose::Variable(_) => {
+        Purpose::OutputOr(stub) => child.stub = Some(stub.clone()),
+        Purpose::Value { .. } => {
             child.in_memory = true;
             child.body_bytes_sent = 0;
         }
@@ -511,7 +515,7 @@ async fn resolve(
     running: Ahead,
     purpose: Purpose,
 ) -> Result<(), Abort> {
-    let Purpose::Variable(name) = purpose else {
+    let Purpose::Value { name, put } = purpose else {
         while let Some(piece) = running.next(exchange).await {
             send_one(request, exchange, piece).await?;
         }
@@ -543,7 +547,7 @@ async fn resolve(
     request.doing = ended.sending;
     request.leases.append(&mut ended.leases);
     if ended.status < 300 && !value.is_empty() {
-        request.shared.ssi.borrow_mut().set(&name, value.into());
+        put(request, &name, value.into());
     }
     Ok(())
 }
@@ -601,6 +605,18 @@ pub async fn subrequest(
     request.absorb(&mut child);
     request.doing = child.doing;
     outcome.map(|()| Some(child))
+}
+
+/// Answers a subrequest, which has come to an error, with its stub.
+pub fn respond_with_stub(request: &mut Request) -> Step {
+    let Some(stub) = request.stub.take() else {
+        return Step::Finish(500); // only called where there is one
+    };
+    // As in nginx no status is given to what is no response of its own.
+    request.response.status = 0;
+    request.response.content_type = stub.content_type;
+    request.response.content_length = None;
+    Step::Respond(Body::bytes(stub.text))
 }
 
 /// A step that ends with a body of bytes and this status and type.

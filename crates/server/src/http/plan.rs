@@ -9,6 +9,7 @@ use bytes::Bytes;
 use proto::method::Method;
 
 use crate::http::body::BodySettings;
+use crate::http::chain::Link;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
@@ -164,6 +165,8 @@ pub struct Plan {
     pub access_log: Arc<AccessLogs>,
     /// `error_log`.
     pub error_log: Arc<ErrorLog>,
+    /// What its responses pass, in nginx's order.
+    pub filters: Box<[Link]>,
     /// Whether a complete response prepared in memory may answer for this plan: no script, no
     /// handler but files, nothing per request in the response's head.
     pub hot: bool,

@@ -13,6 +13,7 @@ use proto::h1::Version;
 use proto::header::Known;
 use proto::range::{self, ByteRange, Outcome};
 
+use crate::http::chain::{Chain, Refused};
 use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
@@ -21,8 +22,17 @@ use crate::http::response::{Response, last_modified};
 /// Numbers the boundaries of multipart responses; all that matters is that none is in the body by chance.
 static BOUNDARY: AtomicU64 = AtomicU64::new(1);
 
-/// Makes a 206 of the response if a part of it is asked for. `Err(416)` where there is no such part.
-pub(super) fn begin(request: &mut Request) -> Result<Option<Cut>, u16> {
+/// Makes a 206 of the response if a part of it is asked for; 416 where there is no such part.
+pub fn head(request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+    if request.is_main()
+        && let Some(cut) = begin(request)?
+    {
+        chain.cut_out(cut);
+    }
+    Ok(())
+}
+
+fn begin(request: &mut Request) -> Result<Option<Cut>, Refused> {
     let max = if request.response.single_range {
         Some(1)
     } else {
@@ -61,7 +71,7 @@ pub(super) fn begin(request: &mut Request) -> Result<Option<Cut>, u16> {
             response.status = 416;
             response.set_content_range(format!("bytes */{size}"));
             response.clear_content_length();
-            Err(416)
+            Err(Refused::Status(416))
         }
     }
 }

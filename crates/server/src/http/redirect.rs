@@ -119,7 +119,6 @@ impl Request {
     /// response stays, as in nginx: a Location or WWW-Authenticate that was set is still sent.
     fn forget_pass(&mut self) {
         self.response.header_only = false;
-        self.response.skip_filters = false;
         self.compressed = None;
         self.secure_link_expires = None;
         self.userid = None;
@@ -233,21 +232,14 @@ impl Request {
 
     /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
     /// handler, with the same method and URI.
-    pub fn slice_subrequest(&mut self) -> Option<Box<Request>> {
+    pub fn again(&mut self) -> Option<Box<Request>> {
         // Parts come one after another; their number is the file's business.
         let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
         child.method = self.method;
         child.plan = Arc::clone(&self.plan);
         child.valid_location = self.valid_location;
         child.uri_unchanged = self.uri_unchanged;
-        child.slices = self.slices.take();
         Some(child)
-    }
-
-    /// Takes back what such a subrequest has been given. What was sent meanwhile counts here
-    /// already.
-    pub fn absorb_slice(&mut self, child: &mut Request) {
-        self.slices = child.slices.take();
     }
 
     /// Takes the counters back from a subrequest that has ended.

@@ -22,14 +22,14 @@ use crate::http::connection::{Held, READING_HEADERS};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::compress::Totals;
 use crate::http::filters::slice::Slices;
-use crate::http::filters::{ssi, userid};
+use crate::http::filters::userid;
 use crate::http::local::HttpLocal;
 use crate::http::modules::limit_conn::Lease;
 use crate::http::modules::{
     acme, autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed,
     proxy, random_index, realip, rewrite, static_file, stub_status, try_files,
 };
-use crate::http::output::{self, Body};
+use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
 use crate::http::shared::Shared;
@@ -162,7 +162,7 @@ pub struct Request {
     /// Whether its body has begun.
     pub output_begun: bool,
     /// In a subrequest: what stands for its response if that is empty or an error.
-    pub stub: Option<ssi::Stub>,
+    pub stub: Option<Stub>,
     /// The format of `$date_local` and `$date_gmt`, where SSI has set one.
     pub time_format: Option<Bytes>,
     /// What is being done while its response passes the filters, for log lines about that: empty, or as nginx ends
@@ -364,7 +364,7 @@ pub async fn resume(
                 None => return Ok(()),
             },
             Step::Finish(_) | Step::Return(..) if request.stub.is_some() => {
-                ssi::respond_with_stub(request)
+                output::respond_with_stub(request)
             }
             Step::Finish(status) => match error_page::finish(request, exchange, status).await? {
                 Some(step) => step,

@@ -68,8 +68,6 @@ pub struct Response {
     /// The charset that an upstream asks for whatever the configuration says (`X-Accel-Charset`); empty where it asks
     /// for none.
     pub override_charset: Bytes,
-    /// Content filters must leave the response alone (a 304 or 412 made of it).
-    pub skip_filters: bool,
 }
 
 impl Response {
@@ -275,7 +273,6 @@ impl Response {
             && self.coding.is_none()
             && self.accept_ranges.is_none()
             && self.content_range.is_none()
-            && !self.skip_filters
             && !self.allow_ranges
             && !self.single_range
             && !self.expect_trailers

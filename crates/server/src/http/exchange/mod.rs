@@ -20,16 +20,16 @@ use proto::h1::Version;
 use proto::method::Method;
 
 use crate::http::ahead;
+use crate::http::chain::Encoder;
 use crate::http::exchange::duplex::Upgraded;
 use crate::http::exchange::sender::{Sender, Wire};
-use crate::http::filters::compress::Compressor;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::{Field, last_modified};
 
-/// Bytes of a body that are compressed before other connections have their turn: neither a file in memory nor a quick
-/// client ever makes the compressor wait.
-const COMPRESSED_MAX: u64 = 32 * 1024;
+/// Bytes of a body that are encoded before other connections have their turn: neither a file in memory nor a quick
+/// client ever makes the encoder wait.
+const ENCODED_MAX: u64 = 32 * 1024;
 
 /// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ enum Protocol {
 pub struct Exchange {
     protocol: Protocol,
     sender: Sender,
-    compressor: Option<Box<Compressor>>,
+    encoder: Option<Box<dyn Encoder>>,
 }
 
 impl Exchange {
@@ -101,7 +101,7 @@ impl Exchange {
         Exchange {
             protocol,
             sender: Sender::default(),
-            compressor: None,
+            encoder: None,
         }
     }
 
@@ -126,15 +126,15 @@ impl Exchange {
         Exchange::of(Protocol::Ahead(writer))
     }
 
-    /// Compresses the main response's body from now on; called by the header filters.
-    pub fn set_compressor(&mut self, compressor: Compressor) {
-        self.compressor = Some(Box::new(compressor));
+    /// Encodes the main response's body from now on.
+    pub fn set_encoder(&mut self, encoder: Box<dyn Encoder>) {
+        self.encoder = Some(encoder);
     }
 
-    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is compressed here, `sendfile` is off, or
+    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is encoded here, `sendfile` is off, or
     /// we encrypt ourselves.
     pub fn takes_file(&self, length: u64) -> bool {
-        self.compressor.is_none()
+        self.encoder.is_none()
             && match &self.protocol {
                 Protocol::H1(h1) => h1.takes_file(length),
                 _ => true,
@@ -243,13 +243,13 @@ impl Exchange {
 
     /// Sends one piece of the body, waiting while the client is slow to take it.
     pub async fn send(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
-        let Some(compressor) = &mut self.compressor else {
+        let Some(encoder) = &mut self.encoder else {
             return self.send_plain(request, piece).await;
         };
         let mut out = Vec::new();
-        let before = compressor.totals().bytes_in;
-        compressor.apply(piece, &mut out)?;
-        let is_turn_over = before / COMPRESSED_MAX != compressor.totals().bytes_in / COMPRESSED_MAX;
+        let before = encoder.bytes_in();
+        encoder.apply(piece, &mut out)?;
+        let is_turn_over = before / ENCODED_MAX != encoder.bytes_in() / ENCODED_MAX;
         for piece in out {
             self.send_plain(request, piece).await?;
         }
@@ -291,8 +291,8 @@ impl Exchange {
 
     /// Ends the response; everything has been given to the connection when it returns.
     pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
-        if let Some(compressor) = &self.compressor {
-            request.compressed = Some(compressor.totals());
+        if let Some(encoder) = &mut self.encoder {
+            encoder.end(request);
         }
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.end(h1, request).await,

@@ -2,11 +2,15 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_addition_module.html>
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 
 use super::{MediaTypes, media_types};
+use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use crate::http::exchange::Abort;
 use crate::http::output::{Include, Piece, Purpose};
 use crate::http::request::Request;
 
@@ -72,48 +76,48 @@ impl Addition {
     }
 }
 
-/// Prepares the response for what will be added.
-pub(super) fn begin(request: &mut Request) -> Option<Wrap> {
-    let settings = &request.plan.addition;
-    let response = &mut request.response;
-    if settings.is_off()
-        || response.status != 200
-        || !settings.types.contain(&response.content_type)
-    {
-        return None;
+impl HeadFilter for Addition {
+    fn concerns(&self, request: &Request) -> bool {
+        let response = &request.response;
+        request.is_main() && response.status == 200 && self.types.contain(&response.content_type)
     }
-    response.clear_content_length();
-    response.clear_ranges();
-    response.weaken_etag();
-    Some(Wrap {
-        before: settings.before.clone(),
-        after: settings.after.clone(),
-    })
+
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        let response = &mut request.response;
+        response.clear_content_length();
+        response.clear_ranges();
+        response.weaken_etag();
+        chain.push(Wrap {
+            before: self.before.clone(),
+            after: self.after.clone(),
+        });
+        Ok(())
+    }
 }
 
 /// Puts the subrequests around a body.
-pub(super) struct Wrap {
+struct Wrap {
     before: Bytes,
     after: Bytes,
 }
 
-impl Wrap {
-    /// Whether something is added behind the body. Such a body is never cut.
-    pub(super) fn adds_behind(&self) -> bool {
+impl BodyFilter for Wrap {
+    fn needs_bytes(&self) -> bool {
+        false
+    }
+
+    /// Such a body is never cut.
+    fn adds_behind(&self) -> bool {
         !self.after.is_empty()
     }
 
-    /// The piece with what belongs before and after it.
-    pub(super) fn apply(&mut self, piece: Piece) -> [Option<Piece>; 3] {
-        let before = include(std::mem::take(&mut self.before));
+    fn apply(&mut self, _: &mut Request, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        out.extend(include(std::mem::take(&mut self.before)));
         if matches!(piece, Piece::Last) {
-            return [
-                before,
-                include(std::mem::take(&mut self.after)),
-                Some(Piece::Last),
-            ];
+            out.extend(include(std::mem::take(&mut self.after)));
         }
-        [before, Some(piece), None]
+        out.push(piece);
+        Ok(())
     }
 }
 
@@ -130,14 +134,18 @@ fn include(uri: Bytes) -> Option<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::request::tests::with_request;
 
     fn shape(wrap: &mut Wrap, pieces: Vec<Piece>) -> String {
         let mut shape = String::new();
-        for piece in pieces
-            .into_iter()
-            .flat_map(|piece| wrap.apply(piece))
-            .flatten()
-        {
+        let out = with_request(|request| {
+            let mut out = Vec::new();
+            for piece in pieces {
+                wrap.apply(request, piece, &mut out).unwrap();
+            }
+            out
+        });
+        for piece in out {
             match piece {
                 Piece::Include(include) => {
                     shape.push_str(std::str::from_utf8(&include.uri).unwrap());

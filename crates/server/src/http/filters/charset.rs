@@ -14,6 +14,8 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 
 use super::{MediaTypes, media_types};
+use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -445,8 +447,26 @@ fn utf8_sequence(text: &[u8]) -> Option<(Sequence, u16)> {
     characters.next().is_none().then_some((sequence, number))
 }
 
+impl HeadFilter for Charset {
+    /// Wherever a charset is known that the configuration does not name: an upstream may ask for one, and an included response
+    /// follows that of its page.
+    fn concerns(&self, request: &Request) -> bool {
+        match request.is_main() {
+            true => !self.is_off() || !request.response.override_charset.is_empty(),
+            false => !request.main_charset.is_empty(),
+        }
+    }
+
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        if let Some(recode) = begin(request) {
+            chain.push(recode);
+        }
+        Ok(())
+    }
+}
+
 /// Names the charset in the response's head; a recoder where the text is in another one.
-pub(super) fn begin(request: &mut Request) -> Option<Recode> {
+fn begin(request: &mut Request) -> Option<Recode> {
     let target = if request.depth == 0 {
         warn_of_unknown(request);
         let content_type = request.response.content_type.clone();
@@ -559,7 +579,7 @@ struct Incomplete {
 
 /// Recodes a body.
 #[derive(Debug)]
-pub(super) struct Recode {
+struct Recode {
     codes: Arc<Codes>,
     direction: Direction,
     incomplete: Incomplete,
@@ -570,21 +590,17 @@ impl Recode {
         matches!(*self.codes, Codes::Utf8 { .. })
     }
 
-    /// Recodes one piece. The bytes of a sequence that does not end with the body are dropped, as in nginx.
-    pub(super) fn apply(&mut self, piece: Piece) -> Option<Piece> {
-        let Piece::Bytes(input) = piece else {
-            return Some(piece);
-        };
+    /// Recodes a stretch of the body. The bytes of a sequence that does not end with it are dropped, as in nginx.
+    fn recoded(&mut self, input: Bytes) -> Bytes {
         let codes = Arc::clone(&self.codes);
-        let recoded = match (&*codes, self.direction) {
+        match (&*codes, self.direction) {
             (Codes::Bytes { forward, .. }, Direction::Forward) => by_table(&input, forward),
             (Codes::Bytes { backward, .. }, Direction::Backward) => by_table(&input, backward),
             (Codes::Utf8 { forward, .. }, Direction::Forward) => to_utf8(&input, forward),
             (Codes::Utf8 { backward, .. }, Direction::Backward) => {
                 self.recode_utf8(&input, backward)
             }
-        };
-        (!recoded.is_empty()).then_some(Piece::Bytes(recoded))
+        }
     }
 
     fn recode_utf8(&mut self, input: &Bytes, codes: &[Option<Box<[u8; 256]>>; 256]) -> Bytes {
@@ -638,6 +654,19 @@ impl Recode {
         self.incomplete.length = 0;
         write_character(decoded, codes, out);
         rest.get(used.saturating_sub(held)..).unwrap_or_default()
+    }
+}
+
+impl BodyFilter for Recode {
+    fn apply(&mut self, _: &mut Request, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        let piece = match piece {
+            Piece::Bytes(input) => Piece::Bytes(self.recoded(input)),
+            piece => piece,
+        };
+        if !matches!(&piece, Piece::Bytes(bytes) if bytes.is_empty()) {
+            out.push(piece);
+        }
+        Ok(())
     }
 }
 
@@ -754,17 +783,8 @@ mod tests {
     }
 
     fn recoded(mut recode: Recode, pieces: &[&[u8]]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for piece in pieces {
-            out.extend(recode.apply(Piece::Bytes(Bytes::copy_from_slice(piece))));
-        }
-        out.extend(recode.apply(Piece::Last));
-        out.iter()
-            .flat_map(|piece| match piece {
-                Piece::Bytes(bytes) => bytes.to_vec(),
-                _ => Vec::new(),
-            })
-            .collect()
+        let pieces = pieces.iter().copied().map(Bytes::copy_from_slice);
+        pieces.flat_map(|piece| recode.recoded(piece)).collect()
     }
 
     #[test]

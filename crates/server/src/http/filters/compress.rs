@@ -6,13 +6,18 @@
 //! [`brotli`](super::brotli) and [`zstd`](super::zstd).
 
 use std::io::Write;
+use std::sync::Arc;
 
 use base::pieces::fitted;
 use conf::{Fault, ScopeRef, Setting};
 use proto::accept;
 use proto::header::Known;
 
-use super::{MediaTypes, gzip};
+use super::MediaTypes;
+use super::brotli::Brotli;
+use super::gzip::{self, Gzip};
+use super::zstd::Zstd;
+use crate::http::chain::{Chain, Encoder, HeadFilter, Refused};
 use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
@@ -136,29 +141,69 @@ pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> 
     best
 }
 
-/// A compressor for the response, if it is to be compressed; its head is changed to say so.
-pub(super) fn begin(request: &mut Request) -> Option<Compressor> {
-    let possible = BY_PREFERENCE.map(|coding| {
-        let conditions = coding.conditions(request);
-        conditions.hold(&request.response).then_some(coding)
-    });
-    if possible == [None; 3] {
-        return None;
+/// The codings of a scope together: a response gets one of them.
+#[derive(Debug)]
+pub struct Compression {
+    /// `brotli` and its family.
+    pub brotli: Arc<Brotli>,
+    /// `zstd` and its family.
+    pub zstd: Arc<Zstd>,
+    /// `gzip` and its family.
+    pub gzip: Arc<Gzip>,
+}
+
+impl Compression {
+    /// Whether nothing is compressed.
+    pub fn is_off(&self) -> bool {
+        let mut codings = BY_PREFERENCE.iter();
+        !codings.any(|coding| self.conditions(*coding).enabled)
     }
-    request.response.vary_accept_encoding = request.plan.gzip.vary;
-    let coding = wanted_most(request, possible.into_iter().flatten())?;
-    let length = request.response.content_length;
-    let compressor = match coding {
-        Coding::Brotli => request.plan.brotli.compressor(length),
-        Coding::Zstd => request.plan.zstd.compressor(length)?,
-        Coding::Gzip => request.plan.gzip.compressor(length),
-    };
-    let response = &mut request.response;
-    response.set_coding(coding.name());
-    response.clear_content_length();
-    response.clear_ranges();
-    response.weaken_etag();
-    Some(compressor)
+
+    fn conditions(&self, coding: Coding) -> &Conditions {
+        match coding {
+            Coding::Brotli => &self.brotli.conditions,
+            Coding::Zstd => &self.zstd.conditions,
+            Coding::Gzip => &self.gzip.conditions,
+        }
+    }
+
+    /// The codings that a response may get.
+    fn possible(&self, response: &Response) -> impl Iterator<Item = Coding> {
+        let codings = BY_PREFERENCE.into_iter();
+        codings.filter(|coding| self.conditions(*coding).hold(response))
+    }
+
+    fn compressor(&self, coding: Coding, length: Option<u64>) -> Option<Compressor> {
+        match coding {
+            Coding::Brotli => Some(self.brotli.compressor(length)),
+            Coding::Zstd => self.zstd.compressor(length),
+            Coding::Gzip => Some(self.gzip.compressor(length)),
+        }
+    }
+}
+
+impl HeadFilter for Compression {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main() && self.possible(&request.response).next().is_some()
+    }
+
+    /// A compressor for the response, if the client wants one of the codings; its head is changed to say so.
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        request.response.vary_accept_encoding = self.gzip.vary;
+        let length = request.response.content_length;
+        let wanted = wanted_most(request, self.possible(&request.response));
+        let compressor = wanted.and_then(|coding| Some((coding, self.compressor(coding, length)?)));
+        let Some((coding, compressor)) = compressor else {
+            return Ok(());
+        };
+        let response = &mut request.response;
+        response.set_coding(coding.name());
+        response.clear_content_length();
+        response.clear_ranges();
+        response.weaken_etag();
+        chain.encode(compressor);
+        Ok(())
+    }
 }
 
 /// A library at work on one body. What it gives is appended to a buffer.
@@ -246,7 +291,7 @@ impl Compressor {
     }
 
     /// What has been done so far.
-    pub fn totals(&self) -> Totals {
+    fn totals(&self) -> Totals {
         Totals {
             coding: self.coding,
             bytes_in: self.bytes_in,
@@ -254,8 +299,17 @@ impl Compressor {
         }
     }
 
-    /// Compresses one piece; what is ready to leave is appended. Pieces must be in memory.
-    pub fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+    fn release(&mut self, out: &mut Vec<Piece>) {
+        if !self.pending.is_empty() {
+            self.bytes_out += self.pending.len() as u64;
+            let released = std::mem::replace(&mut self.pending, Vec::with_capacity(self.block));
+            out.push(Piece::Bytes(fitted(released)));
+        }
+    }
+}
+
+impl Encoder for Compressor {
+    fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         const ENDED: Abort = Abort::Internal("a compressor was given a piece after the last");
         match piece {
             Piece::Bytes(bytes) => {
@@ -289,12 +343,12 @@ impl Compressor {
         Ok(())
     }
 
-    fn release(&mut self, out: &mut Vec<Piece>) {
-        if !self.pending.is_empty() {
-            self.bytes_out += self.pending.len() as u64;
-            let released = std::mem::replace(&mut self.pending, Vec::with_capacity(self.block));
-            out.push(Piece::Bytes(fitted(released)));
-        }
+    fn bytes_in(&self) -> u64 {
+        self.bytes_in
+    }
+
+    fn end(&mut self, request: &mut Request) {
+        request.compressed = Some(self.totals());
     }
 }
 

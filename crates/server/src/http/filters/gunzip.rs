@@ -4,18 +4,24 @@
 //! the rules of the [gzip filter](super::gzip). Members that follow one another (RFC 1952, section 2.2)
 //! are one text.
 
+use std::sync::Arc;
+
 use base::pieces::fitted;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use flate2::{Decompress, FlushDecompress, Status};
 use framework::compile::{Compiler, Feature};
 
 use super::gzip;
+use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::log;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// Bytes of gzip that are decompressed before what came of them is sent: they can be a thousand times as many of text.
+const EXPANDED_AT_ONCE_MAX: usize = 1024;
 
 /// The largest window of the format: 32 kB.
 const WINDOW_BITS: u8 = 15;
@@ -60,46 +66,55 @@ impl Feature for Gunzip {
     }
 }
 
-/// A decompressor for the response, if it is to be decompressed; its head is changed to say so.
-pub(super) fn begin(request: &mut Request) -> Option<Box<Expand>> {
-    if !request.plan.gunzip.enabled
-        || !request
-            .response
-            .coding
-            .as_ref()
-            .is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip"))
-    {
-        return None;
+impl Gunzip {
+    /// Whether every response passes as it is.
+    pub fn is_off(&self) -> bool {
+        !self.enabled
     }
-    request.response.vary_accept_encoding = request.plan.gzip.vary;
-    if gzip::is_acceptable(request) {
-        return None;
+}
+
+impl HeadFilter for Gunzip {
+    fn concerns(&self, request: &Request) -> bool {
+        let coding = request.response.coding.as_ref();
+        coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"gzip"))
     }
-    let response = &mut request.response;
-    response.remove_coding();
-    response.clear_content_length();
-    response.clear_ranges();
-    response.weaken_etag();
-    Some(Box::new(Expand {
-        stream: Decompress::new_gzip(WINDOW_BITS),
-        block: request.plan.gunzip.block,
-        ended: false,
-    }))
+
+    /// A decompressor for the response, if the client does not take it as it is; its head is changed to say so.
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        request.response.vary_accept_encoding = request.plan.gzip.vary;
+        if gzip::is_acceptable(request) {
+            return Ok(());
+        }
+        let response = &mut request.response;
+        response.remove_coding();
+        response.clear_content_length();
+        response.clear_ranges();
+        response.weaken_etag();
+        chain.push(Expand {
+            stream: Decompress::new_gzip(WINDOW_BITS),
+            block: self.block,
+            ended: false,
+        });
+        Ok(())
+    }
 }
 
 /// Decompresses one body.
-pub(super) struct Expand {
+struct Expand {
     stream: Decompress,
     block: usize,
     /// Whether the last member is complete.
     ended: bool,
 }
 
-impl Expand {
-    /// Decompresses one piece.
-    pub(super) fn apply(
+impl BodyFilter for Expand {
+    fn at_once(&self) -> usize {
+        EXPANDED_AT_ONCE_MAX
+    }
+
+    fn apply(
         &mut self,
-        request: &Request,
+        request: &mut Request,
         piece: Piece,
         out: &mut Vec<Piece>,
     ) -> Result<(), Abort> {
@@ -121,7 +136,9 @@ impl Expand {
             }
         }
     }
+}
 
+impl Expand {
     fn run(
         &mut self,
         request: &Request,

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::date_value;
+use crate::http::chain::{Chain, HeadFilter, Refused, Trailers};
 use crate::http::request::Request;
 use crate::http::response::{Field, Response, last_modified};
 use crate::text::Text;
@@ -384,55 +385,54 @@ impl Expires {
     }
 }
 
-/// Adds what the plan says to a response's head.
-pub(super) fn add(request: &mut Request) {
-    if request.plan.headers.is_empty() {
-        return;
+impl HeadFilter for Headers {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main()
     }
-    let headers = Arc::clone(&request.plan.headers);
-    let describes = describes_the_resource(request.response.status);
-    if describes {
-        let expires = match &headers.expires {
-            When::Fixed(expires) => *expires,
-            When::Variable { value, modified } => {
-                let value = value.evaluate(request);
-                Expires::parse(&value, *modified).unwrap_or(Expires::Off)
-            }
-        };
-        set_expires(&mut request.response, expires, seconds_now());
+
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        let describes = describes_the_resource(request.response.status);
+        if describes {
+            let expires = match &self.expires {
+                When::Fixed(expires) => *expires,
+                When::Variable { value, modified } => {
+                    let value = value.evaluate(request);
+                    Expires::parse(&value, *modified).unwrap_or(Expires::Off)
+                }
+            };
+            set_expires(&mut request.response, expires, seconds_now());
+        }
+        for field in meant(&self.fields, describes) {
+            let value = field.value.evaluate(request);
+            add_field(&mut request.response, field, value);
+        }
+        if meant(&self.trailers, describes).next().is_some() {
+            // As in nginx an error page that replaces a response with trailers is still sent in chunks.
+            request.response.expect_trailers = true;
+            chain.trail(self);
+        }
+        Ok(())
     }
-    for field in headers
-        .fields
-        .iter()
-        .filter(|field| describes || field.always)
-    {
-        let value = field.value.evaluate(request);
-        add_field(&mut request.response, field, value);
-    }
-    // As in nginx an error page that replaces a response with trailers is still sent in chunks.
-    request.response.expect_trailers |= headers
-        .trailers
-        .iter()
-        .any(|field| describes || field.always);
 }
 
-/// Evaluates the trailers of a response whose body has been sent.
-pub fn trailers(request: &mut Request) {
-    let headers = Arc::clone(&request.plan.headers);
-    let describes = describes_the_resource(request.response.status);
-    for field in headers
-        .trailers
-        .iter()
-        .filter(|field| describes || field.always)
-    {
-        let value = field.value.evaluate(request);
-        if !value.is_empty() {
-            request.response.trailers.push(Field {
-                name: field.name.clone(),
-                value,
-            });
+impl Trailers for Headers {
+    fn add(&self, request: &mut Request) {
+        let describes = describes_the_resource(request.response.status);
+        for field in meant(&self.trailers, describes) {
+            let value = field.value.evaluate(request);
+            if !value.is_empty() {
+                request.response.trailers.push(Field {
+                    name: field.name.clone(),
+                    value,
+                });
+            }
         }
     }
+}
+
+/// The fields that go with a response which [`describes_the_resource`] or does not.
+fn meant(fields: &[Added], describes: bool) -> impl Iterator<Item = &Added> {
+    fields.iter().filter(move |field| describes || field.always)
 }
 
 /// Whether a status tells the client something about the resource, so that fields without `always` go

@@ -1,9 +1,8 @@
-//! What a response passes on its way out.
+//! The filters of responses, one feature a file.
 //!
-//! [`Filters::for_response`] runs the header filters in nginx's order: conditional requests, added
-//! fields, userid, gunzip, addition, sub, charset, ssi, compression, ranges. Each looks at `request.response`, changes
-//! it, and stays for the body if there is work to do there. Compression is the exception: it is given to the exchange,
-//! because it compresses what included subrequests send as well.
+//! Each is a [`HeadFilter`](crate::http::chain::HeadFilter); [`of_plan`] puts those that have something to do in a scope in
+//! nginx's order. Compression comes last and is given to the exchange, because it compresses what included subrequests send as
+//! well.
 
 pub mod addition;
 pub mod brotli;
@@ -20,167 +19,44 @@ pub(crate) mod testing;
 pub mod userid;
 pub mod zstd;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Fault, Setter};
 use proto::date;
-use proto::range::ByteRange;
 
-use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::headers_more;
-use crate::http::output::Piece;
-use crate::http::request::Request;
+use crate::http::chain::{HeadFilter, Link};
+use crate::http::plan::Plan;
 use crate::http::{not_modified, range};
+use compress::Compression;
 
-/// Bytes of gzip that are decompressed before what came of them is sent.
-const EXPANDED_AT_ONCE_MAX: usize = 1024;
-
-/// The filters that have something to do with a response's body.
-#[derive(Default)]
-pub struct Filters {
-    range: Option<range::Cut>,
-    gunzip: Option<Box<gunzip::Expand>>,
-    addition: Option<addition::Wrap>,
-    sub: Option<Box<sub::Substitute>>,
-    recode: Option<charset::Recode>,
-    ssi: Option<Box<ssi::Processor>>,
+/// The chain of a plan's responses: what HTTP itself wants of every response, and the features that are on, in nginx's order.
+pub fn of_plan(plan: &Plan) -> Box<[Link]> {
+    let compression = Arc::new(Compression {
+        brotli: Arc::clone(&plan.brotli),
+        zstd: Arc::clone(&plan.zstd),
+        gzip: Arc::clone(&plan.gzip),
+    });
+    let links = [
+        link(&plan.slice, plan.slice.is_off()),
+        Some(Link::Own("NotModified", not_modified::head)),
+        link(&plan.headers_more, plan.headers_more.keeps_responses()),
+        link(&plan.headers, plan.headers.is_empty()),
+        link(&plan.userid, plan.userid.gives_none()),
+        link(&plan.gunzip, plan.gunzip.is_off()),
+        link(&plan.addition, plan.addition.is_off()),
+        link(&plan.sub, plan.sub.is_off()),
+        // An upstream may ask for a charset, too.
+        link(&plan.charset, false),
+        link(&plan.ssi, plan.ssi.is_off()),
+        link(&compression, compression.is_off()),
+        Some(Link::Own("Range", range::head)),
+    ];
+    links.into_iter().flatten().collect()
 }
 
-impl Filters {
-    /// Runs the header filters. `Err` is the status that is to be sent instead of the response.
-    pub fn for_response(request: &mut Request, exchange: &mut Exchange) -> Result<Filters, u16> {
-        let main = request.depth == 0;
-        let mut filters = Filters::default();
-        if main {
-            not_modified::check(request)?;
-            headers_more::change_response(request);
-            headers::add(request);
-            userid::add(request);
-        }
-        filters.gunzip = gunzip::begin(request);
-        if main {
-            filters.addition = addition::begin(request);
-        }
-        filters.sub = sub::begin(request);
-        filters.recode = charset::begin(request);
-        filters.ssi = ssi::begin(request);
-        if main {
-            if let Some(compressor) = compress::begin(request) {
-                exchange.set_compressor(compressor);
-            }
-            filters.range = range::begin(request)?;
-        }
-        Ok(filters)
-    }
-
-    /// Says where in the whole the body begins, or goes on, that [`Filters::cut`] will see.
-    pub fn seek(&mut self, offset: u64) {
-        if let Some(range) = &mut self.range {
-            range.seek(offset);
-        }
-    }
-
-    /// The one part that is cut out of the body, if it is one.
-    pub fn asked(&self) -> Option<ByteRange> {
-        self.range.as_ref()?.asked()
-    }
-
-    /// Whether bodies leave as they come.
-    pub fn is_empty(&self) -> bool {
-        self.range.is_none() && self.addition.is_none() && !self.need_bytes()
-    }
-
-    /// Whether files must be read into memory before [`Filters::apply`].
-    pub fn need_bytes(&self) -> bool {
-        self.gunzip.is_some() || self.sub.is_some() || self.recode.is_some() || self.ssi.is_some()
-    }
-
-    /// Whether something is added behind the body.
-    pub fn add_behind(&self) -> bool {
-        let addition = self.addition.as_ref();
-        addition.is_some_and(addition::Wrap::adds_behind)
-    }
-
-    /// Cuts what was asked for out of the body as it is stored; what is left is appended.
-    pub fn cut(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
-        match &mut self.range {
-            Some(range) => range.apply(piece, out),
-            None => {
-                out.push(piece);
-                Ok(())
-            }
-        }
-    }
-
-    /// Splits a piece that would grow beyond measure at once: a few bytes of gzip can be a thousand times
-    /// as many of text. What is returned passes when the first part has been sent.
-    pub fn split(&self, piece: &mut Piece) -> Option<Piece> {
-        match piece {
-            Piece::Bytes(bytes) if self.gunzip.is_some() && bytes.len() > EXPANDED_AT_ONCE_MAX => {
-                Some(Piece::Bytes(bytes.split_off(EXPANDED_AT_ONCE_MAX)))
-            }
-            _ => None,
-        }
-    }
-
-    /// Passes one piece that came out of [`Filters::cut`] through the filters that change the body; what
-    /// leaves is appended.
-    pub fn apply(
-        &mut self,
-        request: &mut Request,
-        piece: Piece,
-        out: &mut Vec<Piece>,
-    ) -> Result<(), Abort> {
-        let first = out.len();
-        out.push(piece);
-        if let Some(gunzip) = &mut self.gunzip {
-            through(out, first, |piece, out| gunzip.apply(request, piece, out))?;
-        }
-        if let Some(addition) = &mut self.addition {
-            through(out, first, |piece, out| {
-                out.extend(addition.apply(piece).into_iter().flatten());
-                Ok(())
-            })?;
-        }
-        if let Some(sub) = &mut self.sub {
-            through(out, first, |piece, out| {
-                sub.apply(request, piece, out);
-                Ok(())
-            })?;
-        }
-        if let Some(recode) = &mut self.recode {
-            through(out, first, |piece, out| {
-                out.extend(recode.apply(piece));
-                Ok(())
-            })?;
-        }
-        if let Some(ssi) = &mut self.ssi {
-            through(out, first, |piece, out| {
-                ssi.apply(request, piece, out);
-                Ok(())
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Goes on after everything that [`Filters::apply`] gave has been sent and its includes have ended;
-    /// false where nothing had been put off.
-    pub fn resume(&mut self, request: &mut Request, out: &mut Vec<Piece>) -> bool {
-        self.ssi
-            .as_mut()
-            .is_some_and(|ssi| ssi.resume(request, out))
-    }
-}
-
-/// Passes the pieces from `first` on through one filter.
-fn through(
-    pieces: &mut Vec<Piece>,
-    first: usize,
-    mut filter: impl FnMut(Piece, &mut Vec<Piece>) -> Result<(), Abort>,
-) -> Result<(), Abort> {
-    let taken: Vec<Piece> = pieces.drain(first..).collect();
-    taken
-        .into_iter()
-        .try_for_each(|piece| filter(piece, pieces))
+fn link<F: HeadFilter + 'static>(filter: &Arc<F>, is_off: bool) -> Option<Link> {
+    (!is_off).then(|| Link::Module(Arc::clone(filter) as Arc<dyn HeadFilter>))
 }
 
 /// A set of media types, as `gzip_types`, `charset_types` and `addition_types` give it.
@@ -237,6 +113,56 @@ fn date_value(time: i64) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::request::tests::serve;
+
+    /// The chain of a location with these directives, by the names of its links.
+    fn chain(directives: &str) -> Vec<String> {
+        let text = format!(
+            "events {{ }} error_log /dev/null; http {{ access_log off; proxy_temp_path /tmp; \
+             client_body_temp_path /tmp; server {{ listen 10.0.0.1:80; {directives} }} }}"
+        );
+        serve(&text, "GET / HTTP/1.1", async |request| {
+            let name = |link: &Link| {
+                let shown = format!("{link:?}");
+                shown.split(' ').next().unwrap_or_default().to_owned()
+            };
+            request.plan.filters.iter().map(name).collect()
+        })
+    }
+
+    #[test]
+    fn responses_pass_the_filters_in_the_order_of_nginx() {
+        // However a configuration is written, this is the order in which nginx 1.31 has linked them.
+        let all = "gzip on; ssi on; sub_filter a b; charset utf-8; add_after_body /x; gunzip on; userid on; \
+                   add_header A b; more_set_headers 'C: d'; slice 1k;";
+        assert_eq!(
+            chain(all),
+            [
+                "SliceSize(1024)",
+                "NotModified",
+                "HeadersMore",
+                "Headers",
+                "UserId",
+                "Gunzip",
+                "Addition",
+                "Sub",
+                "Charset",
+                "Ssi",
+                "Compression",
+                "Range"
+            ]
+        );
+        assert_eq!(
+            chain("zstd on;"),
+            ["NotModified", "Charset", "Compression", "Range"]
+        );
+    }
+
+    #[test]
+    fn what_is_off_is_no_link() {
+        let off = "more_set_input_headers 'A: b'; userid log; slice 0; gzip off; expires off;";
+        assert_eq!(chain(off), ["NotModified", "Charset", "Range"]);
+    }
 
     #[test]
     fn types_are_compared_in_any_case() {

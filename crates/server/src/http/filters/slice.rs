@@ -5,11 +5,15 @@
 //! length, and the parts that follow are fetched one after the other as the client takes them
 //! (see `output`). There is no cache yet that would keep the parts.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use proto::header::Known;
+use proto::range::ByteRange;
 
+use crate::http::chain::{Chain, HeadFilter, Parts, Refused};
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::log;
@@ -52,7 +56,7 @@ pub struct Slices {
 
 impl Slices {
     /// Where the next part begins, which is then asked for; `None` after the last.
-    pub fn advance(&mut self) -> Option<u64> {
+    fn advance(&mut self) -> Option<u64> {
         self.asked = self.start;
         (self.start < self.end).then_some(self.start)
     }
@@ -133,17 +137,34 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
         .then(|| (start, last.saturating_add(1), length))
 }
 
-/// Makes the first part the beginning of the whole response, before any other filter sees it;
-/// answers where its body begins, 0 for a response in one piece.
-pub fn begin(request: &mut Request) -> Result<u64, Abort> {
-    if request.depth > 0 {
-        return Ok(0);
+impl SliceSize {
+    /// Whether every response is fetched as a whole.
+    pub fn is_off(&self) -> bool {
+        self.0 == 0
     }
+}
+
+impl HeadFilter for SliceSize {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main() && request.slices.is_some()
+    }
+
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        if let Some(start) = begin(request)? {
+            chain.go_on_with(ByRange, start);
+        }
+        Ok(())
+    }
+}
+
+/// Makes the first part the beginning of the whole response, before any other filter sees it; answers where its body begins,
+/// `None` for a response in one piece.
+fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
     let Some(mut slices) = request.slices.take() else {
-        return Ok(0);
+        return Ok(None);
     };
     if request.response.status != 206 {
-        return Ok(0);
+        return Ok(None);
     }
     let checked = check(request, &mut slices);
     request.slices = Some(slices);
@@ -157,11 +178,11 @@ pub fn begin(request: &mut Request) -> Result<u64, Abort> {
     response.remove(b"Accept-Ranges");
     response.allow_ranges = true;
     response.single_range = true;
-    Ok(start)
+    Ok(Some(start))
 }
 
 /// Notes that only these bytes are asked for.
-pub fn narrow(request: &mut Request, start: u64, end: u64) {
+fn narrow(request: &mut Request, start: u64, end: u64) {
     if let Some(slices) = &mut request.slices {
         if slices.start.saturating_add(slices.size) <= start {
             slices.start = start - start % slices.size;
@@ -170,8 +191,42 @@ pub fn narrow(request: &mut Request, start: u64, end: u64) {
     }
 }
 
+/// The parts behind the first, each fetched by a range. How far they have come is kept by the request that fetches.
+struct ByRange;
+
+impl Parts for ByRange {
+    fn narrow(&mut self, request: &mut Request, range: ByteRange) {
+        narrow(request, range.start, range.end);
+    }
+
+    fn next(&mut self, request: &mut Request) -> Result<Option<(Box<Request>, u64)>, Abort> {
+        let Some(start) = request.slices.as_mut().and_then(|slices| slices.advance()) else {
+            request.slices = None;
+            return Ok(None);
+        };
+        let Some(mut part) = request.again() else {
+            return Err(Abort::Internal("no subrequest for a slice"));
+        };
+        part.slices = request.slices.take();
+        Ok(Some((part, start)))
+    }
+
+    fn judge(&mut self, part: &mut Request) -> Result<(), Abort> {
+        let Some(mut slices) = part.slices.take() else {
+            return Ok(());
+        };
+        let checked = check_next(part, &mut slices);
+        part.slices = Some(slices);
+        checked
+    }
+
+    fn end(&mut self, request: &mut Request, part: &mut Request) {
+        request.slices = part.slices.take();
+    }
+}
+
 /// Checks the answer to the subrequest for a part, and moves on to the next one.
-pub fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
+fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
     if child.response.status != 206 {
         log::error!(
             child,

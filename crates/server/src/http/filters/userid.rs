@@ -4,8 +4,8 @@
 //! server, the time, the process and a number that counts up. In the log it stands as four words of
 //! the machine in hexadecimal, in the cookie as Base64, so that both match those of nginx.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use proto::base64::{self, Alphabet};
 use proto::date;
 use proto::header::Known;
 
+use crate::http::chain::{Chain, HeadFilter, Refused};
 use crate::http::request::Request;
 use crate::log;
 use crate::variables::Compiling as _;
@@ -257,21 +258,24 @@ pub struct Seen {
     reset: bool,
 }
 
-/// The header filter: sets the cookie where the client lacks it.
-pub fn add(request: &mut Request) {
-    if request.plan.userid.gives_none() {
-        return;
+impl HeadFilter for UserId {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main()
     }
-    let settings = request.plan.userid.clone();
-    let seen = identify(request, &settings);
-    if seen.set[3] != 0 {
-        let cookie = set_cookie(&settings, &seen);
-        request.response.add("Set-Cookie", cookie);
-        if !settings.p3p.is_empty() {
-            request.response.add("P3P", settings.p3p.clone());
+
+    /// Sets the cookie where the client lacks it.
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+        let seen = identify(request, &self);
+        if seen.set[3] != 0 {
+            let cookie = set_cookie(&self, &seen);
+            request.response.add("Set-Cookie", cookie);
+            if !self.p3p.is_empty() {
+                request.response.add("P3P", self.p3p.clone());
+            }
         }
+        request.userid = Some(seen);
+        Ok(())
     }
-    request.userid = Some(seen);
 }
 
 /// What the client sent and what it is given; made once a request.

@@ -18,6 +18,7 @@ use proto::date;
 use proto::h1;
 use proto::header::Known;
 
+use crate::http::chain::{Chain, HeadFilter, Refused};
 use crate::http::request::{ClientHead, Request};
 use crate::http::response::{Field, Response};
 use crate::log;
@@ -141,6 +142,11 @@ impl HeadersMore {
     /// Whether nothing is changed.
     pub fn is_off(&self) -> bool {
         self.output.is_empty() && self.input.is_empty()
+    }
+
+    /// Whether responses pass as they are.
+    pub fn keeps_responses(&self) -> bool {
+        self.output.is_empty()
     }
 }
 
@@ -280,24 +286,27 @@ impl Change {
     }
 }
 
-/// Changes the head of a response.
-pub fn change_response(request: &mut Request) {
-    if request.plan.headers_more.output.is_empty() {
-        return;
+impl HeadFilter for HeadersMore {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main()
     }
-    let more = Arc::clone(&request.plan.headers_more);
-    for rule in &more.output {
-        if !rule.is_meant(request.response.status, &request.response.content_type) {
-            continue;
-        }
-        for change in &rule.changes {
-            let value = change.value.evaluate(request);
-            if value.is_empty() {
-                clear(&mut request.response, change);
-            } else {
-                set(&mut request.response, &change.name, value, rule.append);
+
+    /// Changes the head of a response.
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+        for rule in &self.output {
+            if !rule.is_meant(request.response.status, &request.response.content_type) {
+                continue;
+            }
+            for change in &rule.changes {
+                let value = change.value.evaluate(request);
+                if value.is_empty() {
+                    clear(&mut request.response, change);
+                } else {
+                    set(&mut request.response, &change.name, value, rule.append);
+                }
             }
         }
+        Ok(())
     }
 }
 

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::uri::{Escape, escape};
 
+use super::Ssi;
 use super::reader::{Command, Event, PARAMETERS_MAX, Reader};
 use super::value::{append, evaluate};
-use super::{Ssi, Stub};
-use crate::http::output::{Include, Piece, Purpose};
+use crate::http::chain::BodyFilter;
+use crate::http::exchange::Abort;
+use crate::http::output::{Include, Piece, Purpose, Stub};
 use crate::http::request::Request;
 use crate::{log, regex};
 
@@ -148,7 +150,7 @@ impl<'c> Arguments<'c> {
 }
 
 /// Carries out the commands of one body.
-pub(in crate::http::filters) struct Processor {
+pub(super) struct Processor {
     settings: Arc<Ssi>,
     reader: Reader,
     /// Whether text is let through.
@@ -167,9 +169,8 @@ pub(in crate::http::filters) struct Processor {
 }
 
 impl Processor {
-    /// For the response that a request is about to get.
-    pub(super) fn new(request: &Request) -> Processor {
-        let settings = Arc::clone(&request.plan.ssi);
+    /// For a response that it begins with.
+    pub(super) fn new(settings: Arc<Ssi>) -> Processor {
         Processor {
             reader: Reader::new(settings.value_length_max),
             settings,
@@ -185,12 +186,7 @@ impl Processor {
     }
 
     /// Passes one piece, as far as can be without waiting.
-    pub(in crate::http::filters) fn apply(
-        &mut self,
-        request: &mut Request,
-        piece: Piece,
-        out: &mut Vec<Piece>,
-    ) {
+    fn pass(&mut self, request: &mut Request, piece: Piece, out: &mut Vec<Piece>) {
         if self.waiting {
             self.rest.push_back(piece);
             return;
@@ -223,19 +219,6 @@ impl Processor {
                 return;
             }
         }
-    }
-
-    /// Goes on after an include has ended; false where none was waited for.
-    pub(in crate::http::filters) fn resume(
-        &mut self,
-        request: &mut Request,
-        out: &mut Vec<Piece>,
-    ) -> bool {
-        let waited = std::mem::take(&mut self.waiting);
-        for piece in std::mem::take(&mut self.rest) {
-            self.apply(request, piece, out);
-        }
-        waited
     }
 
     fn complain(&self, out: &mut Vec<Piece>) {
@@ -329,9 +312,14 @@ impl Processor {
                 if memory.value(&name).is_none() {
                     memory.set(&name, Bytes::new());
                 }
-                Purpose::Variable(name)
+                Purpose::Value {
+                    name,
+                    put: |request, name, value| {
+                        request.shared.ssi.borrow_mut().set(name, value);
+                    },
+                }
             }
-            (None, Some(name)) => Purpose::OutputOrStub(self.stub(request, name)?),
+            (None, Some(name)) => Purpose::OutputOr(self.stub(request, name)?),
             (None, None) => Purpose::Output,
         };
         if !request.may_nest(&uri) {
@@ -528,6 +516,27 @@ impl Processor {
         self.output = true;
         self.in_block = false;
         Ok(())
+    }
+}
+
+impl BodyFilter for Processor {
+    fn apply(
+        &mut self,
+        request: &mut Request,
+        piece: Piece,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), Abort> {
+        self.pass(request, piece, out);
+        Ok(())
+    }
+
+    /// Goes on after an include has ended, if one was waited for.
+    fn resume(&mut self, request: &mut Request, out: &mut Vec<Piece>) -> Result<bool, Abort> {
+        let waited = std::mem::take(&mut self.waiting);
+        for piece in std::mem::take(&mut self.rest) {
+            self.pass(request, piece, out);
+        }
+        Ok(waited)
     }
 }
 

@@ -10,6 +10,8 @@ pub mod reader;
 mod strftime;
 mod value;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
@@ -17,11 +19,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::{MediaTypes, media_types};
-use crate::http::output::Body;
-use crate::http::request::{Request, Step};
+use crate::http::chain::{Chain, HeadFilter, Refused};
+use crate::http::request::Request;
 use crate::variables::Found;
 
-pub(super) use commands::Processor;
+use commands::Processor;
 use strftime::Moment;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -127,48 +129,28 @@ impl Ssi {
     }
 }
 
-/// Prepares the response for what commands will change in it.
-pub(super) fn begin(request: &mut Request) -> Option<Box<Processor>> {
-    let settings = &request.plan.ssi;
-    let response = &mut request.response;
-    if settings.is_off()
-        || response.content_length == Some(0)
-        || !settings.types.contain(&response.content_type)
-    {
-        return None;
+impl HeadFilter for Ssi {
+    fn concerns(&self, request: &Request) -> bool {
+        let response = &request.response;
+        response.content_length != Some(0) && self.types.contain(&response.content_type)
     }
-    if request.depth == 0 {
-        response.clear_content_length();
-        response.clear_ranges();
-        if settings.keep_last_modified {
-            response.weaken_etag();
-        } else {
-            response.clear_last_modified();
-            response.remove(b"ETag");
+
+    /// Prepares the response for what commands will change in it.
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        let response = &mut request.response;
+        if request.depth == 0 {
+            response.clear_content_length();
+            response.clear_ranges();
+            if self.keep_last_modified {
+                response.weaken_etag();
+            } else {
+                response.clear_last_modified();
+                response.remove(b"ETag");
+            }
         }
+        chain.push(Processor::new(self));
+        Ok(())
     }
-    Some(Box::new(Processor::new(request)))
-}
-
-/// What stands for an included response that is empty or an error.
-#[derive(Clone, Debug)]
-pub struct Stub {
-    /// The text of its block, with the commands in it.
-    pub text: Bytes,
-    /// The media type of the response that includes it.
-    pub content_type: Bytes,
-}
-
-/// Answers a subrequest, which has come to an error, with its stub.
-pub fn respond_with_stub(request: &mut Request) -> Step {
-    let Some(stub) = request.stub.take() else {
-        return Step::Finish(500); // only called where there is one
-    };
-    // As in nginx no status is given to what is no response of its own.
-    request.response.status = 0;
-    request.response.content_type = stub.content_type;
-    request.response.content_length = None;
-    Step::Respond(Body::bytes(stub.text))
 }
 
 /// What commands have set, for a main request and its subrequests.

@@ -2,6 +2,7 @@
 
 use super::commands::Processor;
 use super::*;
+use crate::http::chain::BodyFilter as _;
 use crate::http::filters::testing;
 use crate::http::output::{Piece, Purpose};
 use crate::http::request::tests::with_request;
@@ -13,7 +14,7 @@ fn processed(request: &mut Request, body: &str, step: usize) -> String {
     request.uri = b"/folder/page".to_vec();
     request.args = b"a=x&empty=".to_vec();
     request.time_format = None;
-    let mut processor = Processor::new(request);
+    let mut processor = Processor::new(Arc::clone(&request.plan.ssi));
     let mut shown = String::new();
     let pieces = body
         .as_bytes()
@@ -21,12 +22,12 @@ fn processed(request: &mut Request, body: &str, step: usize) -> String {
         .map(|part| Piece::Bytes(Bytes::copy_from_slice(part)));
     for piece in pieces.chain([Piece::Last]) {
         let mut out = Vec::new();
-        processor.apply(request, piece, &mut out);
+        processor.apply(request, piece, &mut out).unwrap();
         loop {
             for piece in out.drain(..) {
                 show(&piece, &mut shown);
             }
-            if !processor.resume(request, &mut out) {
+            if !processor.resume(request, &mut out).unwrap() {
                 break;
             }
         }
@@ -46,8 +47,8 @@ fn show(piece: &Piece, shown: &mut String) {
     }
     match &include.purpose {
         Purpose::Output => {}
-        Purpose::OutputOrStub(stub) => shown.push_str(&format!(" or {}", text(&stub.text))),
-        Purpose::Variable(name) => shown.push_str(&format!(" into {}", text(name))),
+        Purpose::OutputOr(stub) => shown.push_str(&format!(" or {}", text(&stub.text))),
+        Purpose::Value { name, .. } => shown.push_str(&format!(" into {}", text(name))),
     }
     shown.push(']');
 }

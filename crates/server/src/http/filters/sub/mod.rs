@@ -15,6 +15,8 @@ use framework::compile::{Compiler, Feature};
 
 use self::search::{Patterns, Search};
 use super::{MediaTypes, media_types};
+use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
+use crate::http::exchange::Abort;
 use crate::http::output::Piece;
 use crate::http::request::Request;
 use crate::text::Text;
@@ -157,35 +159,34 @@ impl Sub {
     }
 }
 
-/// Prepares the response for what will be replaced in it.
-pub(super) fn begin(request: &mut Request) -> Option<Box<Substitute>> {
-    if request.plan.sub.is_off()
-        || request.response.content_length == Some(0)
-        || !request
-            .plan
-            .sub
-            .types
-            .contain(&request.response.content_type)
-    {
-        return None;
+impl HeadFilter for Sub {
+    fn concerns(&self, request: &Request) -> bool {
+        let response = &request.response;
+        response.content_length != Some(0) && self.types.contain(&response.content_type)
     }
-    let settings = Arc::clone(&request.plan.sub);
-    let patterns = settings.patterns(request)?;
-    let response = &mut request.response;
-    if request.depth == 0 {
-        response.clear_content_length();
-        if settings.keep_last_modified {
-            response.weaken_etag();
-        } else {
-            response.clear_last_modified();
-            response.remove(b"ETag");
+
+    /// Prepares the response for what will be replaced in it.
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        let Some(patterns) = self.patterns(request) else {
+            return Ok(());
+        };
+        let response = &mut request.response;
+        if request.depth == 0 {
+            response.clear_content_length();
+            if self.keep_last_modified {
+                response.weaken_etag();
+            } else {
+                response.clear_last_modified();
+                response.remove(b"ETag");
+            }
         }
+        chain.push(Substitute::new(self, patterns));
+        Ok(())
     }
-    Some(Box::new(Substitute::new(settings, patterns)))
 }
 
 /// Replaces strings in one body.
-pub(super) struct Substitute {
+struct Substitute {
     settings: Arc<Sub>,
     search: Search,
     /// By directive: its replacement, evaluated where it is first needed.
@@ -200,9 +201,16 @@ impl Substitute {
             settings,
         }
     }
+}
 
+impl BodyFilter for Substitute {
     /// Replaces what stands in one piece and in what was held back before it.
-    pub(super) fn apply(&mut self, request: &mut Request, piece: Piece, out: &mut Vec<Piece>) {
+    fn apply(
+        &mut self,
+        request: &mut Request,
+        piece: Piece,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), Abort> {
         let (settings, replacements) = (&self.settings, &mut self.replacements);
         match piece {
             Piece::Bytes(text) => {
@@ -221,6 +229,7 @@ impl Substitute {
                 out.push(piece);
             }
         }
+        Ok(())
     }
 }
 
@@ -309,9 +318,9 @@ mod tests {
             let mut out = Vec::new();
             for piece in text.as_bytes().chunks(step) {
                 let piece = Piece::Bytes(Bytes::copy_from_slice(piece));
-                substitute.apply(request, piece, &mut out);
+                substitute.apply(request, piece, &mut out).unwrap();
             }
-            substitute.apply(request, Piece::Last, &mut out);
+            substitute.apply(request, Piece::Last, &mut out).unwrap();
             testing::text_of(&out)
         })
     }
