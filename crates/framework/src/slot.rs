@@ -2,7 +2,8 @@
 //! has a field for it.
 //!
 //! A module writes `static FILES: Slot<FileCache, ThreadGeneration> = Slot::new();` and asks `local.at(&FILES)`. The
-//! lifetime says when what lies there begins and ends.
+//! lifetime says when what lies there begins and ends. A protocol has lifetimes of its own, as long as a request or a part of
+//! its way; what lies there is in [`Slots`].
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -50,8 +51,9 @@ impl<T, L: Lifetime> Slot<T, L> {
         }
     }
 
+    /// The number that it has among the slots of its lifetime.
     #[inline]
-    fn number(&self) -> usize {
+    pub fn number(&self) -> usize {
         match self.number.load(Ordering::Relaxed) {
             UNNUMBERED => self.take_number(),
             number => number.into(),
@@ -133,6 +135,113 @@ fn retire<T: OfThread>(value: &dyn Any) {
     }
 }
 
+/// What lies in a place again and again, one life after the other.
+pub trait Kept: Default + 'static {
+    /// Makes it what `Default` gives. Memory may be kept, values may not.
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The places of one life, such as that of a request, by the numbers of their slots. They outlast it: the next life finds
+/// them empty, and their memory there.
+pub struct Slots<L> {
+    places: Vec<Option<Place>>,
+    /// How many have been entered in this life.
+    live: usize,
+    of: PhantomData<fn() -> L>,
+}
+
+struct Place {
+    /// A `T` of the slot's.
+    value: Box<dyn Any>,
+    /// Whether it has been entered in this life.
+    live: bool,
+    reset: fn(&mut dyn Any),
+}
+
+impl<L> Default for Slots<L> {
+    fn default() -> Slots<L> {
+        Slots {
+            places: Vec::new(),
+            live: 0,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<L: Lifetime> Slots<L> {
+    /// What lies there; `None` where nothing has been put there in this life.
+    pub fn get<T: Kept>(&self, slot: &Slot<T, L>) -> Option<&T> {
+        let place = self.places.get(slot.number())?.as_ref()?;
+        place.live.then(|| place.value.downcast_ref()).flatten()
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut<T: Kept>(&mut self, slot: &Slot<T, L>) -> Option<&mut T> {
+        let place = self.places.get_mut(slot.number())?.as_mut()?;
+        place.live.then(|| place.value.downcast_mut()).flatten()
+    }
+
+    /// What lies there, at first its default. Only the first life that asks allocates.
+    pub fn enter<T: Kept>(&mut self, slot: &Slot<T, L>) -> &mut T {
+        let number = slot.number();
+        if self.places.len() <= number {
+            self.places.resize_with(number + 1, || None);
+        }
+        let place = self.places[number].get_or_insert_with(|| Place {
+            value: Box::new(T::default()),
+            live: false,
+            reset: reset::<T>,
+        }); // invariant: there are more than `number`
+        if !place.live {
+            place.live = true;
+            self.live += 1;
+        }
+        // invariant: the place was made for this slot
+        place.value.downcast_mut().expect("a slot has one type")
+    }
+
+    /// Takes what lies there out of this life.
+    pub fn take<T: Kept>(&mut self, slot: &Slot<T, L>) -> Option<T> {
+        let place = self.places.get_mut(slot.number())?.as_mut()?;
+        if !std::mem::take(&mut place.live) {
+            return None;
+        }
+        self.live -= 1;
+        place.value.downcast_mut().map(std::mem::take)
+    }
+
+    /// Whether nothing lies anywhere.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// This life ends: what it has put anywhere goes.
+    #[inline]
+    pub fn end(&mut self) {
+        if self.live != 0 {
+            self.reset_live();
+        }
+    }
+
+    fn reset_live(&mut self) {
+        for place in self.places.iter_mut().flatten() {
+            if std::mem::take(&mut place.live) {
+                (place.reset)(&mut *place.value);
+            }
+        }
+        self.live = 0;
+    }
+}
+
+fn reset<T: Kept>(value: &mut dyn Any) {
+    if let Some(value) = value.downcast_mut::<T>() {
+        value.reset();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,16 +256,16 @@ mod tests {
         Local::new(Arc::new(generation), Arc::<ThreadCounters>::default())
     }
 
-    static FIRST: Slot<Kept, ThreadGeneration> = Slot::new();
-    static SECOND: Slot<Kept, ThreadGeneration> = Slot::new();
+    static FIRST: Slot<Gathered, ThreadGeneration> = Slot::new();
+    static SECOND: Slot<Gathered, ThreadGeneration> = Slot::new();
     static ASKING: Slot<Asking, ThreadGeneration> = Slot::new();
 
     #[derive(Default)]
-    struct Kept(Vec<u8>);
+    struct Gathered(Vec<u8>);
 
-    impl OfThread for Kept {
-        fn begin(_: &Local) -> Kept {
-            Kept::default()
+    impl OfThread for Gathered {
+        fn begin(_: &Local) -> Gathered {
+            Gathered::default()
         }
 
         fn retire(&mut self) {
@@ -202,5 +311,59 @@ mod tests {
             [1],
             "what does not mind stays"
         );
+    }
+
+    /// As long as a test says.
+    enum OfTest {}
+
+    impl Lifetime for OfTest {
+        fn next_number() -> u16 {
+            static NEXT: AtomicU16 = AtomicU16::new(0);
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        }
+    }
+
+    static HELD: Slot<Held, OfTest> = Slot::new();
+    static TEXT: Slot<Text, OfTest> = Slot::new();
+
+    /// Holds on to something, as a place among those that are counted.
+    #[derive(Default)]
+    struct Held(Option<Rc<()>>);
+
+    impl Kept for Held {}
+
+    /// Keeps its memory.
+    #[derive(Default)]
+    struct Text(Vec<u8>);
+
+    impl Kept for Text {
+        fn reset(&mut self) {
+            self.0.clear();
+        }
+    }
+
+    #[test]
+    fn what_one_life_leaves_no_other_finds() {
+        let (mut slots, held) = (Slots::<OfTest>::default(), Rc::new(()));
+        assert!(slots.get(&HELD).is_none() && slots.is_empty());
+        slots.enter(&HELD).0 = Some(Rc::clone(&held));
+        slots.enter(&TEXT).0.extend_from_slice(b"text");
+        assert_eq!(slots.get(&TEXT).map(|text| &*text.0), Some(&b"text"[..]));
+        assert!(slots.get_mut(&HELD).is_some_and(|held| held.0.is_some()));
+        slots.end();
+        assert_eq!(Rc::strong_count(&held), 1, "values go at once");
+        assert!(slots.is_empty() && slots.get(&TEXT).is_none() && slots.get_mut(&HELD).is_none());
+        let text = slots.enter(&TEXT);
+        assert!(text.0.is_empty() && text.0.capacity() >= 4, "memory stays");
+        assert!(slots.get(&HELD).is_none(), "one place is not the other");
+    }
+
+    #[test]
+    fn what_is_taken_is_there_no_more() {
+        let mut slots = Slots::<OfTest>::default();
+        assert!(slots.take(&TEXT).is_none());
+        slots.enter(&TEXT).0.push(1);
+        assert_eq!(slots.take(&TEXT).map(|text| text.0), Some(vec![1]));
+        assert!(slots.is_empty() && slots.get(&TEXT).is_none() && slots.take(&TEXT).is_none());
     }
 }
