@@ -34,7 +34,7 @@ use server::log::OpenLogs;
 /// Every directive that this program knows.
 pub(crate) fn registry() -> &'static Registry {
     static OTHERS: &[&[&dyn Declared]] = &[main_level::TABLE];
-    server::table::registry(OTHERS)
+    server::features::registry(OTHERS)
 }
 
 /// The program itself.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use conf::Registry;
 use server::reference::{self, Name};
-use server::{table, variables};
+use server::{features, variables};
 
 use crate::application::registry;
 
@@ -85,7 +85,7 @@ fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
 fn is_variable(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     reference::directives(&name).next().is_none()
-        && (table::variable(&name).is_some() || reference::variables(&name).next().is_some())
+        && (features::variable(&name).is_some() || reference::variables(&name).next().is_some())
 }
 
 /// Says where a variable comes from; what it holds is nginx's to say, where it is nginx's.
@@ -95,7 +95,7 @@ fn print_variable(name: &str) -> Result<(), String> {
     let of_http = |known: &&Name| !known.module.starts_with("stream_");
     let known = reference::variables(&lower).find(of_http);
     let known = known.or(reference::variables(&lower).next());
-    let Some(found) = table::variable(&lower) else {
+    let Some(found) = features::variable(&lower) else {
         return Err(match known {
             Some(known) => not_yet(&format!("${name}"), known),
             None => match variables::unknown::nearest(&lower) {

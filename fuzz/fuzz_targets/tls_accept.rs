@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use framework::counters::Counters;
 use bytes::Bytes;
-use conf::{Recording, Registry, Sealed};
+use conf::{Recording, Sealed};
 use engine::net::{Address, Stream};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
@@ -36,7 +36,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use server::listen::ListenerId;
 use server::log::Destination;
-use server::table::TABLES;
+use server::features;
 use framework::compile::Environment;
 use framework::generation::Generation;
 use server::compile;
@@ -122,7 +122,7 @@ fn generation() -> &'static (Arc<Generation>, Vec<ListenerId>) {
             ..Recording::default()
         });
         let root = Path::new("/");
-        let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
+        let loaded = conf::load(path, root, &[], features::registry(&[]), &files);
         assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
         let environment = Environment {
             prefix: root,

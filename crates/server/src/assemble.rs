@@ -7,11 +7,12 @@ use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
 
+use crate::features::{self, FEATURES};
+use crate::http::module::Entry;
 use crate::http::modules::acme::Acme;
 use crate::http::modules::upstream::Groups;
 use crate::listen::Binding;
 use crate::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
-use crate::table::VARIABLES;
 use crate::variables::TableBuilder;
 use crate::variables::unknown::Unknown;
 
@@ -40,13 +41,23 @@ pub fn compile(
     environment: &Environment<'_>,
     default_error_log: Destination,
 ) -> Result<Compiled, Vec<Diagnostic>> {
+    compile_with(FEATURES, tree, environment, default_error_log)
+}
+
+/// The same with these modules.
+pub(crate) fn compile_with(
+    features: &'static [Entry],
+    tree: &conf::Tree,
+    environment: &Environment<'_>,
+    default_error_log: Destination,
+) -> Result<Compiled, Vec<Diagnostic>> {
     let compiler = Compiler::new(environment);
     compiler
         .registry::<LogTable>()
         .borrow_mut()
         .default_error_log = default_error_log;
-    compiler.registry::<TableBuilder>().borrow_mut().builtins = VARIABLES;
-    let made = crate::http::compile::http(&compiler, tree.root());
+    compiler.registry::<TableBuilder>().borrow_mut().builtins = features::variables();
+    let made = crate::http::compile::http(&compiler, tree.root(), features);
     let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
     let events =
         compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
@@ -107,7 +118,7 @@ mod tests {
             ..Recording::default()
         });
         let (path, root) = (Path::new("/nginx.conf"), Path::new("/"));
-        let registry = crate::table::registry(&[]);
+        let registry = features::registry(&[]);
         let loaded = conf::load(path, root, &[], registry, &files);
         let environment = Environment {
             prefix: root,
@@ -134,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_zones_of_a_configuration_tell_what_they_are() {
-        // Compiled in this order: a module's zones come after those of the module before.
+        // Declared from the end of the list of modules.
         let zones = "limit_req_zone $arg_k zone=rates:32k rate=2r/s;
                      limit_conn_zone $arg_c zone=connections:40k;
                      dav_ext_lock_zone zone=locks:48k timeout=90s;";
@@ -143,8 +154,8 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "limit_req rates 32768: key=$arg_k rate=2000 keys=0",
                 "dav_ext_lock locks 49152: timeout=90 locks=0",
+                "limit_req rates 32768: key=$arg_k rate=2000 keys=0",
                 "limit_conn connections 40960: key=$arg_c keys=0",
             ]
         );

@@ -2,13 +2,14 @@
 //!
 //! The page to read first is [`http::request`]: one request from its first byte to its log
 //! line. This crate knows the directives (each beside the code it serves, collected in
-//! [`table`]); it does not know processes, signals or how configuration files are read.
+//! [`features`]); it does not know processes, signals or how configuration files are read.
 
 pub mod accepted;
 pub mod assemble;
 pub mod doors;
 pub mod events;
 pub mod explain;
+pub mod features;
 pub mod http;
 pub mod listen;
 pub mod log;
@@ -17,7 +18,6 @@ mod planted;
 pub mod reference;
 pub mod regex;
 pub mod resolver;
-pub mod table;
 pub mod text;
 pub mod tls;
 pub mod transport;

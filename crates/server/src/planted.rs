@@ -33,7 +33,7 @@ mod tests {
         std::fs::create_dir_all(folder).unwrap();
         let file = folder.join("test.conf");
         std::fs::write(&file, text).unwrap();
-        let registry = crate::table::registry(&[]);
+        let registry = crate::features::registry(&[]);
         let loaded = conf::load(&file, folder, &[], registry, &conf::Disk);
         let environment = framework::compile::Environment {
             prefix: folder,

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use conf::{Recording, Registry, Sealed};
+use conf::{Recording, Sealed};
 use framework::compile::Environment;
 
 use super::*;
+use crate::features;
 use crate::log::Destination;
-use crate::table::TABLES;
 
 /// Explains a request to a configuration whose `http` block holds these lines.
 fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
@@ -18,8 +18,8 @@ fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
         ..Recording::default()
     });
     let root = Path::new("/");
-    let registry = Registry::new(TABLES);
-    let loaded = conf::load(path, root, &[], &registry, &files);
+    let registry = features::registry(&[]);
+    let loaded = conf::load(path, root, &[], registry, &files);
     assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
     let environment = Environment {
         prefix: root,
@@ -31,7 +31,7 @@ fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
         Ok(compiled) => compiled,
         Err(diagnostics) => panic!("{diagnostics:?}"),
     };
-    explain(compiled, &loaded.tree, &registry, question, false)
+    explain(compiled, &loaded.tree, registry, question, false)
 }
 
 fn ask(http: &str, url: &str) -> Explanation {

@@ -12,7 +12,6 @@ use std::task::{Poll, Waker};
 use engine::select::{Either, either};
 
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::limit_conn::Lease;
 use crate::http::request::{self, Request};
 use crate::{log, panics};
 
@@ -60,8 +59,6 @@ pub struct Ended {
     pub status: u16,
     /// What was being done while its response was sent (see `Request::sending`).
     pub sending: &'static str,
-    /// What it holds until the end of the main request.
-    pub leases: Vec<Lease>,
     /// Itself, where its line of the access log is still to be written.
     pub unlogged: Option<Box<Request>>,
 }
@@ -145,7 +142,6 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
             let mut ended = Ended {
                 status: child.response.status,
                 sending: child.sending,
-                leases: std::mem::take(&mut child.leases),
                 unlogged: None,
             };
             if child.plan.core.log_subrequest {

@@ -1,8 +1,7 @@
 //! From the `http` block to servers and plans.
 //!
 //! Here the tree of scopes is walked: every `server`, `location`, `if` and `limit_except`
-//! becomes a [`Plan`] out of the features' settings. Which features there are is written down
-//! in `Builder::plan` and nowhere else.
+//! becomes a [`Plan`]. What modules have to do there, they register themselves: their list is given.
 
 use std::sync::Arc;
 
@@ -17,17 +16,16 @@ use proto::method::Method;
 use crate::accepted;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::location::{Locations, Prefix};
+use crate::http::module::Entry;
 use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::dav::Dav;
-use crate::http::modules::dav_ext::{self, DavExt};
+use crate::http::modules::dav_ext::DavExt;
 use crate::http::modules::metrics::{self, meter::Scopes};
 use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
-use crate::http::modules::realip::RealIp;
-use crate::http::modules::{limit_conn, limit_req};
-use crate::http::modules::{proxy, rewrite, static_file, try_files, upstream};
-use crate::http::plan::{Handler, Plan, Server};
-use crate::http::request::Request;
+use crate::http::modules::{proxy, rewrite, static_file, try_files};
+use crate::http::plan::{Handler, Phases, Plan, Server};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
 use crate::http::tables;
 use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
@@ -35,7 +33,6 @@ use crate::log;
 use crate::regex::Regex;
 use crate::tls::settings::TlsSettings;
 use crate::variables::Table;
-use variables::{geo, map, split_clients};
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
     .contexts(Contexts::MAIN)
@@ -110,6 +107,7 @@ fn location_line(setter: &Setter<'_>) -> Result<(), Fault> {
 #[derive(Default)]
 pub struct Http {
     bindings: Vec<(ListenerId, BoundServers)>,
+    plans: Vec<Arc<Plan>>,
     /// Variables by index.
     pub variables: Table,
     /// `debug_connection`: whose connections are logged in every detail.
@@ -135,6 +133,11 @@ impl BoundServers {
 }
 
 impl Http {
+    /// The plan of a number, as [`Plan::id`] gives it.
+    pub fn plan(&self, id: u32) -> &Plan {
+        &self.plans[id as usize] // invariant: plans are numbered by their places
+    }
+
     /// What is behind a listening socket; `None` where this configuration does not have it.
     pub fn binding(&self, id: &ListenerId) -> Option<&BoundServers> {
         self.bindings
@@ -241,10 +244,15 @@ impl LocationName {
 
 /// Compiles the `http` block; `None` when there were errors (they have been reported). Without
 /// the block there is nothing to serve, which is no error.
-pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Binding>)> {
+pub fn http(
+    compiler: &Compiler<'_>,
+    root: ScopeRef<'_>,
+    features: &'static [Entry],
+) -> Option<(Http, Vec<Binding>)> {
     let mut builder = Builder {
         compiler,
-        next_id: 0,
+        features,
+        plans: Vec::new(),
         scopes: Scopes::new(root),
     };
     let mut gathered: Vec<Gathered> = Vec::new();
@@ -252,16 +260,9 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     crate::tls::settings::check_unused(compiler, root);
     super::temporary_paths::check(compiler, root);
     for scope in root.children("http") {
-        rewrite::define_assigned(compiler, scope);
-        map::compile::<Request>(compiler, scope);
-        geo::compile::<Request>(compiler, scope);
-        crate::http::modules::geoip2::compile(compiler, scope);
-        split_clients::compile::<Request>(compiler, scope);
-        limit_req::compile(compiler, scope);
-        dav_ext::compile(compiler, scope);
-        limit_conn::compile(compiler, scope);
-        upstream::compile(compiler, scope);
-        crate::http::modules::acme::compile(compiler, scope);
+        // From the end, as everything that goes through the list.
+        let prepare = features.iter().rev().filter_map(|entry| entry.prepare);
+        prepare.for_each(|prepare| prepare(compiler, scope));
         whole &= log::check(compiler, scope).is_ok();
         whole &= log::open_written(compiler, scope).is_some();
         for server in scope.children("server") {
@@ -296,6 +297,7 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
     let bindings = listen::bindings(gathered);
     let http = Http {
         scopes: builder.scopes,
+        plans: builder.plans,
         variables: Table::default(),
         debug_connections: Arc::default(),
         bindings: bindings
@@ -315,7 +317,9 @@ pub fn http(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<(Http, Vec<Bi
 /// The walk over the scopes.
 struct Builder<'c, 'f> {
     compiler: &'c Compiler<'f>,
-    next_id: u32,
+    features: &'static [Entry],
+    /// Those that are made, by their numbers.
+    plans: Vec<Arc<Plan>>,
     scopes: Scopes,
 }
 
@@ -721,9 +725,6 @@ impl Builder<'_, '_> {
             static_file::Types,
             crate::http::error_page::ErrorPages,
             crate::http::modules::access::Access,
-            limit_req::LimitReq,
-            limit_conn::LimitConn,
-            RealIp,
             AuthBasic,
             crate::http::modules::auth_request::AuthRequest,
             PostAction,
@@ -745,6 +746,7 @@ impl Builder<'_, '_> {
         if let Err(fault) = try_files::TryFiles::of_scope(self.compiler, scope) {
             self.compiler.report(fault);
         }
+        self.phases(scope, false);
     }
 
     fn whole_plan(
@@ -764,11 +766,9 @@ impl Builder<'_, '_> {
             compiler.report(fault);
             return None;
         }
-        let id = self.next_id;
-        self.next_id += 1;
-        self.scopes.add(compiler, scope);
+        let phases = self.phases(scope, kind.inner)?;
         let mut plan = Plan {
-            id,
+            id: 0,
             scope: scope.id(),
             name: kind.name,
             exact: kind.exact,
@@ -788,12 +788,6 @@ impl Builder<'_, '_> {
                 compiler.feature_or_report::<crate::http::modules::access::Access>(scope)?,
             )
             .filter(|access| !access.is_empty()),
-            limit_req: Some(compiler.feature_or_report::<limit_req::LimitReq>(scope)?)
-                .filter(|limits| !limits.is_off()),
-            limit_conn: Some(compiler.feature_or_report::<limit_conn::LimitConn>(scope)?)
-                .filter(|limits| !limits.is_off()),
-            real_ip: Some(compiler.feature_or_report::<RealIp>(scope)?)
-                .filter(|real_ip| !real_ip.is_off()),
             auth_basic: Some(compiler.feature_or_report::<AuthBasic>(scope)?)
                 .filter(|auth| !auth.is_off()),
             auth_request: Some(
@@ -842,10 +836,26 @@ impl Builder<'_, '_> {
             error_log: compiler.feature_or_report(scope)?,
             filters: Box::default(),
             hot: false,
+            phases,
         };
         plan.filters = crate::http::filters::of_plan(&plan);
         plan.hot = crate::http::hot::suits(&plan);
-        Some(Arc::new(plan))
+        // Plans within it have been made by now.
+        plan.id = self.plans.len() as u32;
+        self.scopes.add(compiler, scope);
+        let plan = Arc::new(plan);
+        self.plans.push(Arc::clone(&plan));
+        Some(plan)
+    }
+
+    /// What modules have to do in a scope. Every one of them is asked, so that every fault is reported.
+    fn phases(&self, scope: ScopeRef<'_>, is_inner: bool) -> Option<Phases> {
+        let mut plan = PlanBuilder::new(self.compiler, scope, is_inner);
+        let mut is_whole = true;
+        for register in self.features.iter().filter_map(|entry| entry.plan) {
+            is_whole &= register(&mut plan).is_some();
+        }
+        is_whole.then(|| plan.finish())
     }
 
     /// The rewrite script of a scope; an `if` inside becomes a plan of its own.

@@ -78,7 +78,6 @@ impl Request {
             limit_rate: None,
             limit_rate_after: None,
             upstream: None,
-            leases: Vec::new(),
             secure_link_expires: None,
             userid: None,
             background: None,
@@ -208,7 +207,7 @@ impl Request {
     /// Lets go of what a finished request must not keep; false when it cannot be reused.
     pub fn release(&mut self) -> bool {
         self.connection.release();
-        self.leases.clear();
+        self.shared.main.borrow_mut().end();
         self.secure_link_expires = None;
         self.userid = None;
         self.response.clear();

@@ -24,7 +24,7 @@ use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::http::filters::compress;
 use crate::http::modules::{access, acme, metrics::meter, static_file};
 use crate::http::not_modified::{self, Verdict};
-use crate::http::plan::{Handler, Plan};
+use crate::http::plan::{Handler, Permits, Plan};
 use crate::http::request::Request;
 use crate::http::{error_page, location, status_page};
 use crate::{log, tls};
@@ -165,10 +165,8 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.script.is_empty()
         && plan.limit_except.is_none()
         && plan.userid.gives_none()
-        && plan.limit_req.is_none()
-        && plan.limit_conn.is_none()
+        && plan.phases.shortcuts.are_open
         && plan.auth_basic.is_none()
-        && plan.real_ip.is_none()
         && !plan
             .error_log
             .admits(log::Level::Debug, log::Subsystem::Http)
@@ -216,6 +214,10 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !request.server.plan.script.is_empty() || acme::may_answer(request) {
         return None;
     }
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    if !of_server.permit_head(request) {
+        return None;
+    }
     let location::Found::Plan(plan) = location::find(request) else {
         return None;
     };
@@ -228,7 +230,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !Arc::ptr_eq(&request.plan, &plan) {
         request.plan = plan;
     }
-    if compress::may_apply(request) {
+    if compress::may_apply(request) || !request.plan.phases.shortcuts.permit_head(request) {
         return None;
     }
     let after = look_up(request)?;
@@ -308,6 +310,12 @@ fn look_up(request: &mut Request) -> Option<After> {
     after
 }
 
+/// What modules say of prebuilt responses to a request: those of its server, and those of its location.
+fn permits_of(request: &Request) -> impl Iterator<Item = &Permits> {
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    [of_server, &request.plan.phases.shortcuts].into_iter()
+}
+
 fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> Option<After> {
     let entry = cache.entries.get_mut(key)?;
     let Some(until) = confirm(entry, &request.plan) else {
@@ -315,6 +323,9 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         return None;
     };
     if request.plan.access.is_some() && !access::allows(request) {
+        return None;
+    }
+    if !permits_of(request).all(|permits| permits.permit_request(request)) {
         return None;
     }
     request.root_tested = matches!(entry.known, Known::File { .. });
@@ -360,7 +371,10 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     let after = leave(request, &response, keep_alive);
     // Where every use asks the file system, the access rules or the log, it must go on to do so;
     // and what ends its connection will not be asked for again.
-    let asks_nothing = request.plan.access.is_none() && !logged && !logs_response;
+    let asks_nothing = request.plan.access.is_none()
+        && permits_of(request).all(|permits| permits.of_request.is_empty())
+        && !logged
+        && !logs_response;
     if until > engine::uptime() && asks_nothing && keep_alive {
         request.answer = Some(Answer {
             response,
@@ -585,4 +599,158 @@ fn keep(request: &Request, path: &[u8], known: Known, body: Bytes, content_type:
     };
     let key = (request.plan.id, request.uri.clone());
     request.http.hot.borrow_mut().insert(key, entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use conf::{Declared, Fault, ScopeRef};
+    use framework::compile::{Compiler, Feature};
+
+    use super::*;
+    use crate::features::FEATURES;
+    use crate::http::exchange::Exchange;
+    use crate::http::exchange::memory::Client;
+    use crate::http::module::{Entry, Handle, Module, Permit, Ran, Shortcut};
+    use crate::http::plan_builder::PlanBuilder;
+    use crate::http::request::tests::{Folder, another, serve_by};
+    use crate::http::request::{Step, handle};
+
+    /// Denies everything, and says nothing of shortcuts.
+    struct Deny;
+
+    impl Feature for Deny {
+        const DIRECTIVES: &'static [&'static dyn Declared] = &[];
+
+        fn compile(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Deny, Fault> {
+            Ok(Deny)
+        }
+    }
+
+    impl Module for Deny {
+        fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+            plan.preaccess(self);
+        }
+    }
+
+    impl Handle for Deny {
+        fn run<'a>(&'a self, _: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+            Ran::Now(Ok(Step::Finish(403)))
+        }
+    }
+
+    /// Denies requests with arguments as soon as they have come, and says so of each.
+    struct DenyArguments;
+
+    impl Feature for DenyArguments {
+        const DIRECTIVES: &'static [&'static dyn Declared] = &[];
+
+        fn compile(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<DenyArguments, Fault> {
+            Ok(DenyArguments)
+        }
+    }
+
+    impl Module for DenyArguments {
+        fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+            plan.arrived(self);
+        }
+
+        fn shortcut(self: &Arc<Self>) -> Shortcut {
+            Shortcut::OfRequest(self.clone())
+        }
+    }
+
+    impl Permit for DenyArguments {
+        fn permits(&self, request: &Request) -> bool {
+            request.args.is_empty()
+        }
+    }
+
+    impl Handle for DenyArguments {
+        fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+            Ran::Now(Ok(match self.permits(request) {
+                true => Step::Next,
+                false => Step::Finish(403),
+            }))
+        }
+    }
+
+    /// All modules and this one.
+    fn features_and(entry: Entry) -> &'static [Entry] {
+        let all = FEATURES.iter().copied().chain([entry]);
+        Box::leak(all.collect())
+    }
+
+    /// Asks for a small file, the slow way, until its response is worth keeping; then with the last request's target from
+    /// memory. The statuses of the former, and that of the latter where memory has answered.
+    fn ask(features: &'static [Entry], lines: &str, target: &str) -> (Vec<u16>, Option<u16>) {
+        let folder = Folder::new();
+        let file = std::fs::File::create(folder.0.join("file")).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1000))
+            .unwrap();
+        let text = format!(
+            "events {{ }} error_log /dev/null; http {{ access_log off; proxy_temp_path {0};
+             client_body_temp_path {0}; server {{ listen 10.0.0.1:80; root {0}; {lines} }} }}",
+            folder.0.display()
+        );
+        let slow = "GET /file HTTP/1.1";
+        serve_by(features, &text, slow, async |request| {
+            let mut statuses = Vec::new();
+            for _ in 0..3 {
+                let mut one = another(&request, slow);
+                let (mut exchange, _) = Client::greedy().begin(1 << 20);
+                handle(&mut one, &mut exchange).await.unwrap();
+                statuses.push(one.response.status);
+            }
+            let mut last = another(&request, &format!("GET {target} HTTP/1.1"));
+            let answered = respond(&mut last).is_some();
+            (statuses, answered.then_some(last.response.status))
+        })
+    }
+
+    #[test]
+    fn an_ordinary_static_site_is_answered_from_memory() {
+        let lines = "location / { index index.html; expires 1h; add_header X-A b; gzip on; }
+                     location /other { limit_conn_status 429; }";
+        for lines in ["", lines] {
+            let (slow, from_memory) = ask(FEATURES, lines, "/file");
+            assert_eq!(
+                (&slow[..], from_memory),
+                (&[200; 3][..], Some(200)),
+                "{lines}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_prebuilt_response_gets_past_a_module_that_says_nothing() {
+        let features = features_and(Entry::module::<Deny>());
+        let (slow, from_memory) = ask(features, "", "/file");
+        assert_eq!((&slow[..], from_memory), (&[403; 3][..], None));
+    }
+
+    #[test]
+    fn a_module_permits_some_requests() {
+        let features = features_and(Entry::module::<DenyArguments>());
+        let (slow, from_memory) = ask(features, "", "/file");
+        assert_eq!((&slow[..], from_memory), (&[200; 3][..], Some(200)));
+        assert_eq!(ask(features, "", "/file?a").1, None);
+    }
+
+    #[test]
+    fn what_is_limited_is_not_answered_from_memory() {
+        for (zone, limit) in [
+            ("limit_conn_zone $host zone=z:32k;", "limit_conn z 9;"),
+            (
+                "limit_req_zone $host zone=z:32k rate=99r/s;",
+                "limit_req zone=z burst=9 nodelay;",
+            ),
+            ("", "set_real_ip_from 10.9.9.9;"),
+        ] {
+            let lines = format!("location / {{ {limit} }} }} {zone} server {{ listen 10.0.0.2:80;");
+            let (slow, from_memory) = ask(FEATURES, &lines, "/file");
+            assert_eq!((&slow[..], from_memory), (&[200; 3][..], None), "{limit}");
+        }
+    }
 }

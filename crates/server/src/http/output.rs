@@ -519,10 +519,9 @@ async fn resolve(
         while let Some(piece) = running.next(exchange).await {
             send_one(request, exchange, piece).await?;
         }
-        let mut ended = running.ended().await?;
+        let ended = running.ended().await?;
         request.sending = ended.sending;
         request.doing = ended.sending;
-        request.leases.append(&mut ended.leases);
         return Ok(());
     };
     let mut value = Vec::new();
@@ -542,10 +541,9 @@ async fn resolve(
             _ => {}
         }
     }
-    let mut ended = running.ended().await?;
+    let ended = running.ended().await?;
     request.sending = ended.sending;
     request.doing = ended.sending;
-    request.leases.append(&mut ended.leases);
     if ended.status < 300 && !value.is_empty() {
         put(request, &name, value.into());
     }

@@ -1,8 +1,9 @@
 //! What scopes of the configuration compile to: servers, and a plan for every scope.
 //!
 //! A plan holds, for one `server`, `location`, `if` or `limit_except`, each feature's settings
-//! as that scope sees them; equal settings are shared between plans.
+//! as that scope sees them, and what modules do there; equal settings are shared between plans.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,13 +18,16 @@ use crate::http::filters::{
     headers::Headers, slice::SliceSize, ssi::Ssi, sub::Sub, zstd::Zstd,
 };
 use crate::http::location::Locations;
+use crate::http::module::{Handle, Permit};
 use crate::http::modules::{
     access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
     dav::Dav, dav_ext::DavExt, disable_symlinks::DisableSymlinks, early_hints::EarlyHints,
     index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
     post_action::PostAction, precompressed::Precompressed, proxy::Proxy, random_index::RandomIndex,
-    realip::RealIp, rewrite::Script, static_file::Types, try_files::TryFiles,
+    rewrite::Script, static_file::Types, try_files::TryFiles,
 };
+use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
 use crate::tls::server::ServerTls;
@@ -61,7 +65,8 @@ impl Handler {
 
 /// The compiled form of one scope.
 pub struct Plan {
-    /// Number within the generation: the key of per-thread caches.
+    /// Its place among the generation's plans (see [`Http::plan`](crate::http::compile::Http::plan)), and the key of
+    /// per-thread caches.
     pub id: u32,
     /// The scope that it was compiled of.
     pub scope: conf::ScopeId,
@@ -95,12 +100,6 @@ pub struct Plan {
     pub error_pages: Arc<ErrorPages>,
     /// `allow`, `deny`; `None` where nothing is written.
     pub access: Option<Arc<Access>>,
-    /// `limit_req`; `None` where nothing is limited.
-    pub limit_req: Option<Arc<crate::http::modules::limit_req::LimitReq>>,
-    /// `limit_conn`; `None` where nothing is limited.
-    pub limit_conn: Option<Arc<crate::http::modules::limit_conn::LimitConn>>,
-    /// `set_real_ip_from` and its family; `None` where no proxy is trusted.
-    pub real_ip: Option<Arc<RealIp>>,
     /// `auth_basic`; `None` where no client is asked.
     pub auth_basic: Option<Arc<AuthBasic>>,
     /// `auth_request`; `None` where it is off.
@@ -170,6 +169,54 @@ pub struct Plan {
     /// Whether a complete response prepared in memory may answer for this plan: no script, no
     /// handler but files, nothing per request in the response's head.
     pub hot: bool,
+    /// What modules have to do here.
+    pub phases: Phases,
+}
+
+impl Plan {
+    /// What a module has kept in the plan; `None` where it has nothing to do.
+    pub fn of<F: Send + Sync + 'static>(&self, slot: &PlanSlot<F>) -> Option<&F> {
+        let kept = self.phases.kept.get(slot.number())?;
+        kept.as_ref()?.downcast_ref()
+    }
+}
+
+/// What modules have registered with a plan; each list in the order in which it runs.
+#[derive(Default)]
+pub struct Phases {
+    /// As soon as the head of a main request has been read; of the server's plan.
+    pub arrived: Box<[Arc<dyn Handle>]>,
+    /// Once the plan is found, before it is asked who the client is.
+    pub preaccess: Box<[Arc<dyn Handle>]>,
+    /// What modules have kept, by the numbers of their slots.
+    pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
+    /// Whether prebuilt responses may answer here.
+    pub shortcuts: Permits,
+    /// The same for what is done before the location is known: asked of the server's plan, whatever the location says.
+    pub shortcuts_of_server: Permits,
+}
+
+/// What modules say of prebuilt responses.
+#[derive(Default)]
+pub struct Permits {
+    /// No module says that there must be none.
+    pub are_open: bool,
+    /// Who is asked once a head.
+    pub of_head: Box<[Arc<dyn Permit>]>,
+    /// Who is asked every time.
+    pub of_request: Box<[Arc<dyn Permit>]>,
+}
+
+impl Permits {
+    /// Whether one may answer this head, as far as that is all there is to look at.
+    pub fn permit_head(&self, request: &Request) -> bool {
+        self.are_open && self.of_head.iter().all(|permit| permit.permits(request))
+    }
+
+    /// Whether one may answer this very request.
+    pub fn permit_request(&self, request: &Request) -> bool {
+        self.of_request.iter().all(|permit| permit.permits(request))
+    }
 }
 
 /// One virtual server.

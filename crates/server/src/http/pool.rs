@@ -54,7 +54,8 @@ pub fn repeated(
 
 /// Keeps a request for the next one, unless its generation has been replaced.
 pub fn give_back(mut request: Box<Request>) {
-    if request.local.is_retired() || !request.release() {
+    let can_be_kept = request.release();
+    if request.local.is_retired() || !can_be_kept {
         return;
     }
     KEPT.with_borrow_mut(|kept| {

@@ -244,7 +244,6 @@ impl Request {
 
     /// Takes the counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
-        self.leases.append(&mut child.leases);
         self.bytes_sent = child.bytes_sent;
         self.body_bytes_sent = child.body_bytes_sent;
     }

@@ -24,16 +24,16 @@ use crate::http::filters::compress::Totals;
 use crate::http::filters::slice::Slices;
 use crate::http::filters::userid;
 use crate::http::local::HttpLocal;
-use crate::http::modules::limit_conn::Lease;
+use crate::http::module;
 use crate::http::modules::{
     acme, autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed,
-    proxy, random_index, realip, rewrite, static_file, stub_status, try_files,
+    proxy, random_index, rewrite, static_file, stub_status, try_files,
 };
 use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
 use crate::http::shared::Shared;
-use crate::http::{access_phase, error_page, location, preaccess_phase};
+use crate::http::{access_phase, error_page, location};
 use crate::listen::AddressServers;
 use crate::log;
 use crate::regex::Captures;
@@ -186,8 +186,6 @@ pub struct Request {
     pub upstream: Option<Rc<RefCell<proxy::Seen>>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
-    /// Its places among the connections that `limit_conn` counts.
-    pub leases: Vec<Lease>,
     /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
     /// location has refused a request the one that it had before.
     pub earlier_error_log: Option<Arc<log::ErrorLog>>,
@@ -233,16 +231,11 @@ pub enum Phase {
 pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
     #[cfg(test)]
     crate::planted::plant(&request.uri);
-    if request.depth == 0 {
-        realip::apply(request);
-        log::head(request);
-    }
-    let answer = match request.depth {
-        0 => acme::answer(request).or_else(|| tls::requests::check(request)),
-        _ => None,
-    };
-    if let Some(step) = answer {
-        return resume(request, exchange, step).await;
+    if request.is_main() {
+        match arrived(request, exchange).await? {
+            Step::Next => {}
+            step => return resume(request, exchange, step).await,
+        }
     }
     let early = match request.depth == 0 && request.server.core.may_read_early() {
         true => Box::pin(read_early(request, exchange)).await,
@@ -267,6 +260,21 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     };
     follow_up(request, &outcome).await;
     outcome
+}
+
+/// Asks those who want to see a request as soon as its head has been read.
+async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    log::head(request);
+    if !request.plan.phases.arrived.is_empty() {
+        let http = Rc::clone(&request.http);
+        let plan = http.plan(request.plan.id);
+        match module::run(&plan.phases.arrived, request, exchange).await? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
+    let answer = acme::answer(request).or_else(|| tls::requests::check(request));
+    Ok(answer.unwrap_or(Step::Next))
 }
 
 /// What is still done for a request once it has been answered.
@@ -407,7 +415,10 @@ async fn phases(
         };
     }
     crate::http::modules::headers_more::change_request(request);
-    match preaccess_phase::run(request, exchange).await? {
+    // The plan stays as long as the request holds on to the generation.
+    let http = Rc::clone(&request.http);
+    let plan = http.plan(request.plan.id);
+    match module::run(&plan.phases.preaccess, request, exchange).await? {
         Step::Next => {}
         step => return Ok(step),
     }

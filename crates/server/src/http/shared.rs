@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 
+use framework::slot::Slots;
+
 use crate::http::filters::ssi;
-use crate::http::modules::{limit_conn, limit_req};
+use crate::http::slots::OfMain;
 use crate::variables::Cached;
 
 /// One for a main request and all its subrequests.
@@ -21,16 +23,16 @@ pub struct Shared {
     pub subrequests: Cell<u32>,
     /// Whether the log has been told that one too many was asked for.
     pub excess_told: Cell<bool>,
-    /// `$limit_req_status`, once a limit has been asked: for the request or for any of its subrequests.
-    pub limit_req: Cell<Option<limit_req::Outcome>>,
-    /// `$limit_conn_status` in the same way.
-    pub limit_conn: Cell<Option<limit_conn::Outcome>>,
+    /// What modules keep until the main request ends.
+    pub main: RefCell<Slots<OfMain>>,
 }
 
 impl Shared {
     /// Whether nothing has been cached, assigned or set.
     pub fn is_empty(&self) -> bool {
-        self.values.borrow().is_empty() && self.ssi.borrow().is_empty()
+        self.values.borrow().is_empty()
+            && self.ssi.borrow().is_empty()
+            && self.main.borrow().is_empty()
     }
 
     /// Forgets everything, keeping the capacity.
@@ -41,7 +43,6 @@ impl Shared {
         self.ahead.set(0);
         self.subrequests.set(0);
         self.excess_told.set(false);
-        self.limit_req.set(None);
-        self.limit_conn.set(None);
+        self.main.get_mut().end();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the values are made in `client`
 //! (what the client sent), `connection` and `response`. They are computed on every use, but for what `is_kept` names. Every
-//! other module has a list of its own; `table.rs` puts them together.
+//! other module has a list of its own; `features.rs` puts them together.
 
 mod client;
 mod connection;

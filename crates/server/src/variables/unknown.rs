@@ -2,7 +2,7 @@
 
 use conf::{Fault, Position, Tree};
 
-use crate::{reference, table};
+use crate::{features, reference};
 
 /// The names, each with where it is used.
 pub(crate) struct Unknown<'a> {
@@ -80,7 +80,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
         .iter()
         .filter(|known| known.is_variable && !known.name.ends_with('_'))
         .map(|known| known.name)
-        .filter(|known| table::variable(known).is_some());
+        .filter(|known| features::variable(known).is_some());
     conf::nearest(name, here.chain(OWN))
 }
 

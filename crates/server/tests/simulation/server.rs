@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use crate::random::Random;
 use bytes::Bytes;
-use conf::{Recording, Registry, Sealed};
+use conf::{Recording, Sealed};
 use engine::net::{Address, BoundSocket, Listener};
 use engine::select::{Either, either};
 use engine::sim::{self, Faults};
 use framework::compile::Environment;
 use framework::counters::Counters;
 use framework::generation::Generation;
+use tidegate_server::features;
 use tidegate_server::listen::ListenerId;
 use tidegate_server::log::Destination;
-use tidegate_server::table::TABLES;
 use tidegate_server::workers::{Share, Worker};
 use tidegate_server::{compile, log};
 
@@ -144,7 +144,7 @@ pub(crate) fn generation(
         ..Recording::default()
     });
     let root = Path::new("/");
-    let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
+    let loaded = conf::load(path, root, &[], features::registry(&[]), &files);
     assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
     let environment = Environment {
         prefix: root,

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use conf::{Level, Recording, Registry, Sealed};
+use conf::{Level, Recording, Sealed};
 use framework::compile::{Compiler, Environment, Feature};
 
+use crate::features;
 use crate::http::output::Piece;
-use crate::table::TABLES;
 
 /// The feature as the innermost of these blocks sees it, each the first of its name within the one before;
 /// the first error as it is printed.
@@ -26,9 +26,9 @@ pub(crate) fn compiled<F: Feature>(
         ..Recording::default()
     };
     let files = Sealed::new(recording);
-    let registry = Registry::new(TABLES);
+    let registry = features::registry(&[]);
     let root = Path::new("/");
-    let loaded = conf::load(Path::new("/nginx.conf"), root, &[], &registry, &files);
+    let loaded = conf::load(Path::new("/nginx.conf"), root, &[], registry, &files);
     let (errors, rest): (Vec<_>, Vec<_>) = loaded
         .diagnostics
         .iter()

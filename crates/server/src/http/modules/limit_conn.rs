@@ -13,10 +13,15 @@ use conf::{
     parse,
 };
 use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
 use framework::zone::{self, Fact, Refused, Room, State, Tell, Zone};
 
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Module, Ran};
 use crate::http::modules::limited;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::slots::OfMain;
 use crate::log::{self, Level};
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -85,9 +90,6 @@ static LIMIT_CONN_DRY_RUN: Setting<bool> =
         .arity(Arity::flag())
         .default("off")
         .manual("Only counts and logs; no request is refused.");
-
-/// Declarations of zones, for the table.
-pub const ZONE_DIRECTIVES: &[&dyn Declared] = &[&LIMIT_CONN_ZONE];
 
 /// What has become of a request under `limit_conn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,33 +169,74 @@ impl Feature for LimitConn {
     }
 }
 
-impl LimitConn {
-    /// Whether nothing is limited.
-    pub fn is_off(&self) -> bool {
+impl Module for LimitConn {
+    const TABLES: &'static [&'static [&'static dyn Declared]] =
+        &[&[&LIMIT_CONN_ZONE], LimitConn::DIRECTIVES];
+
+    fn is_off(&self) -> bool {
         self.limits.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.preaccess(self);
     }
 }
 
-/// Counts the request until its end, or refuses it. Of a request and its subrequests only one is
-/// counted.
-pub fn check(request: &mut Request) -> Step {
-    let Some(settings) = request.plan.limit_conn.clone() else {
-        return Step::Next;
-    };
-    if request.shared.limit_conn.get().is_some() {
-        return Step::Next;
+/// What becomes of a main request and its subrequests.
+#[derive(Default)]
+struct Counted {
+    /// `$limit_conn_status`, once a limit has been asked.
+    outcome: Option<Outcome>,
+    /// Their places, until the main request ends.
+    leases: Vec<Lease>,
+}
+
+static COUNTED: Slot<Counted, OfMain> = Slot::new();
+
+impl Kept for Counted {
+    fn reset(&mut self) {
+        self.outcome = None;
+        self.leases.clear();
     }
-    for limit in &settings.limits {
-        let Some(key) = key(request, limit) else {
-            continue;
-        };
-        request.shared.limit_conn.set(Some(Outcome::Passed));
-        match Connections::enter(limit, &key) {
-            Ok(lease) => request.leases.push(lease),
-            Err(refusal) => return refuse(request, &settings, limit, refusal),
+}
+
+impl Counted {
+    /// The outcome for a request.
+    fn outcome(request: &Request) -> Option<Outcome> {
+        request.shared.main.borrow().get(&COUNTED)?.outcome
+    }
+
+    /// Notes it.
+    fn note(request: &Request, change: impl FnOnce(&mut Counted)) {
+        change(request.shared.main.borrow_mut().enter(&COUNTED));
+    }
+}
+
+impl Handle for LimitConn {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(self.check(request)))
+    }
+}
+
+impl LimitConn {
+    /// Counts the request until its end, or refuses it. Of a request and its subrequests only one is
+    /// counted.
+    fn check(&self, request: &mut Request) -> Step {
+        if Counted::outcome(request).is_some() {
+            return Step::Next;
         }
+        for limit in &self.limits {
+            let Some(key) = key(request, limit) else {
+                continue;
+            };
+            Counted::note(request, |counted| counted.outcome = Some(Outcome::Passed));
+            match Connections::enter(limit, &key) {
+                Ok(lease) => Counted::note(request, |counted| counted.leases.push(lease)),
+                Err(refusal) => return refuse(request, self, limit, refusal),
+            }
+        }
+        Step::Next
     }
-    Step::Next
 }
 
 /// The key of a limit for this request; `None` where the limit does not apply.
@@ -212,7 +255,7 @@ fn key(request: &mut Request, limit: &Limit) -> Option<Bytes> {
     (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
 }
 
-fn refuse(request: &mut Request, settings: &LimitConn, limit: &Limit, refusal: Refusal) -> Step {
+fn refuse(request: &Request, settings: &LimitConn, limit: &Limit, refusal: Refusal) -> Step {
     let zone = limit.zone.name();
     match refusal {
         Refusal::TooMany => {
@@ -225,13 +268,15 @@ fn refuse(request: &mut Request, settings: &LimitConn, limit: &Limit, refusal: R
             "ngx_slab_alloc() failed: no memory in limit_conn_zone \"{zone}\""
         ),
     }
-    request.leases.clear();
-    if settings.dry_run {
-        request.shared.limit_conn.set(Some(Outcome::RejectedDryRun));
-        return Step::Next;
-    }
-    request.shared.limit_conn.set(Some(Outcome::Rejected));
-    Step::Finish(settings.status)
+    let (outcome, step) = match settings.dry_run {
+        true => (Outcome::RejectedDryRun, Step::Next),
+        false => (Outcome::Rejected, Step::Finish(settings.status)),
+    };
+    Counted::note(request, |counted| {
+        counted.leases.clear();
+        counted.outcome = Some(outcome);
+    });
+    step
 }
 
 /// Why a connection is not let in.
@@ -427,7 +472,7 @@ fn limit(line: &Line) -> Result<LimitLine, Fault> {
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {
     (name == "limit_conn_status").then(|| {
-        Found::computed(|request, out| match request.shared.limit_conn.get() {
+        Found::computed(|request, out| match Counted::outcome(request) {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         })

@@ -5,13 +5,18 @@
 //! `$realip_remote_addr`. As in nginx it is looked at when the head has been read, by the settings of the server, and, if
 //! nothing came of that, once the location is known.
 
+use std::sync::Arc;
+
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
 use framework::network::Peers;
 use variables::forwarded;
 
-use crate::http::request::Request;
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Module, Ran};
+use crate::http::plan_builder::PlanBuilder;
+use crate::http::request::{Request, Step};
 use crate::variables::Found;
 use framework::address::append_address;
 use variables::Context as _;
@@ -91,18 +96,26 @@ impl Feature for RealIp {
     }
 }
 
-impl RealIp {
-    /// Whether no proxy is trusted.
-    pub fn is_off(&self) -> bool {
+impl Module for RealIp {
+    fn is_off(&self) -> bool {
         self.trusted.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.arrived(self);
+        plan.preaccess(self);
+    }
+}
+
+impl Handle for RealIp {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        apply(request, self);
+        Ran::Now(Ok(Step::Next))
     }
 }
 
 /// Takes the client's address from the head, unless that has been done.
-pub fn apply(request: &mut Request) {
-    let Some(real_ip) = &request.plan.real_ip else {
-        return;
-    };
+fn apply(request: &mut Request, real_ip: &RealIp) {
     if request.told_peer.is_some() || !real_ip.trusted.contains(request.connection.peer()) {
         return;
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use conf::{Recording, Registry, Sealed};
+use conf::{Recording, Sealed};
 use engine::Buffer;
 use engine::net::{Address, Listener};
 use engine::select::{Either, both, either};
@@ -17,19 +17,21 @@ use framework::counters::Counters;
 use proto::h1::BodyLength;
 
 use super::*;
+use crate::assemble::compile_with;
 use crate::door::Accepted;
+use crate::features::FEATURES;
 use crate::http::connection::Connection;
 use crate::http::exchange::h1::H1;
 use crate::http::exchange::memory::{Client, Reason, Recorder};
+use crate::http::module::Entry;
 use crate::http::output::Piece;
 use crate::log::Destination;
-use crate::table::TABLES;
 
 /// A folder with two files, removed in the end.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tidegate-handlers-{}-{number}", std::process::id());
@@ -123,7 +125,7 @@ fn gunzipped(body: &[u8]) -> Vec<u8> {
 }
 
 /// A request with the same head as this one, on the same connection.
-fn another(request: &Request, head: &str) -> Request {
+pub(crate) fn another(request: &Request, head: &str) -> Request {
     let connection = Rc::clone(request.connection.shared().unwrap());
     let mut another = Request::new(&request.local, &connection, &request.server);
     begin(&mut another, head);
@@ -145,13 +147,23 @@ fn begin(request: &mut Request, head: &str) {
 /// Runs `work` in simulated time with a request of this head, under the default server of a configuration
 /// whose first listener is 10.0.0.1:80.
 pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) -> T {
+    serve_by(FEATURES, text, head, work)
+}
+
+/// The same where these are the modules.
+pub(crate) fn serve_by<T>(
+    features: &'static [Entry],
+    text: &str,
+    head: &str,
+    work: impl AsyncFnOnce(Request) -> T,
+) -> T {
     let path = Path::new("/nginx.conf");
     let files = Sealed::new(Recording {
         files: vec![(path.into(), text.as_bytes().to_vec())],
         ..Recording::default()
     });
     let root = Path::new("/");
-    let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
+    let loaded = conf::load(path, root, &[], crate::features::registry(&[]), &files);
     assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
     let environment = Environment {
         prefix: root,
@@ -159,7 +171,8 @@ pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -
         files: &files,
         privileged: false,
     };
-    let (generation, id) = match crate::compile(&loaded.tree, &environment, Destination::Stderr) {
+    let made = compile_with(features, &loaded.tree, &environment, Destination::Stderr);
+    let (generation, id) = match made {
         Ok(mut compiled) => (compiled.generation, compiled.bindings.remove(0).id),
         Err(diagnostics) => panic!("{diagnostics:?}"),
     };

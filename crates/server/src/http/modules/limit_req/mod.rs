@@ -10,15 +10,18 @@ mod settings;
 use std::time::Duration;
 
 pub use buckets::Buckets;
-pub use settings::{LimitReq, ZONE_DIRECTIVES, compile};
+pub use settings::{LimitReq, compile};
 
 use bytes::Bytes;
 use engine::select::{Either, either};
+use framework::slot::{Kept, Slot};
 
 use self::buckets::{Answer, Pinned};
 use self::settings::Limit;
-use crate::http::exchange::{Abort, Exchange};
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Ran};
 use crate::http::request::{Request, Step};
+use crate::http::slots::OfMain;
 use crate::log::{self, Level};
 use crate::variables::Found;
 use variables::write::text;
@@ -54,34 +57,49 @@ impl Outcome {
     }
 }
 
-/// Counts the request, lets it wait or refuses it. Of a request and its subrequests only one is
-/// counted.
-pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    let Some(settings) = request.plan.limit_req.clone() else {
-        return Ok(Step::Next);
-    };
-    if request.shared.limit_req.get().is_some() {
-        return Ok(Step::Next);
+/// `$limit_req_status`, once a limit has been asked: for a main request or for any of its subrequests.
+#[derive(Default)]
+struct Told(Option<Outcome>);
+
+static TOLD: Slot<Told, OfMain> = Slot::new();
+
+impl Kept for Told {}
+
+impl Told {
+    /// The outcome for a request.
+    fn outcome(request: &Request) -> Option<Outcome> {
+        request.shared.main.borrow().get(&TOLD)?.0
     }
-    let dry_run = settings.dry_run;
-    let (outcome, step, delay) = match decide(request, &settings) {
-        Decision::Uncounted => return Ok(Step::Next),
-        Decision::Pass => (Outcome::Passed, Step::Next, None),
-        Decision::Delay(_) if dry_run => (Outcome::DelayedDryRun, Step::Next, None),
-        Decision::Delay(delay) => (Outcome::Delayed, Step::Next, Some(delay)),
-        Decision::Reject if dry_run => (Outcome::RejectedDryRun, Step::Next, None),
-        Decision::Reject => (Outcome::Rejected, Step::Finish(settings.status), None),
-    };
-    request.shared.limit_req.set(Some(outcome));
-    if delay.is_some() {
+}
+
+impl Handle for LimitReq {
+    /// Counts the request, lets it wait or refuses it. Of a request and its subrequests only one is
+    /// counted.
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        if Told::outcome(request).is_some() {
+            return Ran::Now(Ok(Step::Next));
+        }
+        let (outcome, step) = match decide(request, self) {
+            Decision::Uncounted => return Ran::Now(Ok(Step::Next)),
+            Decision::Pass => (Outcome::Passed, Ok(Step::Next)),
+            Decision::Delay(_) if self.dry_run => (Outcome::DelayedDryRun, Ok(Step::Next)),
+            Decision::Delay(delay) => (Outcome::Delayed, Err(delay)),
+            Decision::Reject if self.dry_run => (Outcome::RejectedDryRun, Ok(Step::Next)),
+            Decision::Reject => (Outcome::Rejected, Ok(Step::Finish(self.status))),
+        };
+        request.shared.main.borrow_mut().enter(&TOLD).0 = Some(outcome);
+        let delay = match step {
+            Ok(step) => return Ran::Now(Ok(step)),
+            Err(delay) => delay,
+        };
         request.start_background();
+        Ran::wait(async move {
+            match either(engine::sleep(delay), exchange.client_gone()).await {
+                Either::First(()) => Ok(Step::Next),
+                Either::Second(abort) => Err(abort),
+            }
+        })
     }
-    if let Some(delay) = delay
-        && let Either::Second(abort) = either(engine::sleep(delay), exchange.client_gone()).await
-    {
-        return Err(abort);
-    }
-    Ok(step)
 }
 
 /// What the limits of a scope say of a request.
@@ -219,7 +237,7 @@ fn log_delay(request: &Request, settings: &LimitReq, limit: &Limit, excess: u64)
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {
     (name == "limit_req_status").then(|| {
-        Found::computed(|request, out| match request.shared.limit_req.get() {
+        Found::computed(|request, out| match Told::outcome(request) {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         })

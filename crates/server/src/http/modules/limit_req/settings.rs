@@ -11,7 +11,9 @@ use framework::compile::{Compiler, Feature};
 use framework::zone::{self, Refused, Zone};
 
 use super::Buckets;
+use crate::http::module::Module;
 use crate::http::modules::limited;
+use crate::http::plan_builder::PlanBuilder;
 use crate::log::Level;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -77,9 +79,6 @@ static LIMIT_REQ_DRY_RUN: Setting<bool> =
         .arity(Arity::flag())
         .default("off")
         .manual("Only counts and logs; no request waits or is refused.");
-
-/// Declarations of zones, for the table.
-pub const ZONE_DIRECTIVES: &[&dyn Declared] = &[&LIMIT_REQ_ZONE];
 
 /// What a zone counts.
 pub struct ZoneSettings {
@@ -154,10 +153,16 @@ impl Feature for LimitReq {
     }
 }
 
-impl LimitReq {
-    /// Whether nothing is limited.
-    pub fn is_off(&self) -> bool {
+impl Module for LimitReq {
+    const TABLES: &'static [&'static [&'static dyn Declared]] =
+        &[&[&LIMIT_REQ_ZONE], LimitReq::DIRECTIVES];
+
+    fn is_off(&self) -> bool {
         self.limits.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.preaccess(self);
     }
 }
 

@@ -1,0 +1,268 @@
+//! The list of all modules, in nginx's order (`auto/modules`): phases and head filters run through it from its end.
+//!
+//! What is here and not in nginx stands where its order against the others needs it. The crate knows its modules here and
+//! nowhere else: the table of all directives and the list of variables are made of it.
+
+use std::sync::OnceLock;
+
+use conf::{Declared, Registry};
+use framework::compile::Feature;
+
+use crate::events::Events;
+use crate::http::body::BodySettings;
+use crate::http::core::{Core, ServerCore};
+use crate::http::error_page::ErrorPages;
+use crate::http::filters::{
+    addition, brotli, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid, zstd,
+};
+use crate::http::module::Entry;
+use crate::http::modules::{
+    access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, disable_symlinks,
+    early_hints, flv, geoip2, headers_more, index, limit_conn, limit_req, metrics, mirror, mp4,
+    open_file_cache, post_action, precompressed, proxy, random_index, realip, referer, rewrite,
+    secure_link, static_file, stub_status, try_files, upstream,
+};
+use crate::http::request::Request;
+use crate::log::{AccessLogs, ErrorLog};
+use crate::resolver::Resolving;
+use crate::tls::settings::TlsSettings;
+use crate::{accepted, http, tls};
+use variables::{Find, Found, geo, map, split_clients};
+
+/// Every module.
+pub static FEATURES: &[Entry] = &[
+    Entry::of(&[Events::DIRECTIVES, ErrorLog::DIRECTIVES]),
+    // nginx's core module of http.
+    Entry::of(&[
+        http::compile::DIRECTIVES,
+        Core::DIRECTIVES,
+        ServerCore::DIRECTIVES,
+        BodySettings::DIRECTIVES,
+        ErrorPages::DIRECTIVES,
+        static_file::Types::DIRECTIVES,
+        open_file_cache::OpenFileCache::DIRECTIVES,
+        disable_symlinks::DisableSymlinks::DIRECTIVES,
+        early_hints::EarlyHints::DIRECTIVES,
+        post_action::PostAction::DIRECTIVES,
+        Resolving::DIRECTIVES,
+        accepted::DIRECTIVES,
+    ])
+    .variables(&[
+        crate::variables::core::find,
+        crate::variables::core::proxy_protocol::find,
+    ]),
+    // The client's address is known when it answers.
+    Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
+        .named(&["ngx_http_acme_module"])
+        .variables(&[acme::find])
+        .prepare(acme::compile),
+    Entry::of(&[AccessLogs::DIRECTIVES]),
+    Entry::of(&[upstream::DIRECTIVES]).prepare(upstream::compile),
+    Entry::of(&[precompressed::Precompressed::DIRECTIVES]).named(&[
+        "ngx_http_gzip_static_module",
+        "ngx_http_brotli_static_module",
+        "ngx_http_zstd_static_module",
+    ]),
+    Entry::of(&[dav::Dav::DIRECTIVES]).named(&["ngx_http_dav_module"]),
+    Entry::of(&[autoindex::AutoIndex::DIRECTIVES]).named(&["ngx_http_autoindex_module"]),
+    Entry::of(&[index::Index::DIRECTIVES]),
+    Entry::of(&[random_index::RandomIndex::DIRECTIVES]).named(&["ngx_http_random_index_module"]),
+    Entry::of(&[mirror::Mirror::DIRECTIVES]).named(&["ngx_http_mirror_module"]),
+    Entry::of(&[try_files::DIRECTIVES]),
+    Entry::of(&[auth_request::AuthRequest::DIRECTIVES]).named(&["ngx_http_auth_request_module"]),
+    Entry::of(&[auth_basic::AuthBasic::DIRECTIVES]).named(&["ngx_http_auth_basic_module"]),
+    Entry::of(&[access::Access::DIRECTIVES]).named(&["ngx_http_access_module"]),
+    Entry::module::<limit_conn::LimitConn>()
+        .named(&["ngx_http_limit_conn_module"])
+        .variables(&[limit_conn::find])
+        .prepare(limit_conn::compile),
+    Entry::module::<limit_req::LimitReq>()
+        .named(&["ngx_http_limit_req_module"])
+        .variables(&[limit_req::find])
+        .prepare(limit_req::compile),
+    Entry::module::<realip::RealIp>()
+        .named(&["ngx_http_realip_module"])
+        .variables(&[realip::find]),
+    Entry::of(&[split_clients::DIRECTIVES])
+        .named(&["ngx_http_split_clients_module"])
+        .prepare(split_clients::compile::<Request>),
+    Entry::of(&[geoip2::DIRECTIVES])
+        .named(&["ngx_http_geoip2_module"])
+        .prepare(geoip2::compile),
+    Entry::of(&[geo::DIRECTIVES])
+        .named(&["ngx_http_geo_module"])
+        .prepare(geo::compile::<Request>),
+    Entry::of(&[map::DIRECTIVES])
+        .named(&["ngx_http_map_module"])
+        .prepare(map::compile::<Request>),
+    Entry::of(&[referer::Referers::DIRECTIVES])
+        .named(&["ngx_http_referer_module"])
+        .variables(&[referer::find]),
+    // Behind the blocks above, because a name is of the `set` that names it, also where one of them defines it.
+    Entry::of(&[rewrite::DIRECTIVES])
+        .named(&["ngx_http_rewrite_module"])
+        .prepare(rewrite::define_assigned),
+    Entry::of(&[TlsSettings::DIRECTIVES])
+        .named(&["ngx_http_ssl_module"])
+        .variables(&[tls::variables::find]),
+    Entry::of(&[
+        proxy::DIRECTIVES,
+        &proxy::BUFFER_DIRECTIVES,
+        &proxy::SSL_DIRECTIVES,
+    ])
+    .variables(&[proxy::variables::find]),
+    Entry::of(&[static_file::HANDLERS]).named(&["ngx_http_empty_gif_module"]),
+    Entry::of(&[browser::Browsers::DIRECTIVES])
+        .named(&["ngx_http_browser_module"])
+        .variables(&[browser::find]),
+    Entry::of(&[secure_link::SecureLink::DIRECTIVES])
+        .named(&["ngx_http_secure_link_module"])
+        .variables(&[secure_link::find]),
+    Entry::of(&[flv::DIRECTIVES]).named(&["ngx_http_flv_module"]),
+    Entry::of(&[mp4::HANDLERS, mp4::Mp4::DIRECTIVES]).named(&["ngx_http_mp4_module"]),
+    Entry::of(&[stub_status::DIRECTIVES])
+        .named(&["ngx_http_stub_status_module"])
+        .variables(&[stub_status::find]),
+    Entry::of(&[metrics::DIRECTIVES]),
+    Entry::of(&[dav_ext::ZONE_DIRECTIVES, dav_ext::DavExt::DIRECTIVES]).prepare(dav_ext::compile),
+    // From here on header filters.
+    Entry::of(&[
+        gzip::Gzip::DIRECTIVES,
+        brotli::Brotli::DIRECTIVES,
+        zstd::Zstd::DIRECTIVES,
+    ])
+    .named(&[
+        "ngx_http_gzip_filter_module",
+        "ngx_http_brotli_filter_module",
+        "ngx_http_zstd_filter_module",
+    ])
+    .variables(&[compress::find]),
+    Entry::of(&[ssi::Ssi::DIRECTIVES])
+        .named(&["ngx_http_ssi_filter_module"])
+        .variables(&[ssi::find]),
+    Entry::of(&[charset::Charset::DIRECTIVES]).named(&["ngx_http_charset_filter_module"]),
+    Entry::of(&[sub::Sub::DIRECTIVES]).named(&["ngx_http_sub_filter_module"]),
+    Entry::of(&[addition::Addition::DIRECTIVES]).named(&["ngx_http_addition_filter_module"]),
+    Entry::of(&[gunzip::Gunzip::DIRECTIVES]).named(&["ngx_http_gunzip_filter_module"]),
+    Entry::of(&[userid::UserId::DIRECTIVES])
+        .named(&["ngx_http_userid_filter_module"])
+        .variables(&[userid::find]),
+    Entry::of(&[headers::Headers::DIRECTIVES]),
+    Entry::of(&[headers_more::HeadersMore::DIRECTIVES])
+        .named(&["ngx_http_headers_more_filter_module"]),
+    Entry::of(&[slice::SliceSize::DIRECTIVES])
+        .named(&["ngx_http_slice_filter_module"])
+        .variables(&[slice::find]),
+];
+
+/// Where the variables of requests are found that are there without being defined.
+pub fn variables() -> &'static [Find<Request>] {
+    static FINDERS: OnceLock<Vec<Find<Request>>> = OnceLock::new();
+    FINDERS.get_or_init(|| {
+        let finders = FEATURES.iter().flat_map(|entry| entry.variables);
+        finders.copied().collect()
+    })
+}
+
+/// The variable of requests that is there without being defined, by its name in lower case, without `$`.
+pub fn variable(name: &str) -> Option<Found<Request>> {
+    variables().iter().find_map(|find| find(name))
+}
+
+/// Every directive of this crate, by module. One that several modules look at is there more than once.
+pub fn directives() -> impl Iterator<Item = &'static dyn Declared> {
+    let tables = FEATURES.iter().flat_map(|entry| entry.directives);
+    tables.copied().flatten().copied()
+}
+
+/// The directives of this crate with those that the caller brings (the process's own).
+pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
+    static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    REGISTRY.get_or_init(|| {
+        let tables = FEATURES.iter().flat_map(|entry| entry.directives);
+        let tables: Vec<_> = tables.chain(others).copied().collect();
+        let names = FEATURES.iter().flat_map(|entry| entry.names);
+        Registry::new(&tables)
+            .with_modules(NAMES.get_or_init(|| names.copied().collect()))
+            .with_elsewhere(crate::reference::ELSEWHERE)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::http::module::Handle;
+    use crate::http::request::tests::serve;
+    use variables::Source;
+
+    /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the names of ours.
+    const NGINX: &[&str] = &["limit_conn", "limit_req", "realip"];
+
+    /// A configuration whose location has something for every module to do.
+    const EVERYTHING: &str = "events { } error_log /dev/null; http { access_log off;
+        proxy_temp_path /tmp; client_body_temp_path /tmp;
+        limit_req_zone $host zone=rates:32k rate=99r/s; limit_conn_zone $host zone=connections:32k;
+        server { listen 10.0.0.1:80; set_real_ip_from 10.9.9.9;
+            limit_req zone=rates; limit_conn connections 9; } }";
+
+    /// The module of something that has registered: the folder or file that it stands in.
+    fn module_of(name: &'static str) -> &'static str {
+        let mut path = name.split("::").skip_while(|part| *part != "modules");
+        path.nth(1).unwrap_or(name)
+    }
+
+    #[test]
+    fn phases_run_in_nginx_s_order() {
+        let names = |list: &[Arc<dyn Handle>]| -> Vec<&str> {
+            list.iter().map(|handle| module_of(handle.name())).collect()
+        };
+        serve(EVERYTHING, "GET / HTTP/1.1", async |request| {
+            let phases = &request.server.plan.phases;
+            let (arrived, preaccess) = (names(&phases.arrived), names(&phases.preaccess));
+            assert_eq!(arrived, ["realip"]);
+            assert_eq!(preaccess, ["realip", "limit_req", "limit_conn"]);
+            for list in [&arrived, &preaccess] {
+                let of_nginx = NGINX.iter().rev().filter(|name| list.contains(*name));
+                let ours = list.iter().filter(|name| NGINX.contains(*name));
+                assert!(ours.eq(of_nginx), "{list:?}");
+            }
+        });
+    }
+
+    /// The names that nginx's page of each module has, one of each list here, and the end of a family's name.
+    #[test]
+    fn variables_of_every_module() {
+        for (name, rest) in [
+            ("uri", None),
+            ("http_x", Some("x")),
+            ("proxy_protocol_addr", None),
+            ("proxy_protocol_tlv_alpn", Some("alpn")),
+            ("ssl_protocol", None),
+            ("realip_remote_port", None),
+            ("limit_conn_status", None),
+            ("limit_req_status", None),
+            ("upstream_status", None),
+            ("upstream_http_x", Some("x")),
+            ("connections_active", None),
+            ("acme_certificate", None),
+            ("msie", None),
+            ("invalid_referer", None),
+            ("secure_link", None),
+            ("uid_got", None),
+            ("date_gmt", None),
+            ("gzip_ratio", None),
+            ("slice_range", None),
+        ] {
+            let found: Vec<_> = variables().iter().filter_map(|find| find(name)).collect();
+            assert_eq!(found.len(), 1, "{name} is of one module");
+            let end = match &found[0].source {
+                Source::Family(_, rest) => std::str::from_utf8(rest).ok(),
+                _ => None,
+            };
+            assert_eq!(end, rest, "{name}");
+        }
+    }
+}

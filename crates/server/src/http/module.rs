@@ -1,0 +1,175 @@
+//! What a module is to the request: it is asked, and never named.
+//!
+//! A [`Module`] is a feature that registers with the plan of each scope what it has to do there: a [`Handle`] in a phase. The
+//! list of all modules stands in one place (`features.rs` for the whole server), in nginx's order; phases run through it from
+//! its end, as nginx's do. Of what a module keeps of a request, only the module knows: it lies in a
+//! [`slot`](crate::http::slots).
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use conf::{Declared, ScopeRef};
+use framework::compile::{Compiler, Feature};
+use variables::Find;
+
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::plan_builder::PlanBuilder;
+use crate::http::request::{Request, Step};
+
+/// A feature that has something to do for requests.
+pub trait Module: Feature {
+    /// All its directives, also those that make no value of its own for the scope that writes them.
+    const TABLES: &'static [&'static [&'static dyn Declared]] = &[Self::DIRECTIVES];
+
+    /// Whether it has nothing to do in this scope: nothing of it is registered there then, nor is it asked for shortcuts.
+    fn is_off(&self) -> bool {
+        false
+    }
+
+    /// Registers what it has to do with the plan of a scope.
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
+
+    /// Whether a prebuilt response may answer for it. A module that says nothing is slow, never open.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Never
+    }
+}
+
+/// Whether a complete response from memory may answer where a module has something to do: it would not be asked.
+#[derive(Clone)]
+pub enum Shortcut {
+    /// Never.
+    Never,
+    /// It does the same to every request that the shortcut takes, or nothing.
+    Same,
+    /// Where it permits the request's head. A client that repeats its head byte for byte is permitted with it.
+    OfHead(Arc<dyn Permit>),
+    /// Where it permits the request, which is asked every time.
+    OfRequest(Arc<dyn Permit>),
+}
+
+/// Permits prebuilt responses: see [`Shortcut`].
+pub trait Permit: Send + Sync {
+    /// Whether one may answer this request.
+    fn permits(&self, request: &Request) -> bool;
+}
+
+/// What something that has run says: at once, or once it has waited. Only what waits has a box.
+pub enum Ran<'a, T = Result<Step, Abort>> {
+    /// At once.
+    Now(T),
+    /// Later.
+    Wait(Pin<Box<dyn Future<Output = T> + 'a>>),
+}
+
+impl<'a, T> Ran<'a, T> {
+    /// What this future says.
+    pub fn wait(future: impl Future<Output = T> + 'a) -> Ran<'a, T> {
+        Ran::Wait(Box::pin(future))
+    }
+
+    /// What it says, waited for where it must be.
+    pub async fn said(self) -> T {
+        match self {
+            Ran::Now(said) => said,
+            Ran::Wait(future) => future.await,
+        }
+    }
+}
+
+/// What a module does in a phase that may wait and may end the request.
+pub trait Handle: Send + Sync {
+    /// Does it. [`Step::Next`] leaves the request to what follows.
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a>;
+
+    /// What it is called in the code.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+}
+
+/// Runs handlers one after the other until one of them has something to say.
+pub async fn run(
+    handlers: &[Arc<dyn Handle>],
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Step, Abort> {
+    for handler in handlers {
+        let said = match handler.run(request, exchange) {
+            Ran::Now(said) => said,
+            Ran::Wait(future) => future.await,
+        };
+        match said? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
+    Ok(Step::Next)
+}
+
+/// A line of the list of modules: all that one of them brings.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// What `load_module` may call it without a warning, because all its directives are here.
+    pub names: &'static [&'static str],
+    /// Its directives.
+    pub directives: &'static [&'static [&'static dyn Declared]],
+    /// Where its variables are found that requests have without being defined.
+    pub variables: &'static [Find<Request>],
+    /// What it does with an `http` block before any scope in it is compiled: it declares what directives name.
+    pub prepare: Option<Prepare>,
+    /// How it registers with the plan of a scope; `None` is for a fault, which has been reported.
+    pub plan: Option<Register>,
+}
+
+/// See [`Entry::prepare`].
+pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
+
+/// See [`Entry::plan`].
+pub type Register = fn(&mut PlanBuilder<'_>) -> Option<()>;
+
+impl Entry {
+    /// Directives alone.
+    pub const fn of(directives: &'static [&'static [&'static dyn Declared]]) -> Entry {
+        Entry {
+            names: &[],
+            directives,
+            variables: &[],
+            prepare: None,
+            plan: None,
+        }
+    }
+
+    /// A module that registers.
+    pub const fn module<M: Module>() -> Entry {
+        Entry {
+            plan: Some(register::<M>),
+            ..Entry::of(M::TABLES)
+        }
+    }
+
+    /// With the names that `load_module` may call it by.
+    #[must_use]
+    pub const fn named(self, names: &'static [&'static str]) -> Entry {
+        Entry { names, ..self }
+    }
+
+    /// With variables.
+    #[must_use]
+    pub const fn variables(self, variables: &'static [Find<Request>]) -> Entry {
+        Entry { variables, ..self }
+    }
+
+    /// With something to do before scopes are compiled.
+    #[must_use]
+    pub const fn prepare(self, prepare: Prepare) -> Entry {
+        Entry {
+            prepare: Some(prepare),
+            ..self
+        }
+    }
+}
+
+fn register<M: Module>(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.register::<M>()
+}

@@ -1,0 +1,129 @@
+//! How the modules' part of a plan comes to be: each registers what it has to do in the scope.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use conf::ScopeRef;
+use framework::compile::{Compiler, Feature};
+
+use crate::http::module::{Handle, Module, Permit, Shortcut};
+use crate::http::plan::{Permits, Phases};
+use crate::http::slots::PlanSlot;
+
+/// The plan of a scope while modules register with it, in the order of their list.
+pub struct PlanBuilder<'a> {
+    /// The compilation.
+    pub compiler: &'a Compiler<'a>,
+    /// The scope.
+    pub scope: ScopeRef<'a>,
+    /// Whether it is an `if` or a `limit_except`: a scope within the location that it belongs to.
+    pub is_inner: bool,
+    arrived: Vec<Arc<dyn Handle>>,
+    preaccess: Vec<Arc<dyn Handle>>,
+    kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
+    shortcuts: Shortcuts,
+    shortcuts_of_server: Shortcuts,
+    /// Whether the module that registers now has something to do before the location is known.
+    comes_before_location: bool,
+}
+
+impl<'a> PlanBuilder<'a> {
+    /// One with which nothing has registered.
+    pub fn new(compiler: &'a Compiler<'a>, scope: ScopeRef<'a>, is_inner: bool) -> PlanBuilder<'a> {
+        PlanBuilder {
+            compiler,
+            scope,
+            is_inner,
+            arrived: Vec::new(),
+            preaccess: Vec::new(),
+            kept: Vec::new(),
+            shortcuts: Shortcuts::default(),
+            shortcuts_of_server: Shortcuts::default(),
+            comes_before_location: false,
+        }
+    }
+
+    /// Has a module register, if it has something to do in the scope. `None` is for a fault, which has been reported.
+    pub fn register<M: Module>(&mut self) -> Option<()> {
+        let module: Arc<M> = self.feature()?;
+        if module.is_off() {
+            return Some(());
+        }
+        self.comes_before_location = false;
+        module.register(self);
+        let shortcut = module.shortcut();
+        if self.comes_before_location {
+            self.shortcuts_of_server.add(shortcut.clone());
+        }
+        self.shortcuts.add(shortcut);
+        Some(())
+    }
+
+    /// A feature as the scope sees it; a fault is reported.
+    pub fn feature<F: Feature>(&self) -> Option<Arc<F>> {
+        self.compiler.feature_or_report(self.scope)
+    }
+
+    /// What runs as soon as the head of a main request has been read, under the plan of its server.
+    pub fn arrived<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.comes_before_location = true;
+        self.arrived.push(handler.clone());
+    }
+
+    /// What runs once the plan is found, before it is asked who the client is.
+    pub fn preaccess<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.preaccess.push(handler.clone());
+    }
+
+    /// Keeps what the module needs of its settings outside of what it has registered.
+    pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
+        let number = slot.number();
+        if self.kept.len() <= number {
+            self.kept.resize_with(number + 1, || None);
+        }
+        self.kept[number] = Some(settings.clone()); // invariant: there are more than `number`
+    }
+
+    /// What has registered, each list in the order in which it runs: as in nginx, from the end of the list of modules.
+    pub fn finish(self) -> Phases {
+        Phases {
+            arrived: from_end(self.arrived),
+            preaccess: from_end(self.preaccess),
+            kept: self.kept.into(),
+            shortcuts: self.shortcuts.finish(),
+            shortcuts_of_server: self.shortcuts_of_server.finish(),
+        }
+    }
+}
+
+fn from_end<T>(mut list: Vec<T>) -> Box<[T]> {
+    list.reverse();
+    list.into()
+}
+
+/// What modules have said of shortcuts.
+#[derive(Default)]
+struct Shortcuts {
+    are_closed: bool,
+    of_head: Vec<Arc<dyn Permit>>,
+    of_request: Vec<Arc<dyn Permit>>,
+}
+
+impl Shortcuts {
+    fn add(&mut self, shortcut: Shortcut) {
+        match shortcut {
+            Shortcut::Never => self.are_closed = true,
+            Shortcut::Same => {}
+            Shortcut::OfHead(permit) => self.of_head.push(permit),
+            Shortcut::OfRequest(permit) => self.of_request.push(permit),
+        }
+    }
+
+    fn finish(self) -> Permits {
+        Permits {
+            are_open: !self.are_closed,
+            of_head: self.of_head.into(),
+            of_request: self.of_request.into(),
+        }
+    }
+}
