@@ -1,6 +1,6 @@
 //! Protocols without I/O and without a clock: bytes go in, values and errors come out.
 //!
-//! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), request targets
+//! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), heads that come as fields ([`head`]), request targets
 //! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]),
 //! content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]), what a TLS client
 //! says first ([`tls`]) and answers of name servers ([`dns`]). The reference for what is accepted and what is refused is
@@ -16,6 +16,7 @@ pub mod date;
 pub mod dns;
 pub mod etag;
 pub mod h1;
+pub mod head;
 pub mod header;
 pub mod host;
 pub mod method;

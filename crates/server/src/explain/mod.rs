@@ -216,8 +216,8 @@ impl Stage {
         let mut request = Box::new(Request::new(&local, &connection, &server));
         let bytes = question.head();
         let limits = request.server.core.head_limits();
-        let client = request.client_mut();
-        match connection.parse_head(&local, &limits, &bytes, &mut client.head) {
+        let (kept, head) = request.client_mut().h1_mut();
+        match connection.parse_head(&local, &limits, &bytes, head) {
             Ok(Some(_)) => {}
             Ok(None) => return Err("the request's head does not end".into()),
             Err(error) => {
@@ -226,7 +226,7 @@ impl Stage {
                 return Err(format!("that is no request: {text}: status {status}"));
             }
         }
-        client.bytes = bytes;
+        *kept = bytes;
         request.begin().map_err(|(text, status)| {
             let text = String::from_utf8_lossy(&text);
             format!("that is no request: {text}: status {status}")

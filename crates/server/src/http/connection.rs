@@ -651,15 +651,15 @@ fn parse(
     bytes: &[u8],
 ) -> Result<Option<usize>, HeadError> {
     let limits = request.server.core.head_limits();
-    let client = request.client_mut();
-    let parsed = connection.parse_head(local, &limits, bytes, &mut client.head);
+    let (gathered, head) = request.client_mut().h1_mut();
+    let parsed = connection.parse_head(local, &limits, bytes, head);
     let kept = match parsed {
         Ok(Some(length)) => bytes.get(..length).unwrap_or_default(),
         Ok(None) => &[], // `read_rest` gathers them
         Err(_) => bytes,
     };
-    client.bytes.clear();
-    client.bytes.extend_from_slice(kept);
+    gathered.clear();
+    gathered.extend_from_slice(kept);
     parsed
 }
 
@@ -690,18 +690,18 @@ async fn read_rest(
                 };
             }
         };
-        let client = request.client_mut();
-        if !client.head.has_begun() && client.bytes.len() >= limits.buffer_size {
+        let (bytes, head) = request.client_mut().h1_mut();
+        if !head.has_begun() && bytes.len() >= limits.buffer_size {
             // So far there are only empty lines, of which a client may send any number.
-            client.bytes.clear();
-            client.head.clear();
+            bytes.clear();
+            head.clear();
         }
-        let before = client.bytes.len();
-        client.bytes.extend_from_slice(input);
-        match connection.parse_head(local, &limits, &client.bytes, &mut client.head) {
+        let before = bytes.len();
+        bytes.extend_from_slice(input);
+        match connection.parse_head(local, &limits, bytes, head) {
             Ok(None) => {}
             Ok(Some(length)) => {
-                client.bytes.truncate(length);
+                bytes.truncate(length);
                 input.advance(length.saturating_sub(before));
                 return Head::Complete;
             }
@@ -719,7 +719,7 @@ fn head_deadline(connection: &Connection, local: &Local, request: &Request) -> I
         return connection.started + first.core.client_header_timeout;
     }
     let client = &request.client;
-    let named = client.head.server_name().and_then(|server| {
+    let named = client.server_name().and_then(|server| {
         let host = server.name.of(&client.bytes);
         connection.with_servers(local, |servers| servers.reader_of(host))?
     });
@@ -756,7 +756,7 @@ async fn refuse(
     }
     tell_ignored(request, true);
     // Where it leads to an error page that is not there, too.
-    request.doing = if request.client.head.has_request_line() {
+    request.doing = if request.client.has_request_line() {
         READING_HEADERS
     } else {
         request.reading_line()
@@ -764,11 +764,11 @@ async fn refuse(
     if matches!(error, HeadError::LineTooLong) {
         // Logs show what a buffer for long lines holds, as nginx's do.
         let room = request.server.core.head_limits().large_buffer_size;
-        let shown = request.client.head.leading().saturating_add(room);
-        request.client_mut().bytes.truncate(shown);
+        let (bytes, head) = request.client_mut().h1_mut();
+        bytes.truncate(head.leading().saturating_add(room));
     }
     log::error!(request, Info, "{}", log::Printable(&text));
-    let version = request.client.head.version();
+    let version = request.client.version();
     let mut exchange = Exchange::h1(H1::refused(
         connection,
         version,
@@ -792,7 +792,7 @@ async fn serve_slowly(
     request.answer = None;
     if let Some(watched) = connection.worker.watched() {
         let client = &request.client;
-        watched.is_at(connection.serial, client.head.request_line(&client.bytes));
+        watched.is_at(connection.serial, client.request_line());
     }
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
@@ -802,7 +802,7 @@ async fn serve_slowly(
                 log::error!(request, Info, "{}", log::Printable(&text));
             }
             let input = std::mem::take(input);
-            let version = request.client.head.version();
+            let version = request.client.version();
             let length = request.body.framing();
             let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
             let outcome = error_page::refuse(request, &mut exchange, status).await;
@@ -842,17 +842,19 @@ fn begin(
     tell_ignored(request, false);
     request.begin()?;
     tell_ignored(request, true);
-    if request.client.head.server_name().is_none() && connection.is_misdirected(&request.local, b"")
-    {
+    if request.client.server_name().is_none() && connection.is_misdirected(&request.local, b"") {
         request.choose_negotiated_server();
         let error = HeadError::Misdirected;
         return Err((error.log_text(&request.client.bytes), error.status()));
     }
     let client = &request.client;
-    let length = match h1::body_length(&client.head, &client.bytes, false) {
+    let Some(head) = client.h1() else {
+        return Err((Vec::new(), 400)); // no other protocol begins here
+    };
+    let length = match h1::body_length(head, &client.bytes, false) {
         Ok(length) => length,
         Err(error) => {
-            let refusal = (error.log_text(&client.head, &client.bytes), error.status());
+            let refusal = (error.log_text(head, &client.bytes), error.status());
             let in_chunks = request.header(Known::TransferEncoding).is_some();
             let has_length = request.header(Known::ContentLength).is_some();
             match error {
@@ -886,11 +888,11 @@ fn begin(
 /// request begins under, and once the host has chosen the server (`is_chosen`) the others in that one's.
 fn tell_ignored(request: &Request, is_chosen: bool) {
     let client = &request.client;
-    let ignored = client.head.ignored();
+    let ignored = client.ignored();
     if ignored.is_empty() {
         return;
     }
-    let named = client.head.server_name().map(|server| server.name.start);
+    let named = client.server_name().map(|server| server.name.start);
     for line in ignored {
         if named.is_some_and(|named| named < line.start) == is_chosen {
             let text = log::Printable(line.of(&client.bytes));

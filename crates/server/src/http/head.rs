@@ -14,12 +14,13 @@ use proto::header::Known;
 use proto::method::Method;
 
 use crate::http::body::RequestBody;
+use crate::http::client_head::ClientHead;
 use crate::http::connection::{Connection, Held, READING_HEADERS, server_for};
 use crate::http::core::Alias;
 use crate::http::exchange;
 use crate::http::local::HttpLocal;
 use crate::http::plan::Server;
-use crate::http::request::{ClientHead, Request, URI_CHANGES_MAX};
+use crate::http::request::{Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
 use crate::log;
 
@@ -146,8 +147,7 @@ impl Request {
         self.repeatable = None;
         self.answer = None;
         let client = self.client_mut();
-        client.host.clear();
-        client.head.clear();
+        client.clear();
     }
 
     /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
@@ -261,11 +261,11 @@ impl Request {
     pub fn begin_refused(&mut self) {
         self.prepared = true;
         self.connection.count_request();
-        self.method = self.client.head.method();
-        if self.client.head.has_path() {
+        self.method = self.client.method();
+        if self.client.has_path() {
             self.take_target();
         }
-        if self.client.head.server_name().is_some() {
+        if self.client.server_name().is_some() {
             self.choose_server_by_name();
         }
     }
@@ -273,14 +273,14 @@ impl Request {
     /// Takes method, URI and arguments from the head.
     fn take_target(&mut self) {
         let client = Rc::clone(&self.client);
-        self.method = client.head.method();
-        self.uri.extend_from_slice(client.head.path(&client.bytes));
-        if let Some(args) = client.head.args() {
-            self.args.extend_from_slice(args.of(&client.bytes));
-            self.args_written = !client.head.target(&client.bytes).ends_with(b"?");
+        self.method = client.method();
+        self.uri.extend_from_slice(client.path());
+        if let Some(args) = client.args() {
+            self.args.extend_from_slice(args);
+            self.args_written = !client.target().ends_with(b"?");
         }
-        self.escaped_uri = client.head.has_escapes() || client.head.has_plus();
-        self.uri_unchanged = client.head.has_valid_target();
+        self.escaped_uri = client.is_escaped();
+        self.uri_unchanged = client.has_valid_target();
     }
 
     /// 500 where a `server_name` could not be decided; the log has said so.
@@ -294,7 +294,7 @@ impl Request {
     /// The virtual server that the client's head names; a client that names none asks for the
     /// server whose name is empty. Where it cannot be decided, it stays the address's default.
     pub fn choose_server_by_name(&mut self) {
-        if let Some(named) = self.client.head.server_name() {
+        if let Some(named) = self.client.server_name() {
             let ClientHead { bytes, host, .. } = self.client_mut();
             host.extend_from_slice(named.name.of(bytes));
             if named.has_capitals {
@@ -337,28 +337,20 @@ impl Request {
 
     /// The value of a field that we know by name; the first where it is repeated.
     pub fn header(&self, known: Known) -> Option<&[u8]> {
-        self.client.head.value(known, &self.client.bytes)
+        self.client.value(known)
     }
 
     /// What the client says it is.
     pub fn browser(&self) -> Browser {
         let mut browser = Browser::default();
-        let head = &self.client.head;
-        if head.find(Known::UserAgent).is_some() {
-            let agents = head.all(Known::UserAgent);
-            agents.for_each(|agent| browser.add(agent.value(&self.client.bytes)));
-        }
+        let agents = self.client.all(Known::UserAgent);
+        agents.for_each(|agent| browser.add(agent));
         browser
     }
 
     /// All fields as sent: name and value.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let bytes = &self.client.bytes;
-        self.client
-            .head
-            .fields()
-            .iter()
-            .map(move |field| (field.name(bytes), field.value(bytes)))
+        self.client.headers()
     }
 
     /// The value of the first field of this name, given in lower case.
@@ -400,7 +392,7 @@ impl Request {
     pub fn version(&self) -> Version {
         match self.is_answered() {
             true => Version::Http09,
-            false => self.client.head.version(),
+            false => self.client.version(),
         }
     }
 
@@ -411,7 +403,7 @@ impl Request {
 
     /// What nginx does when it looks at a request that has come whole, in the words of the error log.
     pub fn reading(&self) -> &'static str {
-        match self.client.head.version() {
+        match self.client.version() {
             Version::Http09 => self.reading_line(),
             _ => READING_HEADERS,
         }
@@ -427,12 +419,12 @@ impl Request {
 
     /// The request line as the client sent it, without its end.
     pub fn request_line(&self) -> &[u8] {
-        self.client.head.request_line(&self.client.bytes)
+        self.client.request_line()
     }
 
     /// The target as the client sent it (`$request_uri`).
     pub fn request_uri(&self) -> &[u8] {
-        self.client.head.target(&self.client.bytes)
+        self.client.target()
     }
 
     /// Bytes received for it: head and body (`$request_length`); none for a subrequest.
@@ -440,7 +432,7 @@ impl Request {
         if self.depth > 0 {
             return 0;
         }
-        self.client.head.request_length() as u64 + self.body.received_framed()
+        self.client.length() as u64 + self.body.received_framed()
     }
 
     /// Whether the URI in force means a file: an `alias` says nothing about one that its location has rewritten, and the log

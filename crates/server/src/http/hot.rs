@@ -194,7 +194,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !request.connection.takes_shortcuts() {
         return None;
     }
-    let head = &request.client.head;
+    let head = request.client.h1()?;
     let get = matches!(head.method(), Method::Get);
     if !get
         || head.version() < Version::Http10
@@ -237,7 +237,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
     let by_handshake =
-        request.connection.stream.is_secure() && request.client.head.server_name().is_none();
+        request.connection.stream.is_secure() && request.client.server_name().is_none();
     if !captured && !by_handshake {
         let connection = &request.connection;
         request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);
@@ -329,7 +329,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         return None;
     }
     request.root_tested = matches!(entry.known, Known::File { .. });
-    let asks_to_stay = request.client.head.keeps_alive();
+    let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
     let logged = match &entry.known {
         Known::Nothing => {
@@ -483,7 +483,7 @@ fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
     meter::count(request);
     log::write_access(request);
     if !keep_alive {
-        let client_is_done = !request.client.head.keeps_alive();
+        let client_is_done = !request.client.keeps_alive();
         return After::Close { client_is_done };
     }
     let connection = &request.connection;

@@ -9,6 +9,7 @@ pub mod ahead;
 pub mod background;
 pub mod body;
 pub mod chain;
+pub mod client_head;
 pub mod compile;
 pub mod connection;
 pub mod context;

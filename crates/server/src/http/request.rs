@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::Local;
-use proto::h1;
 use proto::method::Method;
 
 use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
+use crate::http::client_head::ClientHead;
 use crate::http::connection::{Held, READING_HEADERS};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::filters::compress::Totals;
@@ -75,17 +75,6 @@ pub enum Step {
     Named(Bytes),
     /// The URI was rewritten: find its location again.
     Relocate,
-}
-
-/// What the client sent, shared by the main request and its subrequests.
-#[derive(Default)]
-pub struct ClientHead {
-    /// The head's bytes; `head` holds offsets into them.
-    pub bytes: Vec<u8>,
-    /// The parsed request line and fields.
-    pub head: h1::Head,
-    /// The host without port, in lower case: of the absolute form, else of the Host field.
-    pub host: Vec<u8>,
 }
 
 /// One request, main or sub, on its way through the phases.
@@ -244,7 +233,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
     let first = match early {
         Ok(Step::Next) => {
             if request.depth == 0 {
-                request.keepalive = request.client.head.keeps_alive();
+                request.keepalive = request.client.keeps_alive();
             }
             phases(request, exchange, Phase::ServerRewrite).await
         }

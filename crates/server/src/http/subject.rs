@@ -149,14 +149,10 @@ fn fields(out: &mut dyn Write, request: &Request, read: u32) -> fmt::Result {
             write!(out, ", upstream: \"{}\"", Printable(url))?;
         }
     }
-    let header = |known| {
-        let field = request.client.head.find(known)?;
-        (field.name.start < read).then(|| field.value(&request.client.bytes))
-    };
-    if let Some(host) = header(Known::Host) {
+    if let Some(host) = request.client.value_up_to(Known::Host, read) {
         write!(out, ", host: \"{}\"", Printable(host))?;
     }
-    if let Some(referrer) = header(Known::Referer) {
+    if let Some(referrer) = request.client.value_up_to(Known::Referer, read) {
         write!(out, ", referrer: \"{}\"", Printable(referrer))?;
     }
     Ok(())

@@ -88,7 +88,7 @@ fn tls_cause(cause: &io::Error) -> Option<&rustls::Error> {
 /// The client left, or was silent for too long, before its request was complete. `request`
 /// holds what came.
 pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bool) {
-    let action = if request.client.head.has_request_line() {
+    let action = if request.client.has_request_line() {
         "reading client request headers"
     } else if connection.requests.get() > 0 && request.pipelined {
         "reading client pipelined request line"

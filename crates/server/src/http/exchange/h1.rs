@@ -122,9 +122,9 @@ impl H1 {
         length: BodyLength,
         input: Buffer,
     ) -> H1 {
-        let version = request.client.head.version();
+        let version = request.client.version();
         let expect = request.header(Known::Expect);
-        let keeps_alive = request.client.head.keeps_alive();
+        let keeps_alive = request.client.keeps_alive();
         H1 {
             continue_wanted: version >= Version::Http11
                 && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
+use proto::head::{Control, Head};
 
 use crate::http::exchange::fields::{self, Line};
 use crate::http::exchange::sender::Wire;
@@ -24,6 +25,26 @@ use crate::http::request::Request;
 
 /// Bytes of a request's body that may come before any of it is read.
 const RECEIVED_MAX: usize = 16;
+
+/// Gives a request the head that this request line and these fields stand for, to the host `site`: method, target and fields,
+/// as a protocol has them that sends no lines.
+pub fn take_head(request: &mut Request, text: &str) {
+    let (line, fields) = text.split_once("\r\n").unwrap_or((text, ""));
+    let mut words = line.split(' ').map(str::as_bytes);
+    let control = Control {
+        method: words.next().unwrap(),
+        target: words.next().unwrap(),
+        authority: Some(b"site"),
+        protocol: words.next().unwrap(),
+    };
+    let fields = fields.lines().map(|line| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (name.as_bytes(), value.as_bytes())
+    });
+    let client = request.client_mut();
+    let head = Head::new(&control, fields, true, &mut client.bytes).unwrap();
+    client.take_fields(head);
+}
 
 /// What a client has received on a stream.
 #[derive(Clone, Debug, Default)]

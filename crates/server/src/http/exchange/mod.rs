@@ -359,7 +359,7 @@ impl Exchange {
 
 /// What a response's status and the request's method say of its head, whatever the protocol.
 fn settle_head(request: &mut Request) {
-    if request.client.head.version() < Version::Http10 {
+    if request.client.version() < Version::Http10 {
         return; // there is none
     }
     let response = &mut request.response;

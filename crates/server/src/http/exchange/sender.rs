@@ -69,7 +69,7 @@ impl Sender {
     pub fn begin(&mut self, wire: &mut impl Wire, request: &mut Request) {
         let plan = Arc::clone(&request.plan);
         wire.set_send_timeout(plan.core.send_timeout);
-        if request.client.head.version() != Version::Http09 {
+        if request.client.version() != Version::Http09 {
             // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
             let _ = plan.core.limit_rate_of(request);
         }

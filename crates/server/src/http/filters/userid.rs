@@ -323,10 +323,8 @@ fn identify(request: &mut Request, settings: &UserId) -> Box<Seen> {
 fn read(request: &Request, name: &[u8]) -> Seen {
     let mut seen = Seen::default();
     let client = &request.client;
-    let found = client.head.all(Known::Cookie).find_map(|field| {
-        let value = field.value(&client.bytes);
-        Some((value, find_cookie(value, name)?))
-    });
+    let mut fields = client.all(Known::Cookie);
+    let found = fields.find_map(|value| Some((value, find_cookie(value, name)?)));
     let Some((field, cookie)) = found else {
         return seen;
     };

@@ -19,7 +19,8 @@ use proto::h1;
 use proto::header::Known;
 
 use crate::http::chain::{Chain, HeadFilter, Refused};
-use crate::http::request::{ClientHead, Request};
+use crate::http::client_head::ClientHead;
+use crate::http::request::Request;
 use crate::http::response::{Field, Response};
 use crate::log;
 use crate::text::Text;
@@ -450,7 +451,7 @@ fn take_head(request: &mut Request, fields: &[(Vec<u8>, Vec<u8>)]) {
     if let Some(named) = head.server_name() {
         host = named.name.of(&bytes).to_ascii_lowercase();
     }
-    request.client = Rc::new(ClientHead { bytes, head, host });
+    request.client = Rc::new(ClientHead::parsed(bytes, head, host));
 }
 
 #[cfg(test)]

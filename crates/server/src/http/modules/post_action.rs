@@ -99,7 +99,7 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
 
 /// Makes the charset a part of the type, as the head that was sent had it: logs tell of that where what comes keeps the type.
 fn join_charset(request: &mut Request) {
-    let has_head = request.client.head.version() != Version::Http09;
+    let has_head = request.client.version() != Version::Http09;
     let response = &mut request.response;
     let charset = std::mem::take(&mut response.charset);
     if has_head && !charset.is_empty() && response.content_type_parameters.is_empty() {

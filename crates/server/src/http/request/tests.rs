@@ -22,7 +22,7 @@ use crate::door::Accepted;
 use crate::features::FEATURES;
 use crate::http::connection::Connection;
 use crate::http::exchange::h1::H1;
-use crate::http::exchange::memory::{Client, Reason, Recorder};
+use crate::http::exchange::memory::{self, Client, Reason, Recorder};
 use crate::http::module::Entry;
 use crate::http::output::Piece;
 use crate::log::Destination;
@@ -124,23 +124,24 @@ fn gunzipped(body: &[u8]) -> Vec<u8> {
     text
 }
 
-/// A request with the same head as this one, on the same connection.
+/// A request with the same head as this one, on the same connection. HTTP/1 has brought it: for whatever answers it, it is no
+/// other one.
 pub(crate) fn another(request: &Request, head: &str) -> Request {
     let connection = Rc::clone(request.connection.shared().unwrap());
     let mut another = Request::new(&request.local, &connection, &request.server);
-    begin(&mut another, head);
+    let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
+    let limits = another.server.core.head_limits();
+    let (kept, parsed) = another.client_mut().h1_mut();
+    let length = proto::h1::parse_head(&bytes, &limits, parsed).unwrap();
+    assert_eq!(length, Some(bytes.len()));
+    *kept = bytes;
+    another.begin().unwrap();
     another
 }
 
-/// Makes a request of a request line and fields.
+/// Makes a request of a request line and fields, as the protocol in memory does.
 fn begin(request: &mut Request, head: &str) {
-    let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
-    let limits = request.server.core.head_limits();
-    let client = request.client_mut();
-    h1::parse_head(&bytes, &limits, &mut client.head)
-        .unwrap()
-        .unwrap();
-    client.bytes = bytes;
+    memory::take_head(request, head);
     request.begin().unwrap();
 }
 

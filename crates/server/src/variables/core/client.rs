@@ -11,16 +11,16 @@ use variables::write::{decimal, joined};
 
 pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    out.extend_from_slice(client.head.request_line(&client.bytes));
-    client.head.has_begun() || client.head.leading() > 0
+    out.extend_from_slice(client.request_line());
+    client.has_begun()
 }
 
 /// Not found where no path could be made of the target.
 pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    let has_path = client.head.has_path();
+    let has_path = client.has_path();
     if has_path {
-        out.extend_from_slice(client.head.target(&client.bytes));
+        out.extend_from_slice(client.target());
     }
     has_path
 }
@@ -31,8 +31,8 @@ pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let name = match request.shared.became_get.get() {
         true => Method::Get.name().as_bytes(),
-        false if !client.head.has_method() => return false,
-        false => client.head.method_name(&client.bytes),
+        false if !client.has_method() => return false,
+        false => client.method_name(),
     };
     out.extend_from_slice(name);
     true
@@ -41,15 +41,15 @@ pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// The version as sent; empty where it is none, not found in HTTP/0.9.
 pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    out.extend_from_slice(client.head.protocol(&client.bytes));
-    client.head.has_protocol()
+    out.extend_from_slice(client.protocol());
+    client.has_protocol()
 }
 
 /// The path in force. Where there is none because the target could not be made one, it is empty; it is not found where the
 /// request line could not be read.
 pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.uri);
-    !request.uri.is_empty() || request.client.head.has_method()
+    !request.uri.is_empty() || request.client.has_method()
 }
 
 /// Not found rather than empty, even where the target ends with `?`; empty where a script has taken them away.
@@ -70,11 +70,7 @@ pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// The port that the client wrote beside the host; 0 where it wrote none.
 pub(super) fn port(request: &Request) -> u16 {
-    request
-        .client
-        .head
-        .server_name()
-        .map_or(0, |server| server.port)
+    request.client.server_name().map_or(0, |server| server.port)
 }
 
 /// `$http_name`. Several fields are joined by commas.
@@ -95,11 +91,11 @@ pub(super) fn cookies(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
     let mut found = false;
-    for field in client.head.all(known) {
+    for value in client.all(known) {
         if found {
             out.extend_from_slice(&[separator, b' ']);
         }
-        out.extend_from_slice(field.value(&client.bytes));
+        out.extend_from_slice(value);
         found = true;
     }
     found
@@ -144,12 +140,8 @@ pub(super) fn argument(request: &mut Request, name: &[u8], out: &mut Vec<u8>) ->
 
 /// `$cookie_name`
 pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    let client = &request.client;
-    let mut fields = client.head.all(Known::Cookie);
-    append(
-        fields.find_map(|field| find_cookie(field.value(&client.bytes), name)),
-        out,
-    )
+    let mut fields = request.client.all(Known::Cookie);
+    append(fields.find_map(|value| find_cookie(value, name)), out)
 }
 
 /// The user of `Authorization: Basic`, before any check of the password.

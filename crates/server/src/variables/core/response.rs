@@ -67,7 +67,7 @@ pub(crate) fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 /// The charset stands in it where it stands in the head of a response to the client.
 pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let has_head = request.is_main() && request.client.head.version() != Version::Http09;
+    let has_head = request.is_main() && request.client.version() != Version::Http09;
     let response = &request.response;
     if response.content_type.is_empty() {
         return false;

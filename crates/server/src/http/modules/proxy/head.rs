@@ -55,7 +55,7 @@ pub(super) fn write(
         Some(method) => method.append_to(request, &mut head),
         None if request.method == Method::Other => {
             let client = &request.client;
-            head.extend_from_slice(client.head.method_name(&client.bytes));
+            head.extend_from_slice(client.method_name());
         }
         None => head.extend_from_slice(request.method.name().as_bytes()),
     }

@@ -171,8 +171,8 @@ fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// The client's `X-Forwarded-For` with its address behind it.
 fn proxy_add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let client = &request.client;
-    for field in client.head.all(Known::XForwardedFor) {
-        out.extend_from_slice(field.value(&client.bytes));
+    for value in client.all(Known::XForwardedFor) {
+        out.extend_from_slice(value);
         out.extend_from_slice(b", ");
     }
     append_address(request.peer(), out);

@@ -1,0 +1,268 @@
+//! The head of a request that comes as fields, as HTTP/2 and HTTP/3 carry it (RFC 9113, section 8.3): there is no line to
+//! parse, and nothing to wait for.
+//!
+//! Not here: how fields are encoded, and which of them a protocol forbids.
+
+use crate::h1::{Field, ServerName};
+use crate::header::{Known, KnownSet};
+use crate::method::Method;
+use crate::uri::{self, BadUri};
+use crate::{Span, host};
+
+/// What stands before the fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Control<'a> {
+    /// `:method`
+    pub method: &'a [u8],
+    /// `:path`: path and query, as they are escaped.
+    pub target: &'a [u8],
+    /// `:authority`; where it is missing, Host names the server.
+    pub authority: Option<&'a [u8]>,
+    /// The protocol and its version as logs show it, such as `HTTP/2.0`.
+    pub protocol: &'a [u8],
+}
+
+/// Why a head cannot be served; it is answered with 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No path can be made of the target.
+    Target,
+    /// The authority, or Host, names no host.
+    Host,
+}
+
+/// A head as spans of its bytes, which begin with the line that HTTP/1 would have for it.
+#[derive(Clone, Debug, Default)]
+pub struct Head {
+    method: Method,
+    line: Span,
+    name: Span,
+    target: Span,
+    protocol: Span,
+    path: Vec<u8>,
+    parts: uri::Parts,
+    server: Option<ServerName>,
+    fields: Vec<Field>,
+    known: KnownSet,
+}
+
+impl Head {
+    /// Makes one. What its spans denote is written to `bytes`, which is emptied first.
+    ///
+    /// # Errors
+    /// Where the target is no path, or what names the server no host.
+    pub fn new<'a>(
+        control: &Control<'_>,
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        merge_slashes: bool,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Head, Refused> {
+        bytes.clear();
+        let mut head = Head {
+            method: Method::from_name(control.method),
+            name: put(bytes, control.method),
+            ..Head::default()
+        };
+        bytes.push(b' ');
+        head.target = put(bytes, control.target);
+        bytes.push(b' ');
+        head.protocol = put(bytes, control.protocol);
+        head.line = Span::new(0, bytes.len());
+        head.parts = uri::normalise(control.target, merge_slashes, &mut head.path)
+            .map_err(|BadUri| Refused::Target)?;
+        let authority = control.authority.map(|authority| put(bytes, authority));
+        for (name, value) in fields {
+            let known = Known::from_name(name);
+            head.known.insert(known);
+            head.fields.push(Field {
+                name: put(bytes, name),
+                value: put(bytes, value),
+                known,
+            });
+        }
+        let host = || head.all(Known::Host).next().map(|field| field.value);
+        if let Some(within) = authority.or_else(host) {
+            let host = host::validate(within.of(bytes)).map_err(|_| Refused::Host)?;
+            head.server = Some(ServerName {
+                name: Span {
+                    start: within.start + host.name.start,
+                    end: within.start + host.name.end,
+                },
+                port: host.port,
+                has_capitals: host.has_capitals,
+            });
+        }
+        Ok(head)
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Its name as sent.
+    pub fn method_name(&self) -> Span {
+        self.name
+    }
+
+    /// The line that HTTP/1 would have for it.
+    pub fn line(&self) -> Span {
+        self.line
+    }
+
+    /// The target as sent.
+    pub fn target(&self) -> Span {
+        self.target
+    }
+
+    /// The protocol as logs show it.
+    pub fn protocol(&self) -> Span {
+        self.protocol
+    }
+
+    /// The decoded and normalised path.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The query; `None` where the target has no `?`.
+    pub fn args(&self) -> Option<Span> {
+        let base = self.target.start;
+        self.parts.args.map(|args| Span {
+            start: base + args.start,
+            end: base + args.end,
+        })
+    }
+
+    /// Whether the path has an escape.
+    pub fn has_escapes(&self) -> bool {
+        self.parts.quoted
+    }
+
+    /// Whether the path has a `+`.
+    pub fn has_plus(&self) -> bool {
+        self.parts.plus
+    }
+
+    /// The name that chooses the virtual server; `None` where the request names none.
+    pub fn server_name(&self) -> Option<ServerName> {
+        self.server
+    }
+
+    /// The fields in the order they came.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Whether a field of that name came.
+    pub fn has(&self, known: Known) -> bool {
+        self.known.contains(known)
+    }
+
+    /// Every field of that name.
+    pub fn all(&self, known: Known) -> impl Iterator<Item = &Field> {
+        let fields = self.fields.iter();
+        fields.filter(move |field| field.known == known)
+    }
+}
+
+/// Appends a text, and says where it stands.
+fn put(bytes: &mut Vec<u8>, text: &[u8]) -> Span {
+    let start = bytes.len();
+    bytes.extend_from_slice(text);
+    Span::new(start, bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: Control<'static> = Control {
+        method: b"GET",
+        target: b"/a%20b/../c.html?d=e#f",
+        authority: Some(b"Example.org:8080"),
+        protocol: b"HTTP/2.0",
+    };
+
+    fn head(control: &Control<'_>, fields: &[(&str, &str)]) -> Result<(Head, Vec<u8>), Refused> {
+        let fields = fields
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let mut bytes = b"left over".to_vec();
+        Head::new(control, fields, true, &mut bytes).map(|head| (head, bytes))
+    }
+
+    #[test]
+    fn says_of_itself_what_a_parsed_one_says() {
+        let fields = [("cookie", "a=b"), ("x-own", ""), ("cookie", "c=d")];
+        let (head, bytes) = head(&GET, &fields).unwrap();
+        let mut text =
+            b"GET /a%20b/../c.html?d=e#f HTTP/1.1\r\nHost: Example.org:8080\r\n".to_vec();
+        for (name, value) in fields {
+            text.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        }
+        text.extend_from_slice(b"\r\n");
+        let mut parsed = crate::h1::Head::default();
+        crate::h1::parse_head(&text, &crate::h1::Limits::default(), &mut parsed).unwrap();
+        assert_eq!(head.method(), parsed.method());
+        assert_eq!(head.method_name().of(&bytes), parsed.method_name(&text));
+        assert_eq!(head.target().of(&bytes), parsed.target(&text));
+        assert_eq!(head.path(), parsed.path(&text));
+        let args = |args: Option<Span>, bytes: &[u8]| args.map(|args| args.of(bytes).to_vec());
+        assert_eq!(args(head.args(), &bytes), args(parsed.args(), &text));
+        assert_eq!(
+            (head.has_escapes(), head.has_plus()),
+            (parsed.has_escapes(), parsed.has_plus())
+        );
+        let (named, parsed_name) = (head.server_name().unwrap(), parsed.server_name().unwrap());
+        assert_eq!(named.name.of(&bytes), parsed_name.name.of(&text));
+        assert_eq!(
+            (named.port, named.has_capitals),
+            (parsed_name.port, parsed_name.has_capitals)
+        );
+        let values = |known: Known| -> Vec<Vec<u8>> {
+            head.all(known)
+                .map(|field| field.value(&bytes).to_vec())
+                .collect()
+        };
+        assert_eq!(values(Known::Cookie), [b"a=b", b"c=d"]);
+        assert!(head.has(Known::Cookie) && !head.has(Known::Range));
+        assert_eq!(head.fields().len(), 3);
+        assert_eq!(
+            head.line().of(&bytes),
+            b"GET /a%20b/../c.html?d=e#f HTTP/2.0"
+        );
+        assert_eq!(head.protocol().of(&bytes), b"HTTP/2.0");
+    }
+
+    #[test]
+    fn host_names_the_server_where_there_is_no_authority() {
+        let without = Control {
+            authority: None,
+            ..GET
+        };
+        let (named, bytes) = head(&without, &[("host", "one")]).unwrap();
+        assert_eq!(named.server_name().unwrap().name.of(&bytes), b"one");
+        assert!(head(&without, &[]).unwrap().0.server_name().is_none());
+    }
+
+    #[test]
+    fn what_is_no_path_or_no_host_is_refused() {
+        let refused = |control: &Control<'_>, fields| head(control, fields).err();
+        let climbing = Control {
+            target: b"/../",
+            ..GET
+        };
+        assert_eq!(refused(&climbing, &[]), Some(Refused::Target));
+        let nowhere = Control {
+            authority: Some(b"a..b"),
+            ..GET
+        };
+        assert_eq!(refused(&nowhere, &[]), Some(Refused::Host));
+        let without = Control {
+            authority: None,
+            ..GET
+        };
+        assert_eq!(refused(&without, &[("host", "a b")]), Some(Refused::Host));
+    }
+}

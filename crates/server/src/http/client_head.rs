@@ -1,0 +1,234 @@
+//! What the client sent before its body, whatever protocol carried it.
+//!
+//! A [`ClientHead`] is asked for method, target and fields; that HTTP/1 has parsed it out of lines only HTTP/1's own code knows
+//! ([`ClientHead::h1`]).
+
+use proto::Span;
+use proto::h1::{self, ServerName, Version};
+use proto::head;
+use proto::header::Known;
+use proto::method::Method;
+
+/// What the client sent, shared by the main request and its subrequests.
+#[derive(Default)]
+pub struct ClientHead {
+    /// What the head's spans denote: for HTTP/1 the bytes as they came.
+    pub bytes: Vec<u8>,
+    /// The host without port, in lower case: of the absolute form, else of the Host field.
+    pub host: Vec<u8>,
+    /// The head as HTTP/1 has parsed it. It is kept from one request to the next.
+    h1: h1::Head,
+    /// The head as another protocol has brought it, which counts where there is one.
+    of_fields: Option<Box<head::Head>>,
+}
+
+impl ClientHead {
+    /// A head of HTTP/1 that has been parsed out of these bytes.
+    pub fn parsed(bytes: Vec<u8>, head: h1::Head, host: Vec<u8>) -> ClientHead {
+        ClientHead {
+            bytes,
+            host,
+            h1: head,
+            of_fields: None,
+        }
+    }
+
+    /// Takes a head that came as fields; its spans are those of `bytes`.
+    pub fn take_fields(&mut self, head: head::Head) {
+        self.of_fields = Some(Box::new(head));
+    }
+
+    /// The head as HTTP/1 has parsed it; `None` where another protocol has brought it.
+    pub fn h1(&self) -> Option<&h1::Head> {
+        self.of_fields.is_none().then_some(&self.h1)
+    }
+
+    /// The bytes of HTTP/1, and what is parsed of them.
+    pub fn h1_mut(&mut self) -> (&mut Vec<u8>, &mut h1::Head) {
+        self.of_fields = None;
+        (&mut self.bytes, &mut self.h1)
+    }
+
+    /// Forgets everything but the memory it holds.
+    pub fn clear(&mut self) {
+        self.host.clear();
+        self.h1.clear();
+        self.of_fields = None;
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        match &self.of_fields {
+            None => self.h1.method(),
+            Some(head) => head.method(),
+        }
+    }
+
+    /// The method's name as sent.
+    pub fn method_name(&self) -> &[u8] {
+        match &self.of_fields {
+            None => self.h1.method_name(&self.bytes),
+            Some(head) => head.method_name().of(&self.bytes),
+        }
+    }
+
+    /// The version of HTTP/1 whose rules hold: the newest where another protocol carries the request.
+    pub fn version(&self) -> Version {
+        match &self.of_fields {
+            None => self.h1.version(),
+            Some(_) => Version::Http11,
+        }
+    }
+
+    /// Protocol and version as the client wrote them (`$server_protocol`); empty in HTTP/0.9.
+    pub fn protocol(&self) -> &[u8] {
+        match &self.of_fields {
+            None => self.h1.protocol(&self.bytes),
+            Some(head) => head.protocol().of(&self.bytes),
+        }
+    }
+
+    /// Whether the protocol is known; see [`h1::Head::has_protocol`].
+    pub fn has_protocol(&self) -> bool {
+        self.h1().is_none_or(h1::Head::has_protocol)
+    }
+
+    /// The request line (`$request`); see [`h1::Head::request_line`].
+    pub fn request_line(&self) -> &[u8] {
+        match &self.of_fields {
+            None => self.h1.request_line(&self.bytes),
+            Some(head) => head.line().of(&self.bytes),
+        }
+    }
+
+    /// The target as sent (`$request_uri`).
+    pub fn target(&self) -> &[u8] {
+        match &self.of_fields {
+            None => self.h1.target(&self.bytes),
+            Some(head) => head.target().of(&self.bytes),
+        }
+    }
+
+    /// The decoded and normalised path.
+    pub fn path(&self) -> &[u8] {
+        match &self.of_fields {
+            None => self.h1.path(&self.bytes),
+            Some(head) => head.path(),
+        }
+    }
+
+    /// The query; `None` where the target has no `?`.
+    pub fn args(&self) -> Option<&[u8]> {
+        let args = match &self.of_fields {
+            None => self.h1.args(),
+            Some(head) => head.args(),
+        };
+        args.map(|args| args.of(&self.bytes))
+    }
+
+    /// Whether the path holds escapes or `+`.
+    pub fn is_escaped(&self) -> bool {
+        match &self.of_fields {
+            None => self.h1.has_escapes() || self.h1.has_plus(),
+            Some(head) => head.has_escapes() || head.has_plus(),
+        }
+    }
+
+    /// Whether the target as sent may be passed on as it is.
+    pub fn has_valid_target(&self) -> bool {
+        self.h1().is_none_or(h1::Head::has_valid_target)
+    }
+
+    /// The name that chooses the virtual server, within `bytes`; `None` where the request names none.
+    pub fn server_name(&self) -> Option<ServerName> {
+        match &self.of_fields {
+            None => self.h1.server_name(),
+            Some(head) => head.server_name(),
+        }
+    }
+
+    /// Whether the connection stays open after this request, as far as the client has a say. Of another protocol's it is not a
+    /// request's business.
+    pub fn keeps_alive(&self) -> bool {
+        self.h1().is_some_and(h1::Head::keeps_alive)
+    }
+
+    fn fields(&self) -> &[h1::Field] {
+        match &self.of_fields {
+            None => self.h1.fields(),
+            Some(head) => head.fields(),
+        }
+    }
+
+    /// All fields in the order they came: name and value.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = self.fields().iter();
+        fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
+    }
+
+    /// Field lines that were left out for their names, within `bytes`.
+    pub fn ignored(&self) -> &[Span] {
+        self.h1().map(h1::Head::ignored).unwrap_or_default()
+    }
+
+    /// Whether a field of that name came.
+    pub fn has(&self, known: Known) -> bool {
+        match &self.of_fields {
+            None => self.h1.has(known),
+            Some(head) => head.has(known),
+        }
+    }
+
+    /// The value of the first field of that name.
+    pub fn value(&self, known: Known) -> Option<&[u8]> {
+        self.all(known).next()
+    }
+
+    /// The same as far as the head had been read up to this place within `bytes`.
+    pub fn value_up_to(&self, known: Known, end: u32) -> Option<&[u8]> {
+        if !self.has(known) {
+            return None;
+        }
+        let field = self.fields().iter().find(|field| field.known == known)?;
+        (field.name.start < end).then(|| field.value(&self.bytes))
+    }
+
+    /// The values of every field of that name.
+    pub fn all(&self, known: Known) -> impl Iterator<Item = &[u8]> {
+        let fields = match self.has(known) {
+            true => self.fields(),
+            false => &[],
+        };
+        let fields = fields.iter().filter(move |field| field.known == known);
+        fields.map(|field| field.value(&self.bytes))
+    }
+
+    /// Whether something of it has come, so that the request counts as begun.
+    pub fn has_begun(&self) -> bool {
+        self.h1()
+            .is_none_or(|head| head.has_begun() || head.leading() > 0)
+    }
+
+    /// Whether what it begins with is known to be a method.
+    pub fn has_method(&self) -> bool {
+        self.h1().is_none_or(h1::Head::has_method)
+    }
+
+    /// Whether a path has been made of the target, which is then known with its query.
+    pub fn has_path(&self) -> bool {
+        self.h1().is_none_or(h1::Head::has_path)
+    }
+
+    /// Whether all that comes before the fields is there and without fault.
+    pub fn has_request_line(&self) -> bool {
+        self.h1().is_none_or(h1::Head::has_request_line)
+    }
+
+    /// Bytes that count for `$request_length`.
+    pub fn length(&self) -> usize {
+        match &self.of_fields {
+            None => self.h1.request_length(),
+            Some(_) => self.bytes.len(),
+        }
+    }
+}
