@@ -6,6 +6,7 @@
 
 pub mod accepted;
 pub mod assemble;
+pub mod client;
 pub mod doors;
 pub mod events;
 pub mod explain;

@@ -27,7 +27,6 @@ use crate::tls::upstream::ClientSession;
 pub struct Transport {
     stream: Stream,
     session: OnceCell<Layer>,
-    asked_name: OnceCell<Box<[u8]>>,
 }
 
 /// TLS between the stream and its user.
@@ -89,7 +88,6 @@ impl From<Stream> for Transport {
         Transport {
             stream,
             session: OnceCell::new(),
-            asked_name: OnceCell::new(),
         }
     }
 }
@@ -98,17 +96,6 @@ impl Transport {
     /// Whether the other end speaks TLS.
     pub fn is_secure(&self) -> bool {
         self.session.get().is_some()
-    }
-
-    /// The host that the client has named in its handshake, as it wrote it. It is known before there
-    /// is a session.
-    pub fn asked_name(&self) -> Option<&[u8]> {
-        self.asked_name.get().map(|name| &**name)
-    }
-
-    /// Notes that name. The first one stays.
-    pub fn set_asked_name(&self, name: &[u8]) {
-        let _ = self.asked_name.set(name.into());
     }
 
     /// The TLS session with a client, once there is one.

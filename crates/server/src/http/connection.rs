@@ -24,6 +24,7 @@ use framework::generation::Local;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 
+use crate::client::Client;
 use crate::door::Accepted;
 use crate::http::exchange::h1::{After, H1};
 use crate::http::exchange::{Abort, Exchange};
@@ -31,12 +32,12 @@ use crate::http::head::Refusal;
 use crate::http::local::HttpLocal;
 use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
-use crate::http::proxy_protocol::{self, Told};
+use crate::http::proxy_protocol;
 use crate::http::request::{self, Request};
 use crate::http::server_name::UndecidedName;
 use crate::http::subject::HeadUpTo;
 use crate::http::{body, error_page, hot, pool};
-use crate::listen::{AddressServers, ListenerId};
+use crate::listen::AddressServers;
 use crate::log::{self, ErrorLog};
 use crate::panics;
 use crate::tls::handshake::{self, Begun};
@@ -51,18 +52,12 @@ pub const READING_HEADERS: &str = " while reading client request headers";
 
 /// A client's connection as requests see it.
 pub struct Connection {
+    /// Who has connected.
+    pub client: Client,
     /// Its bytes, in the clear or through TLS.
     pub stream: Transport,
-    /// `$connection`: counts up over all connections of the process.
-    pub serial: u64,
-    /// The listening socket it came by.
-    pub listener: ListenerId,
     /// Requests begun on it.
     pub requests: Cell<u64>,
-    /// When it was accepted.
-    pub started: Instant,
-    /// The same as [`engine::uptime`] counts.
-    pub accepted: Duration,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
     /// Its place among the connections of its thread.
@@ -74,14 +69,8 @@ pub struct Connection {
     /// How long it may be idle, by the plan of its last request, and how much of that it is not closed early, whatever happens;
     /// in milliseconds, for there are many idle connections.
     keepalive_ms: Cell<(u32, u32)>,
-    peer: OnceCell<Address>,
-    local: OnceCell<Box<Address>>,
-    /// What a proxy has told of the client.
-    told: OnceCell<Box<Told>>,
     /// The generation it stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<Local>>,
-    /// Whether `debug_connection` names its client.
-    debugged: OnceCell<bool>,
     /// The client spoke plain HTTP to a port for TLS: its request gets an error page.
     pub plain_on_secure_port: Cell<bool>,
     /// Virtual servers of its address in the generation used last.
@@ -109,22 +98,15 @@ impl Connection {
             serial,
         } = accepted;
         Connection {
+            client: Client::new(listener, serial),
             stream: Transport::from(stream),
-            serial,
-            listener,
             requests: Cell::new(0),
-            started: engine::now(),
-            accepted: engine::uptime(),
             worker,
             place: Cell::new(None),
             nodelay: Cell::new(false),
             finished: Cell::new(false),
             keepalive_ms: Cell::new((0, 0)),
-            peer: OnceCell::new(),
-            local: OnceCell::new(),
-            told: OnceCell::new(),
             kept: OnceCell::new(),
-            debugged: OnceCell::new(),
             plain_on_secure_port: Cell::new(false),
             servers: RefCell::new(None),
             error_log: RefCell::new(None),
@@ -135,8 +117,7 @@ impl Connection {
     #[must_use]
     pub fn between(self, peer: Address, local: Address) -> Connection {
         Connection {
-            peer: OnceCell::from(peer),
-            local: OnceCell::from(Box::new(local)),
+            client: self.client.between(peer, local),
             ..self
         }
     }
@@ -177,13 +158,13 @@ impl Connection {
 
     /// The client's address.
     pub fn peer(&self) -> &Address {
-        self.peer.get_or_init(|| self.stream.peer())
+        self.client.peer(|| self.stream.peer())
     }
 
     /// Whether `debug_connection` names its client: then every log gets every line about it.
     #[inline]
     pub fn is_debugged(&self) -> bool {
-        *self.debugged.get_or_init(|| {
+        self.client.is_debugged(|| {
             let http = HttpLocal::of(&self.generation());
             let named = &http.debug_connections;
             !named.is_empty() && named.contains(self.peer())
@@ -192,27 +173,7 @@ impl Connection {
 
     /// Our end's address.
     pub fn local(&self) -> &Address {
-        self.local.get_or_init(|| Box::new(self.stream.local()))
-    }
-
-    /// What a proxy has told of the client by the PROXY protocol.
-    pub fn told(&self) -> Option<&Told> {
-        self.told.get().map(|told| &**told)
-    }
-
-    /// Keeps what a proxy tells before the first request.
-    pub fn tell(&self, told: Option<Told>) {
-        if let Some(told) = told {
-            let _ = self.told.set(Box::new(told)); // a connection has one header
-        }
-    }
-
-    /// The address that is listened on, as nginx's log names it before there is a request.
-    pub fn listening(&self) -> &str {
-        self.listener
-            .0
-            .strip_prefix("listen ")
-            .unwrap_or(&self.listener.0)
+        self.client.local(|| self.stream.local())
     }
 
     /// The generation that serves its next request.
@@ -320,7 +281,7 @@ impl Connection {
         }
         drop(known);
         let http = HttpLocal::of(local);
-        let bound = http.binding(&self.listener)?;
+        let bound = http.binding(&self.client.listener)?;
         let address = match bound.specific.is_empty() {
             true => Arc::clone(&bound.servers),
             false => bound.servers_for(self.local()),
@@ -401,7 +362,7 @@ pub async fn serve(connection: Rc<Connection>) {
         let mut conversation = pin!(converse(&connection));
         poll_fn(|context| {
             if let Some(watched) = connection.worker.watched() {
-                watched.polls(connection.serial);
+                watched.polls(connection.client.serial);
             }
             let polled = conversation.as_mut().poll(context);
             // Whatever it waits for now, or how it ends: finished responses leave first. Where the end
@@ -471,7 +432,7 @@ async fn converse(connection: &Rc<Connection>) -> After {
         };
         request.pipelined = pipelined;
         if let Some(watched) = connection.worker.watched() {
-            watched.begins(connection.serial);
+            watched.begins(connection.client.serial);
         }
         let answered = match head {
             Head::Complete => hot::respond(&mut request),
@@ -583,7 +544,7 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
     let (protected, wait) = match first {
         true => {
             let wait = connection.first_byte_timeout();
-            let spent = engine::now().saturating_duration_since(connection.started);
+            let spent = engine::now().saturating_duration_since(connection.client.started);
             (Duration::ZERO, wait.saturating_sub(spent))
         }
         false => {
@@ -716,7 +677,7 @@ async fn read_rest(
 fn head_deadline(connection: &Connection, local: &Local, request: &Request) -> Instant {
     let first = &request.server;
     if connection.requests.get() == 0 {
-        return connection.started + first.core.client_header_timeout;
+        return connection.client.started + first.core.client_header_timeout;
     }
     let client = &request.client;
     let named = client.server_name().and_then(|server| {
@@ -792,7 +753,7 @@ async fn serve_slowly(
     request.answer = None;
     if let Some(watched) = connection.worker.watched() {
         let client = &request.client;
-        watched.is_at(connection.serial, client.request_line());
+        watched.is_at(connection.client.serial, client.request_line());
     }
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,

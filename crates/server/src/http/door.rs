@@ -56,11 +56,11 @@ async fn lifetime(connection: Rc<Connection>, registered: Registered) {
 
 impl Tenant for Connection {
     fn accepted(&self) -> Instant {
-        self.started
+        self.client.started
     }
 
     fn is_known(&self, next: &Local) -> bool {
-        is_known(next, &self.listener)
+        is_known(next, &self.client.listener)
     }
 
     fn place(&self) -> Option<u32> {

@@ -68,7 +68,7 @@ impl Told {
 /// Reads the header, keeps what it tells and gives back what has come behind it. `None`: there was none, which has been
 /// logged; the connection is to be closed.
 pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffer> {
-    let deadline = connection.started + connection.first_byte_timeout();
+    let deadline = connection.client.started + connection.first_byte_timeout();
     let counts = connection.worker.counts();
     // Pieces of a header that has not come at once.
     let mut pieces: Vec<u8> = Vec::new();
@@ -95,7 +95,7 @@ pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffe
         let bytes = if before > 0 { &pieces[..] } else { &input[..] };
         match proxy_protocol::parse(bytes, length_max) {
             Ok(Some(Header { length, told })) => {
-                connection.tell(told.map(Told::new));
+                connection.client.tell(told.map(Told::new));
                 input.advance(length.saturating_sub(before));
                 connection.set_idle(false);
                 return Some(input);

@@ -31,7 +31,7 @@ impl Subject for Request {
     }
 
     fn serial(&self) -> Option<u64> {
-        Some(self.connection.serial)
+        Some(self.connection.client.serial)
     }
 
     fn doing(&self) -> &str {
@@ -93,12 +93,12 @@ impl Subject for Connection {
     }
 
     fn serial(&self) -> Option<u64> {
-        Some(self.serial)
+        Some(self.client.serial)
     }
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
         client(out, self.peer())?;
-        write!(out, ", server: {}", self.listening())
+        write!(out, ", server: {}", self.client.listening())
     }
 }
 
@@ -123,7 +123,7 @@ impl Subject for KeptAlive<'_> {
     }
 
     fn serial(&self) -> Option<u64> {
-        Some(self.0.serial)
+        Some(self.0.client.serial)
     }
 }
 

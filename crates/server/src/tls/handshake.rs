@@ -63,7 +63,7 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
         return Begun::Ended;
     };
     let call = call(&default);
-    let deadline = Some(connection.started + default.core.client_header_timeout);
+    let deadline = Some(connection.client.started + default.core.client_header_timeout);
     let mut received = received;
     let mut gathered = Vec::new();
     let mut search = Search::default();
@@ -96,7 +96,7 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
         return refuse(connection, refusal.alert());
     };
     if let Some(name) = hello.as_deref().and_then(ClientHello::server_name) {
-        connection.stream.set_asked_name(name);
+        connection.client.set_asked_name(name);
     }
     let hidden = hello
         .as_deref()

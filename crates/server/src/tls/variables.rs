@@ -182,7 +182,7 @@ fn early_data(session: &Session, out: &mut Vec<u8>) {
 }
 
 fn server_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let name = request.connection.stream.asked_name();
+    let name = request.connection.client.asked_name();
     out.extend_from_slice(name.unwrap_or_default());
     name.is_some()
 }

@@ -86,7 +86,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "body_bytes_sent" => |request, out| decimal(request.body_bytes_sent, out),
         "bytes_sent" => |request, out| decimal(request.bytes_sent, out),
         "binary_remote_addr" => connection::binary_remote_addr,
-        "connection" => |request, out| decimal(request.connection.serial, out),
+        "connection" => |request, out| decimal(request.connection.client.serial, out),
         "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
         "connection_time" => connection::connection_time,
         "content_length" => client::content_length,

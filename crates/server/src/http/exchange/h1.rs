@@ -695,7 +695,7 @@ pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool 
     let core = &request.plan.core;
     !core.keepalive_timeout.is_zero()
         && connection.requests.get() < core.keepalive_requests
-        && engine::uptime().saturating_sub(connection.accepted) <= core.keepalive_time
+        && engine::uptime().saturating_sub(connection.client.accepted()) <= core.keepalive_time
         && core.keepalive_disable.allows(request)
 }
 

@@ -123,6 +123,7 @@ fn apply(request: &mut Request, real_ip: &RealIp) {
         Header::ForwardedFor => request.forwarded(),
         Header::ProxyProtocol => request
             .connection
+            .client
             .told()
             .map(|told| &*told.source.address)
             .into_iter()
@@ -140,7 +141,7 @@ fn apply(request: &mut Request, real_ip: &RealIp) {
         return;
     }
     if let (Header::ProxyProtocol, Address::Inet(address), Some(by_proxy)) =
-        (&real_ip.header, &mut told, request.connection.told())
+        (&real_ip.header, &mut told, request.connection.client.told())
     {
         address.set_port(by_proxy.source.port);
     }

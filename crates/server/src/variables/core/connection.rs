@@ -38,7 +38,7 @@ pub(super) fn server_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 pub(super) fn connection_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     seconds(
-        engine::now().saturating_duration_since(request.connection.started),
+        engine::now().saturating_duration_since(request.connection.client.started),
         out,
     )
 }

@@ -11,7 +11,7 @@ use crate::variables::{Evaluate, Found};
 
 /// The address of one end of the client's connection to the proxy.
 pub(super) fn address(request: &Request, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
-    let end = request.connection.told().map(end);
+    let end = request.connection.client.told().map(end);
     end.is_some_and(|end| {
         out.extend_from_slice(&end.address);
         true
@@ -20,13 +20,13 @@ pub(super) fn address(request: &Request, end: fn(&Told) -> &End, out: &mut Vec<u
 
 /// The port of one end; port 0 is found and empty.
 pub(super) fn port(request: &Request, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
-    let end = request.connection.told().map(end);
+    let end = request.connection.client.told().map(end);
     end.is_some_and(|end| end.port == 0 || decimal(end.port.into(), out))
 }
 
 /// What else it told, by nginx's names.
 pub(super) fn tlv(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    let told = request.connection.told();
+    let told = request.connection.client.told();
     match told.map_or(Ok(None), |told| told.tlv(name)) {
         Ok(None) => false,
         Ok(Some(Value::Bytes(bytes))) => {

@@ -1,0 +1,148 @@
+//! What every protocol knows of the other side of a connection. It carries no bytes: those are the transport's, of which a
+//! client may have one (HTTP/1), share one with others, or none.
+
+use std::cell::OnceCell;
+use std::time::{Duration, Instant};
+
+use engine::net::Address;
+
+use crate::http::proxy_protocol::Told;
+use crate::listen::ListenerId;
+
+/// A client that has connected.
+pub struct Client {
+    /// `$connection`: counts up over all connections of the process.
+    pub serial: u64,
+    /// The listening socket it came by.
+    pub listener: ListenerId,
+    /// When it was accepted.
+    pub started: Instant,
+    /// The same as [`engine::uptime`] counts, in nanoseconds: there are many idle clients.
+    accepted_ns: u64,
+    peer: OnceCell<Address>,
+    local: OnceCell<Box<Address>>,
+    /// What a proxy has told of it.
+    told: OnceCell<Box<Told>>,
+    /// The host that it has named in its handshake, as it wrote it.
+    asked_name: OnceCell<Box<[u8]>>,
+    /// Whether `debug_connection` names it.
+    debugged: OnceCell<bool>,
+}
+
+impl Client {
+    /// A client that has just been accepted.
+    pub fn new(listener: ListenerId, serial: u64) -> Client {
+        Client {
+            serial,
+            listener,
+            started: engine::now(),
+            accepted_ns: u64::try_from(engine::uptime().as_nanos()).unwrap_or(u64::MAX),
+            peer: OnceCell::new(),
+            local: OnceCell::new(),
+            told: OnceCell::new(),
+            asked_name: OnceCell::new(),
+            debugged: OnceCell::new(),
+        }
+    }
+
+    /// The same, between these two addresses, whatever its transport would say.
+    #[must_use]
+    pub fn between(self, peer: Address, local: Address) -> Client {
+        Client {
+            peer: OnceCell::from(peer),
+            local: OnceCell::from(Box::new(local)),
+            ..self
+        }
+    }
+
+    /// When it was accepted, as [`engine::uptime`] counts.
+    pub fn accepted(&self) -> Duration {
+        Duration::from_nanos(self.accepted_ns)
+    }
+
+    /// Its address, which the transport is asked for once.
+    pub fn peer(&self, ask: impl FnOnce() -> Address) -> &Address {
+        self.peer.get_or_init(ask)
+    }
+
+    /// Our end's address, which the transport is asked for once.
+    pub fn local(&self, ask: impl FnOnce() -> Address) -> &Address {
+        self.local.get_or_init(|| Box::new(ask()))
+    }
+
+    /// The address that is listened on, as nginx's log names it before anything has been asked for.
+    pub fn listening(&self) -> &str {
+        let listener = &self.listener.0;
+        listener.strip_prefix("listen ").unwrap_or(listener)
+    }
+
+    /// What a proxy has told of it by the PROXY protocol.
+    pub fn told(&self) -> Option<&Told> {
+        self.told.get().map(|told| &**told)
+    }
+
+    /// Keeps what a proxy tells, which comes before everything else. The first word stays: a connection has one header.
+    pub fn tell(&self, told: Option<Told>) {
+        if let Some(told) = told {
+            let _ = self.told.set(Box::new(told));
+        }
+    }
+
+    /// The host that it has named in its handshake, as it wrote it. It is known before there is a session.
+    pub fn asked_name(&self) -> Option<&[u8]> {
+        self.asked_name.get().map(|name| &**name)
+    }
+
+    /// Notes that name. The first one stays.
+    pub fn set_asked_name(&self, name: &[u8]) {
+        let _ = self.asked_name.set(name.into());
+    }
+
+    /// Whether `debug_connection` names it; `ask` finds that out, once.
+    #[inline]
+    pub fn is_debugged(&self, ask: impl FnOnce() -> bool) -> bool {
+        *self.debugged.get_or_init(ask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use engine::sim::{self, Faults};
+
+    use super::*;
+
+    #[test]
+    fn what_a_client_is_is_found_out_once() {
+        let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
+        runtime.block_on(async {
+            let id = ListenerId(Arc::new("listen 10.0.0.1:80".to_owned()));
+            let client = Client::new(id.clone(), 7);
+            let asked = Cell::new(0);
+            let address = |last| {
+                asked.set(asked.get() + 1);
+                Address::Inet(([10, 0, 0, last], 80).into())
+            };
+            assert_eq!(*client.peer(|| address(2)), address(2));
+            assert_eq!(*client.peer(|| address(3)), address(2));
+            assert_eq!(*client.local(|| address(1)), address(1));
+            assert_eq!(*client.local(|| address(4)), address(1));
+            assert_eq!(asked.get(), 6, "four times here, twice by it");
+            assert!(client.is_debugged(|| true));
+            assert!(
+                client.is_debugged(|| false),
+                "a reload changes nothing for it"
+            );
+            client.set_asked_name(b"Site");
+            client.set_asked_name(b"other");
+            assert_eq!(client.asked_name(), Some(&b"Site"[..]));
+            assert_eq!(client.listening(), "10.0.0.1:80");
+
+            let imagined = Client::new(id, 8).between(address(5), address(6));
+            assert_eq!(*imagined.peer(|| address(9)), address(5));
+            assert_eq!(*imagined.local(|| address(9)), address(6));
+        });
+    }
+}
