@@ -7,7 +7,8 @@ use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
 
-use crate::features::{self, FEATURES};
+use crate::features::{self, FEATURES, OF_HANDSHAKES};
+use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::acme::Acme;
 use crate::http::modules::upstream::Groups;
@@ -57,6 +58,8 @@ pub(crate) fn compile_with(
         .borrow_mut()
         .default_error_log = default_error_log;
     compiler.registry::<TableBuilder>().borrow_mut().builtins = features::variables();
+    let of_handshakes = compiler.registry::<variables::TableBuilder<Handshake>>();
+    of_handshakes.borrow_mut().builtins = OF_HANDSHAKES;
     let made = crate::http::compile::http(&compiler, tree.root(), features);
     let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
     let events =
@@ -70,6 +73,8 @@ pub(crate) fn compile_with(
             Default::default()
         }
     };
+    // Whatever a handshake does not have by itself is asked of a request, so that none of its names is unknown.
+    let of_handshakes = of_handshakes.take().finish().unwrap_or_default();
     let logs = compiler.registries.take::<LogTable>().into_files();
     let directories = compiler.take_directories();
     let zones = compiler.zones.take().finish();
@@ -80,6 +85,7 @@ pub(crate) fn compile_with(
     match (made, error_log, events) {
         (Some((mut http, bindings)), Some(error_log), Some(events)) if !failed => {
             http.variables = variables;
+            http.of_handshakes = of_handshakes;
             http.debug_connections = Arc::clone(&events.debug_connections);
             let mut generation = Generation::new(zones);
             generation.counts_turns = !http.scopes.is_empty();

@@ -1,13 +1,20 @@
 //! What every protocol knows of the other side of a connection. It carries no bytes: those are the transport's, of which a
 //! client may have one (HTTP/1), share one with others, or none.
+//!
+//! The variables about it are for whatever speaks for a client ([`OfClient`]): a request, a handshake.
 
 use std::cell::OnceCell;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use engine::net::Address;
+use engine::net::{Address, TcpInfo};
+use framework::address::append_address;
+use variables::write::{append_port, decimal, seconds};
+use variables::{Context, Evaluate, Found};
 
 use crate::http::proxy_protocol::Told;
 use crate::listen::ListenerId;
+use crate::tls::session::Session;
 
 /// A client that has connected.
 pub struct Client {
@@ -105,6 +112,65 @@ impl Client {
     }
 }
 
+/// Whatever speaks for a client.
+pub trait OfClient: Context {
+    /// The client. [`Context::peer`] is its address, or another that a trusted proxy has told.
+    fn client(&self) -> &Client;
+
+    /// Our end's address.
+    fn local(&self) -> &Address;
+
+    /// The session of TLS with it, once there is one.
+    fn session(&self) -> Option<&Session>;
+
+    /// What the system knows of its TCP connection; `None` where it has none.
+    fn tcp_info(&self) -> Option<TcpInfo>;
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
+    let evaluate: Evaluate<C> = match name {
+        "binary_remote_addr" => binary_remote_addr,
+        "connection" => |context, out| decimal(context.client().serial, out),
+        "connection_time" => |context, out| {
+            let started = context.client().started;
+            seconds(engine::now().saturating_duration_since(started), out)
+        },
+        "remote_addr" => |context, out| {
+            append_address(context.peer(), out);
+            true
+        },
+        "remote_port" => |context, out| append_port(context.peer(), out),
+        "server_addr" => |context, out| {
+            append_address(context.local(), out);
+            true
+        },
+        "server_port" => |context, out| append_port(context.local(), out),
+        "tcpinfo_rcv_space" => |context, out| tcp_info(context, |info| info.rcv_space, out),
+        "tcpinfo_rtt" => |context, out| tcp_info(context, |info| info.rtt, out),
+        "tcpinfo_rttvar" => |context, out| tcp_info(context, |info| info.rttvar, out),
+        "tcpinfo_snd_cwnd" => |context, out| tcp_info(context, |info| info.snd_cwnd, out),
+        _ => return None,
+    };
+    Some(Found::computed(evaluate))
+}
+
+/// Four or sixteen bytes; for a Unix socket its text.
+fn binary_remote_addr<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
+    match context.peer().ip() {
+        Some(IpAddr::V4(ip)) => out.extend_from_slice(&ip.octets()),
+        Some(IpAddr::V6(ip)) => out.extend_from_slice(&ip.octets()),
+        None => append_address(context.peer(), out),
+    }
+    true
+}
+
+/// A number of `TCP_INFO`; not found for a Unix socket.
+fn tcp_info<C: OfClient>(context: &C, number: fn(TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
+    let info = context.tcp_info();
+    info.is_some_and(|info| decimal(number(info).into(), out))
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -144,5 +210,19 @@ mod tests {
             assert_eq!(*imagined.peer(|| address(9)), address(5));
             assert_eq!(*imagined.local(|| address(9)), address(6));
         });
+    }
+
+    #[test]
+    fn unix_sockets() {
+        let mut out = Vec::new();
+        append_address(&Address::Unix("/run/site.sock".into()), &mut out);
+        assert!(append_port(
+            &Address::Unix("/run/site.sock".into()),
+            &mut out
+        ));
+        assert_eq!(out, b"unix:/run/site.sock");
+        out.clear();
+        append_address(&Address::Unix(Default::default()), &mut out);
+        assert_eq!(out, b"unix:");
     }
 }

@@ -15,6 +15,7 @@ use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
     addition, brotli, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid, zstd,
 };
+use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, disable_symlinks,
@@ -27,7 +28,7 @@ use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
 use crate::tls::settings::TlsSettings;
 use crate::{accepted, http, tls};
-use variables::{Find, Found, geo, map, split_clients};
+use variables::{Find, Found, geo, map, process, split_clients};
 
 /// Every module.
 pub static FEATURES: &[Entry] = &[
@@ -49,7 +50,9 @@ pub static FEATURES: &[Entry] = &[
     ])
     .variables(&[
         crate::variables::core::find,
-        crate::variables::core::proxy_protocol::find,
+        process::find,
+        crate::client::find,
+        crate::http::proxy_protocol::find,
     ]),
     // The client's address is known when it answers.
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
@@ -102,7 +105,7 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[rewrite::DIRECTIVES])
         .named(&["ngx_http_rewrite_module"])
         .prepare(rewrite::define_assigned),
-    Entry::of(&[TlsSettings::DIRECTIVES])
+    Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES])
         .named(&["ngx_http_ssl_module"])
         .variables(&[tls::variables::find]),
     Entry::of(&[
@@ -153,6 +156,15 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[slice::SliceSize::DIRECTIVES])
         .named(&["ngx_http_slice_filter_module"])
         .variables(&[slice::find]),
+];
+
+/// Where the variables are found that a handshake has by itself, without being defined: see [`Handshake`].
+pub const OF_HANDSHAKES: &[Find<Handshake>] = &[
+    http::handshake::find,
+    process::find,
+    crate::client::find,
+    crate::http::proxy_protocol::find,
+    tls::variables::find,
 ];
 
 /// Where the variables of requests are found that are there without being defined.
@@ -237,6 +249,8 @@ mod tests {
     fn variables_of_every_module() {
         for (name, rest) in [
             ("uri", None),
+            ("remote_addr", None),
+            ("time_local", None),
             ("http_x", Some("x")),
             ("proxy_protocol_addr", None),
             ("proxy_protocol_tlv_alpn", Some("alpn")),

@@ -44,19 +44,35 @@ const NO_ADDRESS: u32 = u32::MAX;
 
 /// Finds every `geo` block of a scope and defines its variable, for a kind of context.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    compile_wanted::<C>(compiler, scope, &|_| true);
+}
+
+/// The same of those blocks whose variables have names that are wanted.
+pub(crate) fn compile_wanted<C: Context>(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    wanted: &dyn Fn(&str) -> bool,
+) {
     for line in scope.lines().iter().filter(|line| line.is("geo")) {
-        if let Err(fault) = define::<C>(compiler, line) {
+        if let Err(fault) = define::<C>(compiler, line, wanted) {
             compiler.report(fault.while_reading());
         }
     }
 }
 
-fn define<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+fn define<C: Context>(
+    compiler: &Compiler<'_>,
+    line: &Line,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<(), Fault> {
     let (address, name) = match &*line.args {
         [name] => (None, variable_name(name)?),
         [address, name, ..] => (Some(variable_name(address)?), variable_name(name)?),
         [] => return Ok(()), // the arity has been checked
     };
+    if !wanted(&name) {
+        return Ok(());
+    }
     let address: Option<Variable<C>> = address.map(|name| compiler.variable(&name));
     let mut builder = Builder::new(compiler);
     if let Some(Block::Free(rows)) = &line.block {

@@ -1,14 +1,16 @@
 //! Variables: names become indices when a configuration is compiled, values are found lazily.
 //!
-//! Whatever has variables is a [`Context`]: a request, later a session or a handshake. Texts, patterns, `map`, `geo` and
+//! Whatever has variables is a [`Context`]: a request, a handshake, later a session. Texts, patterns, `map`, `geo` and
 //! `split_clients` are compiled for one kind of context and work for any. A value is cached for the context unless its
 //! source is computed on every use, where nothing changes it but what nginx, too, asks for anew.
 
+pub mod blocks;
 pub mod context;
 pub mod forwarded;
 pub mod geo;
 pub mod map;
 pub mod name;
+pub mod process;
 pub mod regex;
 pub mod scratch;
 pub mod split_clients;

@@ -58,9 +58,18 @@ const HASH_SIZES: [&Setting<u64>; 2] = [&MAP_HASH_MAX_SIZE, &MAP_HASH_BUCKET_SIZ
 
 /// Finds every `map` block of a scope and defines its variable, for a kind of context.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    compile_wanted::<C>(compiler, scope, &|_| true);
+}
+
+/// The same of those blocks whose variables have names that are wanted.
+pub(crate) fn compile_wanted<C: Context>(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    wanted: &dyn Fn(&str) -> bool,
+) {
     let sizes = check_sizes(compiler, scope);
     for line in scope.lines().iter().filter(|line| line.is("map")) {
-        if let Err(fault) = define::<C>(compiler, line, sizes.clone()) {
+        if let Err(fault) = define::<C>(compiler, line, sizes.clone(), wanted) {
             compiler.report(fault.while_reading());
         }
     }
@@ -93,12 +102,17 @@ fn define<C: Context>(
     compiler: &Compiler<'_>,
     line: &Line,
     sizes: Result<(), Fault>,
+    wanted: &dyn Fn(&str) -> bool,
 ) -> Result<(), Fault> {
     let [source, name, ..] = &*line.args else {
         return Ok(());
     }; // the arity has been checked
-    let source: Text<C> = compiler.text(&Template::parse(source)?);
+    let source = Template::parse(source)?;
     let variable = variable_name(name)?;
+    if !wanted(&variable) {
+        return Ok(());
+    }
+    let source: Text<C> = compiler.text(&source);
     let mut builder = Builder::default();
     if let Some(Block::Free(rows)) = &line.block {
         for row in rows {

@@ -39,19 +39,36 @@ const WHOLE: u64 = 10_000;
 
 /// Finds every `split_clients` block of a scope and defines its variable, for a kind of context.
 pub fn compile<C: Context>(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
+    compile_wanted::<C>(compiler, scope, &|_| true);
+}
+
+/// The same of those blocks whose variables have names that are wanted.
+pub(crate) fn compile_wanted<C: Context>(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    wanted: &dyn Fn(&str) -> bool,
+) {
     for line in scope.lines().iter().filter(|line| line.is("split_clients")) {
-        if let Err(fault) = define::<C>(compiler, line) {
+        if let Err(fault) = define::<C>(compiler, line, wanted) {
             compiler.report(fault.while_reading());
         }
     }
 }
 
-fn define<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+fn define<C: Context>(
+    compiler: &Compiler<'_>,
+    line: &Line,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<(), Fault> {
     let [text, name, ..] = &*line.args else {
         return Ok(());
     }; // the arity has been checked
-    let text: Text<C> = compiler.text(&Template::parse(text)?);
+    let text = Template::parse(text)?;
     let variable = variable_name(name)?;
+    if !wanted(&variable) {
+        return Ok(());
+    }
+    let text: Text<C> = compiler.text(&text);
     let mut shares = Vec::new();
     if let Some(Block::Free(rows)) = &line.block {
         for row in rows {

@@ -280,6 +280,14 @@ impl<C: 'static> TableBuilder<C> {
         matches!(source, Some(Some(_)))
     }
 
+    /// The names that are referred to and that nothing has defined so far, in lower case. What is there without being defined
+    /// is among them.
+    pub fn awaited(&self) -> Vec<Box<str>> {
+        let all = self.names.iter().zip(&self.sources);
+        let awaited = all.filter(|(_, source)| source.is_none());
+        awaited.map(|(name, _)| name.clone()).collect()
+    }
+
     /// The table, or the names that no line defines.
     pub fn finish(self) -> Result<Table<C>, Vec<Box<str>>> {
         let mut unknown = Vec::new();

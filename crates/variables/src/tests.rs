@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{
-    Contexts, Declared, Inherit, Level, Recording, Registry, Sealed, Setting, Template, Word, parse,
+    Contexts, Declared, Inherit, Level, Recording, Registry, ScopeRef, Sealed, Setting, Template,
+    Word, parse,
 };
 use engine::net::Address;
 use framework::compile::{Compiler, Environment};
@@ -16,7 +17,7 @@ use logs::{ErrorLog, Process, Subject};
 
 use crate::{
     Captures, Compiling as _, Context, Found, Scope, Scratch, Source, Table, TableBuilder, Text,
-    Values, geo, map, split_clients,
+    Values, blocks, geo, map, process, split_clients,
 };
 
 /// A session: who has come, and what it said.
@@ -120,6 +121,19 @@ fn word(text: &str) -> Word {
 
 /// A session under these blocks, ready to evaluate this text; the first error where there is one.
 fn session(blocks: &str, text: &str) -> Result<Session, String> {
+    compiled(blocks, text, |compiler, scope| {
+        map::compile::<Session>(compiler, scope);
+        geo::compile::<Session>(compiler, scope);
+        split_clients::compile::<Session>(compiler, scope);
+    })
+}
+
+/// The same, where `compile` sees to the blocks once the text has been compiled.
+fn compiled(
+    blocks: &str,
+    text: &str,
+    compile: impl Fn(&Compiler<'_>, ScopeRef<'_>),
+) -> Result<Session, String> {
     let path = Path::new("/sessions.conf");
     let files = Sealed::new(Recording {
         files: vec![(path.into(), format!("sessions {{ {blocks} }}").into_bytes())],
@@ -142,13 +156,11 @@ fn session(blocks: &str, text: &str) -> Result<Session, String> {
         privileged: false,
     });
     let variables = compiler.registry::<TableBuilder<Session>>();
-    variables.borrow_mut().builtins = &[find];
-    for scope in loaded.tree.root().children("sessions") {
-        map::compile::<Session>(&compiler, scope);
-        geo::compile::<Session>(&compiler, scope);
-        split_clients::compile::<Session>(&compiler, scope);
-    }
+    variables.borrow_mut().builtins = &[find, process::find];
     let text = compiler.text(&Template::parse(&word(text)).map_err(|fault| fault.message)?);
+    for scope in loaded.tree.root().children("sessions") {
+        compile(&compiler, scope);
+    }
     let table = variables.take().finish();
     diagnostics.extend(compiler.into_diagnostics());
     if let Some(error) = diagnostics.iter().find(|found| found.level == Level::Emerg) {
@@ -222,4 +234,25 @@ fn clients_are_split() {
     }
     assert!(seen.iter().any(|half| half == "a") && seen.iter().any(|half| half == "b"));
     assert_eq!(value(&mut one), first, "and stay where they are");
+}
+
+#[test]
+fn only_blocks_that_are_named_are_compiled() {
+    let blocks = "map $half $kind { default $place; } geo $PLACE { default far; } \
+                  split_clients $said $half { * all; } map $said $other { ~^(?<letter>.) $letter; }";
+    let named = |text| compiled(blocks, text, blocks::compile_named::<Session>);
+    let mut one = named("$kind $pid").unwrap();
+    assert_eq!(value(&mut one), format!("far {}", std::process::id()));
+    let table = &one.configuration.table;
+    for (name, is_there) in [
+        ("half", true),
+        ("place", true),
+        ("other", false),
+        ("letter", false),
+    ] {
+        assert_eq!(table.find(name).is_some(), is_there, "{name}");
+    }
+    assert_eq!(named("literal").unwrap().configuration.table.len(), 0);
+    let error = named("$letter").err();
+    assert_eq!(error.as_deref(), Some("unknown [\"letter\"]"));
 }

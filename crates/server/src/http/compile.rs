@@ -15,6 +15,7 @@ use proto::method::Method;
 
 use crate::accepted;
 use crate::http::core::{Alias, Core, ServerCore};
+use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
 use crate::http::module::Entry;
 use crate::http::modules::auth_basic::AuthBasic;
@@ -110,6 +111,8 @@ pub struct Http {
     plans: Vec<Arc<Plan>>,
     /// Variables by index.
     pub variables: Table,
+    /// Those of handshakes.
+    pub of_handshakes: variables::Table<Handshake>,
     /// `debug_connection`: whose connections are logged in every detail.
     pub debug_connections: Arc<Peers>,
     /// What plans are called where they are counted (`metrics`).
@@ -268,6 +271,7 @@ pub fn http(
         for server in scope.children("server") {
             whole &= builder.server(server, &mut gathered).is_some();
         }
+        handshake::compile(compiler, scope);
     }
     for address in listen::in_order(&gathered) {
         if address.are_names_looked_up() {
@@ -299,6 +303,7 @@ pub fn http(
         scopes: builder.scopes,
         plans: builder.plans,
         variables: Table::default(),
+        of_handshakes: Default::default(),
         debug_connections: Arc::default(),
         bindings: bindings
             .iter()
@@ -345,7 +350,9 @@ impl Builder<'_, '_> {
         let mut named = Map::default();
         let locations = self.locations(scope, None, &mut named);
         let core = self.compiler.feature_or_report::<ServerCore>(scope);
-        let tls = self.compiler.feature_or_report::<TlsSettings>(scope);
+        let tls = self
+            .compiler
+            .feature_or_report::<TlsSettings<Handshake>>(scope);
         for text in tls.iter().flat_map(|tls| &tls.warnings) {
             self.compiler.warn_each_time(text.clone(), None);
         }
@@ -373,6 +380,7 @@ impl Builder<'_, '_> {
             named,
             core: core?,
             tls: tls.server.clone(),
+            certificates: tls.certificates.clone(),
             verify_client: tls.verify_client,
         });
         let listens = listens?;

@@ -3,16 +3,36 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use engine::net::Address;
+use engine::net::{Address, TcpInfo};
 use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
+use crate::client::{Client, OfClient};
 use crate::http::local::HttpLocal;
 use crate::http::modules::rewrite;
 use crate::http::request::Request;
+use crate::tls::session::Session;
 
 impl Scope<Request> for HttpLocal {
     fn variables(&self) -> &Table<Request> {
         &self.variables
+    }
+}
+
+impl OfClient for Request {
+    fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    fn local(&self) -> &Address {
+        self.connection.local()
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.connection.stream.session()
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.connection.stream.tcp_info()
     }
 }
 

@@ -18,6 +18,7 @@ pub mod door;
 pub mod error_page;
 pub mod exchange;
 pub mod filters;
+pub mod handshake;
 pub mod head;
 pub mod hot;
 pub mod local;

@@ -17,6 +17,7 @@ use crate::http::filters::{
     addition::Addition, brotli::Brotli, charset::Charset, gunzip::Gunzip, gzip::Gzip,
     headers::Headers, slice::SliceSize, ssi::Ssi, sub::Sub, zstd::Zstd,
 };
+use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
 use crate::http::module::{Handle, Permit};
 use crate::http::modules::{
@@ -30,6 +31,7 @@ use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
+use crate::tls::dynamic::Dynamic;
 use crate::tls::server::ServerTls;
 use base::hash::Map;
 
@@ -231,6 +233,8 @@ pub struct Server {
     pub core: Arc<ServerCore>,
     /// TLS as it wants it; `None` where it has no certificate.
     pub tls: Option<Arc<ServerTls>>,
+    /// Its certificates, where their names hold variables.
+    pub certificates: Option<Arc<Dynamic<Handshake>>>,
     /// `ssl_verify_client`: what its requests must have shown, under whatever settings hands were shaken.
     pub verify_client: Option<crate::tls::verify::Mode>,
 }

@@ -4,13 +4,16 @@
 //! or HTTP; the bytes are understood in `proto::proxy_protocol`. What was told stays with the connection, for variables
 //! and `realip`; it changes nothing by itself.
 //!
-//! A header may arrive in pieces, for which nginx closes the connection.
+//! A header may arrive in pieces, for which nginx closes the connection. Where there was none, the variables are not found.
 
 use bytes::Bytes;
 use engine::Buffer;
 use framework::address::append_address;
 use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Value};
+use variables::write::decimal;
+use variables::{Evaluate, Found};
 
+use crate::client::OfClient;
 use crate::http::connection::Connection;
 use crate::log;
 
@@ -108,4 +111,54 @@ pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffe
             }
         }
     }
+}
+
+/// The address of one end of the client's connection to the proxy.
+fn address<C: OfClient>(context: &C, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
+    let end = context.client().told().map(end);
+    end.is_some_and(|end| {
+        out.extend_from_slice(&end.address);
+        true
+    })
+}
+
+/// The port of one end; port 0 is found and empty.
+fn port<C: OfClient>(context: &C, end: fn(&Told) -> &End, out: &mut Vec<u8>) -> bool {
+    let end = context.client().told().map(end);
+    end.is_some_and(|end| end.port == 0 || decimal(end.port.into(), out))
+}
+
+/// What else it told, by nginx's names.
+fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let told = context.client().told();
+    match told.map_or(Ok(None), |told| told.tlv(name)) {
+        Ok(None) => false,
+        Ok(Some(Value::Bytes(bytes))) => {
+            out.extend_from_slice(bytes);
+            true
+        }
+        Ok(Some(Value::Verify(result))) => decimal(result.into(), out),
+        Err(error @ (TlvError::UnknownName | TlvError::InvalidNumber)) => {
+            log::error!(context, Error, "{error} \"{}\"", log::Printable(name));
+            false
+        }
+        Err(error) => {
+            log::error!(context, Error, "{error}");
+            false
+        }
+    }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
+    let evaluate: Evaluate<C> = match name {
+        "proxy_protocol_addr" => |context, out| address(context, |told| &told.source, out),
+        "proxy_protocol_port" => |context, out| port(context, |told| &told.source, out),
+        "proxy_protocol_server_addr" => {
+            |context, out| address(context, |told| &told.destination, out)
+        }
+        "proxy_protocol_server_port" => |context, out| port(context, |told| &told.destination, out),
+        name => return Found::of_family(name, "proxy_protocol_tlv_", tlv),
+    };
+    Some(Found::computed(evaluate))
 }

@@ -9,6 +9,7 @@ use proto::Span;
 use proto::header::Known;
 
 use crate::http::connection::Connection;
+use crate::http::handshake::Handshake;
 use crate::http::request::Request;
 use crate::log::{ErrorLog, Level, Printable, Subject, Subsystem};
 
@@ -41,6 +42,34 @@ impl Subject for Request {
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
         client(out, self.peer())?;
         fields(out, self, u32::MAX)
+    }
+}
+
+impl Subject for Handshake {
+    fn admits(&self, level: Level) -> bool {
+        let log = &self.server.plan.error_log;
+        log.admits(level, Subsystem::Http) || self.connection.is_debugged()
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        write(&self.server.plan.error_log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.connection.is_debugged()
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.connection.client.serial)
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        client(out, self.connection.peer())?;
+        write!(out, ", server: {}", Printable(&self.server.name))
     }
 }
 

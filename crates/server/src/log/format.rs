@@ -12,7 +12,7 @@ use framework::compile::{Compiler, Feature};
 use crate::http::request::Request;
 use crate::variables::Compiling as _;
 use crate::variables::{Evaluate, Source, Variable, core};
-use variables::Context as _;
+use variables::{Context as _, process};
 
 /// The format that exists without being written.
 const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" \
@@ -275,7 +275,7 @@ fn plain(name: &str) -> Option<Evaluate> {
     if !PLAIN.contains(&name) {
         return None;
     }
-    match core::find(name)?.source {
+    match core::find(name).or_else(|| process::find(name))?.source {
         Source::Builtin(evaluate) | Source::Kept(evaluate) => Some(evaluate),
         _ => None,
     }

@@ -1,9 +1,11 @@
-//! Certificates whose place depends on a request: `ssl_certificate` and `proxy_ssl_certificate` with variables.
+//! Certificates whose place depends on who asks: `ssl_certificate` and `proxy_ssl_certificate` with variables.
 //!
 //! They are loaded when a handshake needs them, by the worker's own rights, off the loop, and kept
 //! where `ssl_certificate_cache` or `proxy_ssl_certificate_cache` says so. A value `data:…` is the certificate itself.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,9 +14,8 @@ use base::hash::Map;
 use bytes::Bytes;
 use conf::{Fault, Setter, parse};
 use rustls::sign::CertifiedKey;
+use variables::{Context, Text};
 
-use crate::http::request::Request;
-use crate::text::Text;
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::files;
 
@@ -129,9 +130,9 @@ impl<T> Cache<T> {
 }
 
 /// The certificates of a server that are named with variables.
-pub struct Dynamic {
+pub struct Dynamic<C> {
     /// Certificates with their keys, as written.
-    pub pairs: Vec<(Text, Text)>,
+    pub pairs: Vec<(Text<C>, Text<C>)>,
     /// What may open the keys.
     pub passwords: Arc<[Bytes]>,
     /// Relative paths start here.
@@ -149,17 +150,17 @@ impl fmt::Display for Failed {
     }
 }
 
-impl Dynamic {
-    /// The certificates for a client, whom this request, of which nothing has come yet, stands for.
+impl<C: Context> Dynamic<C> {
+    /// The certificates for the client whom this context speaks for.
     ///
     /// # Errors
     /// Where one cannot be loaded.
-    pub async fn load(&self, request: &mut Request) -> Result<Vec<Arc<CertifiedKey>>, Failed> {
+    pub async fn load(&self, context: &mut C) -> Result<Vec<Arc<CertifiedKey>>, Failed> {
         let mut loaded = Vec::with_capacity(self.pairs.len());
         for (certificate, key) in &self.pairs {
             let mut names = (Vec::new(), Vec::new());
-            certificate.append_to(request, &mut names.0);
-            key.append_to(request, &mut names.1);
+            certificate.append_to(context, &mut names.0);
+            key.append_to(context, &mut names.1);
             let names = (Bytes::from(names.0), Bytes::from(names.1));
             let known = self.cache.as_ref().and_then(|cache| cache.find(&names));
             let certified = match known {
@@ -201,7 +202,7 @@ fn read_pair(
     let private = read_part(prefix, key, "certificate key")?;
     let shown = |name: &Bytes| match name.starts_with(b"data:") {
         true => "data:...".to_owned(),
-        false => prefix.join(Request::path_of(name)).display().to_string(),
+        false => prefix.join(OsStr::from_bytes(name)).display().to_string(),
     };
     let chain = certificates::chain(&chain);
     let certified = chain.and_then(|chain| certificates::certified_key(chain, &private, passwords));
@@ -217,7 +218,7 @@ fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Failed>
     if let Some(data) = name.strip_prefix(b"data:") {
         return Ok(data.to_vec());
     }
-    let path = prefix.join(Request::path_of(name));
+    let path = prefix.join(OsStr::from_bytes(name));
     std::fs::read(&path).map_err(|error| Failed(files::not_loaded(what, &path, &error)))
 }
 

@@ -15,10 +15,10 @@ use proto::tls::{ClientHello, Found, Search};
 use rustls::ServerConfig;
 
 use crate::http::connection::Connection;
+use crate::http::handshake::Handshake;
 use crate::http::local::HttpLocal;
 use crate::http::modules::acme;
 use crate::http::plan::Server;
-use crate::http::request::Request;
 use crate::log::{self, HandshakeCall};
 use crate::panics;
 use crate::tls::hidden_name::HiddenName;
@@ -189,8 +189,9 @@ async fn begin(
         None => None,
     };
     let server = named.as_ref().unwrap_or(default);
-    let settings = match (&server.tls, &default.tls) {
-        (Some(tls), _) | (None, Some(tls)) => tls,
+    let (settings, certificates) = match (&server.tls, &default.tls) {
+        (Some(tls), _) => (tls, &server.certificates),
+        (None, Some(tls)) => (tls, &default.certificates),
         (None, None) => return None, // no configuration without is loaded
     };
     if settings.rejects {
@@ -201,16 +202,17 @@ async fn begin(
     }
     let name = name.filter(|_| named.is_some());
     let http = HttpLocal::of(&local);
-    let variables = &http.variables;
-    let is_shown = |name: &str| variables.find(name).is_some();
+    let (of_requests, of_handshakes) = (&http.variables, &http.of_handshakes);
+    let is_shown =
+        |name: &str| of_requests.find(name).is_some() || of_handshakes.find(name).is_some();
     let shows_number = is_shown("ssl_session_id");
     let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);
     let hello = hello.filter(|_| OF_HELLO.iter().any(|name| is_shown(name)));
-    let config = match &settings.dynamic {
+    let config = match certificates {
         None => Arc::clone(&settings.config),
         Some(dynamic) => {
-            let mut request = Request::new(&local, connection, server);
-            match dynamic.load(&mut request).await {
+            let mut handshake = Handshake::new(&local, connection, server);
+            match dynamic.load(&mut handshake).await {
                 Ok(loaded) => Arc::new(settings.with_certificates(loaded)),
                 Err(failed) => {
                     log::certificate_not_loaded(connection, &failed);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rustls::sign::CertifiedKey;
 
 use crate::tls::certificates::{Resolver, Slot};
-use crate::tls::dynamic::Dynamic;
 use crate::tls::ocsp::StatusCheck;
 use crate::tls::stapling::Stapling;
 use crate::tls::verify::ClientVerification;
@@ -19,8 +18,6 @@ pub struct ServerTls {
     pub clients: Option<Arc<ClientVerification>>,
     /// Who is asked whether those certificates have been revoked; `None` where nobody is.
     pub status: Option<Arc<StatusCheck>>,
-    /// Certificates that are named with variables; `None` where none is.
-    pub dynamic: Option<Dynamic>,
     /// Certificates about which answers are fetched (`ssl_stapling`); none most of the time.
     pub stapled: Box<[Arc<Stapling>]>,
     /// Whether clients that want ChaCha20 first get it, although the order is ours: nobody has written

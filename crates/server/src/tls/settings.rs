@@ -24,7 +24,6 @@ use crate::http::modules::acme::Acme;
 use crate::http::request::Request;
 use crate::log::Compiling as _;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
-use crate::text::Text;
 use crate::tls::certificates::{Resolver, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
 use crate::tls::key_log::KeyLog;
@@ -39,7 +38,7 @@ use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::suites::Chosen;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
-use crate::variables::Compiling as _;
+use variables::{Compiling as _, Text};
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
 const EARLY_DATA_MAX: u32 = 16 * 1024;
@@ -292,9 +291,11 @@ struct Caches {
 }
 
 /// What the `ssl_*` directives of a scope come to.
-pub struct TlsSettings {
+pub struct TlsSettings<C> {
     /// TLS as the server wants it; `None` where nothing is there to shake hands with.
     pub server: Option<Arc<ServerTls>>,
+    /// Certificates that are named with variables, evaluated for this kind of context; `None` where none is.
+    pub certificates: Option<Arc<Dynamic<C>>>,
     /// `ssl_verify_client`, which also counts where another server's certificate is shown.
     pub verify_client: Option<Mode>,
     /// What every server with these settings is warned of.
@@ -310,7 +311,7 @@ pub type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
 
 impl Registry for Loaded {}
 
-impl Feature for TlsSettings {
+impl<C: variables::Context> Feature for TlsSettings<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &CERTIFICATE,
         &CERTIFICATE_KEY,
@@ -349,7 +350,7 @@ impl Feature for TlsSettings {
         &RESOLVER_TIMEOUT,
     ];
 
-    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TlsSettings, Fault> {
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TlsSettings<C>, Fault> {
         let certificates = scope.written(&CERTIFICATE)?.unwrap_or_default();
         let keys = scope.written(&CERTIFICATE_KEY)?.unwrap_or_default();
         let rejects = scope.get(&REJECT_HANDSHAKE)?;
@@ -365,6 +366,7 @@ impl Feature for TlsSettings {
         if certificates.is_empty() && !rejects {
             return Ok(TlsSettings {
                 server: None,
+                certificates: None,
                 verify_client,
                 warnings: Box::default(),
             });
@@ -428,13 +430,13 @@ impl Feature for TlsSettings {
                 config: Arc::new(config),
                 clients,
                 status,
-                dynamic,
                 stapled: fetched.into(),
                 yields_to_chacha20: scope.written(&PREFER_SERVER_CIPHERS)?.is_none(),
                 rejects,
                 has_certificate,
                 kernel_tls,
             })),
+            certificates: dynamic.map(Arc::new),
             verify_client,
             warnings: warnings.into(),
         })
@@ -515,18 +517,18 @@ fn named(scope: ScopeRef<'_>, setting: &Setting<Word>) -> Result<Option<Word>, F
 }
 
 /// The certificates of a server, if any of them is named with variables.
-fn with_variables(
+fn with_variables<C: 'static>(
     compiler: &Compiler<'_>,
     scope: ScopeRef<'_>,
     certificates: &[Word],
     keys: &[Word],
-) -> Result<Option<Dynamic>, Fault> {
+) -> Result<Option<Dynamic<C>>, Fault> {
     let mut pairs = Vec::with_capacity(certificates.len());
     for (certificate, key) in certificates.iter().zip(keys) {
         let text = |word: &Word| Ok(compiler.text(&Template::parse(word)?));
         pairs.push((text(certificate)?, text(key)?));
     }
-    let is_literal = |(certificate, key): &(Text, Text)| {
+    let is_literal = |(certificate, key): &(Text<C>, Text<C>)| {
         certificate.literal().is_some() && key.literal().is_some()
     };
     let mut sources = pairs.iter().zip(certificates.iter().zip(keys));

@@ -10,96 +10,95 @@ use proto::tls::ClientHello;
 use rustls::pki_types::CertificateDer;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion};
 use sha1::{Digest, Sha1};
+use variables::{Evaluate, Found};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
-use crate::http::request::Request;
+use crate::client::OfClient;
 use crate::tls::names;
 use crate::tls::session::Session;
 use crate::tls::verify::Verdict;
 use crate::tls::{ja4, suites};
-use crate::variables::Evaluate;
-use crate::variables::Found;
 
 /// The variables that show what the client has offered. Only where one is named is that kept.
 pub const OF_HELLO: [&str; 4] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs", "ssl_ja4"];
 
 /// The variable of a name.
-pub fn find(name: &str) -> Option<Found> {
+pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
     evaluate(name).map(|evaluate| Found::computed(evaluate).assignable())
 }
 
-fn evaluate(name: &str) -> Option<Evaluate> {
+fn evaluate<C: OfClient>(name: &str) -> Option<Evaluate<C>> {
     Some(match name {
-        "ssl_protocol" => |request, out| with(request, out, protocol),
-        "ssl_cipher" => |request, out| with(request, out, cipher),
-        "ssl_ciphers" => |request, out| with_hello(request, out, ciphers),
-        "ssl_curve" => |request, out| with(request, out, curve),
-        "ssl_curves" => |request, out| with_hello(request, out, curves),
-        "ssl_sigalgs" => |request, out| with_hello(request, out, signature_algorithms),
-        "ssl_ja4" => |request, out| with_hello(request, out, ja4::append),
-        "ssl_session_reused" => |request, out| with(request, out, reused),
-        "ssl_session_id" => |request, out| with(request, out, session_number),
+        "ssl_protocol" => |context, out| with(context, out, protocol),
+        "ssl_cipher" => |context, out| with(context, out, cipher),
+        "ssl_ciphers" => |context, out| with_hello(context, out, ciphers),
+        "ssl_curve" => |context, out| with(context, out, curve),
+        "ssl_curves" => |context, out| with_hello(context, out, curves),
+        "ssl_sigalgs" => |context, out| with_hello(context, out, signature_algorithms),
+        "ssl_ja4" => |context, out| with_hello(context, out, ja4::append),
+        "ssl_session_reused" => |context, out| with(context, out, reused),
+        "ssl_session_id" => |context, out| with(context, out, session_number),
         "ssl_sigalg" | "ssl_client_sigalg" => |_, _| false,
-        "ssl_early_data" => |request, out| with(request, out, early_data),
-        "ssl_server_name" => server_name,
-        "ssl_alpn_protocol" => |request, out| with(request, out, alpn_protocol),
-        "ssl_client_verify" => |request, out| with(request, out, client_verify),
-        "ssl_client_cert" => |request, out| of_client(request, out, pem_with_tabs),
-        "ssl_client_raw_cert" => |request, out| of_client(request, out, pem),
-        "ssl_client_escaped_cert" => |request, out| of_client(request, out, escaped_pem),
-        "ssl_client_fingerprint" => |request, out| of_client(request, out, fingerprint),
-        "ssl_client_s_dn" => |request, out| {
-            of_parsed(request, out, |parsed, out| {
+        "ssl_early_data" => |context, out| with(context, out, early_data),
+        "ssl_server_name" => server_name::<C>,
+        "ssl_alpn_protocol" => |context, out| with(context, out, alpn_protocol),
+        "ssl_client_verify" => |context, out| with(context, out, client_verify),
+        "ssl_client_cert" => |context, out| of_client(context, out, pem_with_tabs),
+        "ssl_client_raw_cert" => |context, out| of_client(context, out, pem),
+        "ssl_client_escaped_cert" => |context, out| of_client(context, out, escaped_pem),
+        "ssl_client_fingerprint" => |context, out| of_client(context, out, fingerprint),
+        "ssl_client_s_dn" => |context, out| {
+            of_parsed(context, out, |parsed, out| {
                 names::append_rfc2253(parsed.tbs_certificate().subject(), out);
             })
         },
-        "ssl_client_i_dn" => |request, out| {
-            of_parsed(request, out, |parsed, out| {
+        "ssl_client_i_dn" => |context, out| {
+            of_parsed(context, out, |parsed, out| {
                 names::append_rfc2253(parsed.tbs_certificate().issuer(), out);
             })
         },
-        "ssl_client_s_dn_legacy" => |request, out| {
-            of_parsed(request, out, |parsed, out| {
+        "ssl_client_s_dn_legacy" => |context, out| {
+            of_parsed(context, out, |parsed, out| {
                 names::append_legacy(parsed.tbs_certificate().subject(), out);
             })
         },
-        "ssl_client_i_dn_legacy" => |request, out| {
-            of_parsed(request, out, |parsed, out| {
+        "ssl_client_i_dn_legacy" => |context, out| {
+            of_parsed(context, out, |parsed, out| {
                 names::append_legacy(parsed.tbs_certificate().issuer(), out);
             })
         },
-        "ssl_client_serial" => |request, out| of_parsed(request, out, serial),
-        "ssl_client_v_start" => |request, out| {
-            of_parsed(request, out, |parsed, out| {
+        "ssl_client_serial" => |context, out| of_parsed(context, out, serial),
+        "ssl_client_v_start" => |context, out| {
+            of_parsed(context, out, |parsed, out| {
                 let start = parsed.tbs_certificate().validity().not_before;
                 append_time(start.to_unix_duration().as_secs(), out);
             })
         },
         "ssl_client_v_end" => {
-            |request, out| of_parsed(request, out, |parsed, out| append_time(end_of(parsed), out))
+            |context, out| of_parsed(context, out, |parsed, out| append_time(end_of(parsed), out))
         }
-        "ssl_client_v_remain" => |request, out| of_parsed(request, out, days_left),
+        "ssl_client_v_remain" => |context, out| of_parsed(context, out, days_left),
         _ => return None,
     })
 }
 
 /// A value of the session; not found where it is empty, or there is no session.
-fn with(request: &Request, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
+fn with<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&Session, &mut Vec<u8>)) -> bool {
     let before = out.len();
-    if let Some(session) = request.connection.stream.session() {
+    if let Some(session) = context.session() {
         append(session, out);
     }
     out.len() > before
 }
 
-fn with_hello(
-    request: &Request,
+fn with_hello<C: OfClient>(
+    context: &C,
     out: &mut Vec<u8>,
     append: fn(&ClientHello, &mut Vec<u8>),
 ) -> bool {
     let before = out.len();
-    let session = request.connection.stream.session();
+    let session = context.session();
     if let Some(hello) = session.and_then(|session| session.hello.as_deref()) {
         append(hello, out);
     }
@@ -107,9 +106,9 @@ fn with_hello(
 }
 
 /// A value of the client's certificate.
-fn of_client(request: &Request, out: &mut Vec<u8>, append: fn(&[u8], &mut Vec<u8>)) -> bool {
+fn of_client<C: OfClient>(context: &C, out: &mut Vec<u8>, append: fn(&[u8], &mut Vec<u8>)) -> bool {
     let before = out.len();
-    if let Some(session) = request.connection.stream.session() {
+    if let Some(session) = context.session() {
         session.with(|agreed| {
             let chain = agreed.certificates.as_deref();
             if let Some(first) = chain.and_then(<[CertificateDer<'_>]>::first) {
@@ -121,9 +120,13 @@ fn of_client(request: &Request, out: &mut Vec<u8>, append: fn(&[u8], &mut Vec<u8
 }
 
 /// A value of what is in the client's certificate.
-fn of_parsed(request: &Request, out: &mut Vec<u8>, append: fn(&Certificate, &mut Vec<u8>)) -> bool {
+fn of_parsed<C: OfClient>(
+    context: &C,
+    out: &mut Vec<u8>,
+    append: fn(&Certificate, &mut Vec<u8>),
+) -> bool {
     let mut bytes = Vec::new();
-    if !of_client(request, &mut bytes, |bytes, out| {
+    if !of_client(context, &mut bytes, |bytes, out| {
         out.extend_from_slice(bytes)
     }) {
         return false;
@@ -181,8 +184,8 @@ fn early_data(session: &Session, out: &mut Vec<u8>) {
     }
 }
 
-fn server_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let name = request.connection.client.asked_name();
+fn server_name<C: OfClient>(context: &mut C, out: &mut Vec<u8>) -> bool {
+    let name = context.client().asked_name();
     out.extend_from_slice(name.unwrap_or_default());
     name.is_some()
 }

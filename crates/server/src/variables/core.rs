@@ -1,12 +1,11 @@
 //! The variables of nginx's core and log modules, which exist without being defined.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the values are made in `client`
-//! (what the client sent), `connection` and `response`. They are computed on every use, but for what `is_kept` names. Every
-//! other module has a list of its own; `features.rs` puts them together.
+//! (what the client sent) and `response`. They are computed on every use, but for what `is_kept` names. What is not a
+//! request's alone has lists of its own ([`crate::client::find`], [`variables::process::find`]), as every other module has;
+//! `features.rs` puts them together.
 
 mod client;
-mod connection;
-pub mod proxy_protocol;
 mod response;
 
 pub(crate) use client::{find_cookie, find_set_cookie};
@@ -18,7 +17,6 @@ use super::{Evaluate, EvaluateFamily, Found, Source};
 use crate::http::core::{NGINX_VERSION, VERSION};
 use crate::http::request::Request;
 use crate::log;
-use framework::host::hostname;
 use framework::warm;
 use variables::write::{decimal, seconds, text};
 
@@ -85,16 +83,12 @@ fn fixed(name: &str) -> Option<Evaluate> {
     Some(match name {
         "body_bytes_sent" => |request, out| decimal(request.body_bytes_sent, out),
         "bytes_sent" => |request, out| decimal(request.bytes_sent, out),
-        "binary_remote_addr" => connection::binary_remote_addr,
-        "connection" => |request, out| decimal(request.connection.client.serial, out),
         "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
-        "connection_time" => connection::connection_time,
         "content_length" => client::content_length,
         "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
         "host" => client::host,
-        "hostname" => |_, out| text(hostname(), out),
         "http_cookie" => client::cookies,
         "http_host" => |request, out| client::known_header(request, Known::Host, out),
         "http_referer" => |request, out| client::known_header(request, Known::Referer, out),
@@ -117,13 +111,9 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
-        "msec" => |_, out| seconds(engine::wall(), out),
         "nginx_version" => |_, out| text(NGINX_VERSION, out),
-        "pid" => |_, out| decimal(std::process::id().into(), out),
         "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
         "query_string" => client::arguments,
-        "remote_addr" => connection::remote_addr,
-        "remote_port" => connection::remote_port,
         "remote_user" => client::remote_user,
         "request" => client::request_line,
         "request_body" => client::request_body,
@@ -156,31 +146,13 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "sent_http_keep_alive" => response::keep_alive,
         "sent_http_last_modified" => response::last_modified,
         "sent_http_transfer_encoding" => response::transfer_encoding,
-        "server_addr" => connection::server_addr,
         "server_name" => |request, out| {
             out.extend_from_slice(&request.server.name);
             true
         },
-        "server_port" => connection::server_port,
         "server_protocol" => client::server_protocol,
         "status" => response::status,
         "tidegate_version" => |_, out| text(VERSION, out),
-        "tcpinfo_rcv_space" => {
-            |request, out| connection::tcp_info(request, |info| info.rcv_space, out)
-        }
-        "tcpinfo_rtt" => |request, out| connection::tcp_info(request, |info| info.rtt, out),
-        "tcpinfo_rttvar" => |request, out| connection::tcp_info(request, |info| info.rttvar, out),
-        "tcpinfo_snd_cwnd" => {
-            |request, out| connection::tcp_info(request, |info| info.snd_cwnd, out)
-        }
-        "time_iso8601" => |_, out| {
-            log::with_now(|now| out.extend_from_slice(&now.iso8601));
-            true
-        },
-        "time_local" => |_, out| {
-            log::with_now(|now| out.extend_from_slice(&now.local));
-            true
-        },
         _ => return None,
     })
 }
@@ -249,14 +221,7 @@ mod tests {
 
     #[test]
     fn names_and_families() {
-        for name in [
-            "uri",
-            "remote_addr",
-            "status",
-            "time_local",
-            "http_x_custom",
-            "arg_a",
-        ] {
+        for name in ["uri", "status", "http_x_custom", "arg_a"] {
             assert!(find(name).is_some(), "{name}");
         }
         for name in ["", "nothing", "htt", "arg", "1"] {

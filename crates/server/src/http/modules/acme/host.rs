@@ -182,7 +182,6 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
         config: Arc::new(config),
         clients: None,
         status: None,
-        dynamic: None,
         stapled: Box::default(),
         yields_to_chacha20: false,
         rejects: false,

@@ -1,0 +1,266 @@
+//! A handshake as a context: for whom the certificates of a server are chosen whose names hold variables.
+//!
+//! nginx evaluates them when the client has said hello, for a request of which nothing has come yet. What a handshake has by
+//! itself (the client, what it asked for, the time) is found here and in the lists of [`crate::features::OF_HANDSHAKES`];
+//! blocks such as `map` are compiled for handshakes where a certificate's name leads to them. All else is asked of an empty
+//! request, which is made only then: what it says depends on settings that are compiled for requests.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::ScopeRef;
+use engine::net::{Address, TcpInfo};
+use framework::compile::Compiler;
+use framework::generation::Local;
+use variables::blocks;
+use variables::write::text;
+use variables::{
+    Captures, Compiling as _, Context, Evaluate, Found, Scope, Scratch, Source, Table,
+    TableBuilder, Values,
+};
+
+use crate::client::{Client, OfClient};
+use crate::http::connection::Connection;
+use crate::http::local::HttpLocal;
+use crate::http::plan::Server;
+use crate::http::request::Request;
+use crate::tls::session::Session;
+
+/// A client's handshake with a server that it has asked for.
+pub struct Handshake {
+    /// The generation that serves it.
+    local: Rc<Local>,
+    http: Rc<HttpLocal>,
+    /// The client's connection.
+    pub connection: Rc<Connection>,
+    /// The server whose certificates they are.
+    pub server: Arc<Server>,
+    values: RefCell<Values>,
+    captures: Captures,
+    scratch: Scratch,
+    /// What answers for variables that only requests have, once one of them is asked for.
+    empty: Option<Box<Request>>,
+}
+
+impl Handshake {
+    /// The handshake of this connection's client with a server.
+    pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Handshake {
+        Handshake {
+            local: Rc::clone(local),
+            http: HttpLocal::of(local),
+            connection: Rc::clone(connection),
+            server: Arc::clone(server),
+            values: RefCell::default(),
+            captures: Captures::default(),
+            scratch: Scratch::default(),
+            empty: None,
+        }
+    }
+}
+
+impl Scope<Handshake> for HttpLocal {
+    fn variables(&self) -> &Table<Handshake> {
+        &self.of_handshakes
+    }
+}
+
+impl Context for Handshake {
+    type Scope = HttpLocal;
+
+    fn scope(&self) -> Rc<HttpLocal> {
+        Rc::clone(&self.http)
+    }
+
+    fn values(&self) -> &RefCell<Values> {
+        &self.values
+    }
+
+    fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    fn captures_mut(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn scratch(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
+    fn peer(&self) -> &Address {
+        self.connection.peer()
+    }
+}
+
+impl OfClient for Handshake {
+    fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    fn local(&self) -> &Address {
+        self.connection.local()
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.connection.stream.session()
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.connection.stream.tcp_info()
+    }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found<Handshake>> {
+    let evaluate: Evaluate<Handshake> = match name {
+        // The host is what the client names in its request.
+        "host" | "server_name" => |handshake, out| {
+            out.extend_from_slice(&handshake.server.name);
+            true
+        },
+        // Nothing is secure yet.
+        "https" => |_, out| text("", out),
+        "scheme" => |_, out| text("http", out),
+        _ => return None,
+    };
+    Some(Found::computed(evaluate))
+}
+
+/// Finds out where the values of variables come from that the names of certificates hold, once the servers have been compiled.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    blocks::compile_named::<Handshake>(compiler, http);
+    let variables = compiler.registry::<TableBuilder<Handshake>>();
+    let awaited = variables.borrow().awaited();
+    for name in awaited {
+        let mut variables = variables.borrow_mut();
+        if variables.find_builtin(&name).is_some() {
+            continue;
+        }
+        // Whether requests have it is seen where their names are looked at, and told there.
+        compiler.variable::<Request>(&name);
+        let source = Source::Family(of_empty_request, name.as_bytes().into());
+        // It cannot fail: handshakes have no variable of this name by themselves.
+        let _ = variables.define(&name, source);
+    }
+}
+
+/// A variable's value for a request of which nothing has come.
+fn of_empty_request(handshake: &mut Handshake, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let Handshake {
+        local,
+        connection,
+        server,
+        empty,
+        ..
+    } = handshake;
+    let request = || Box::new(Request::new(local, connection, server));
+    let request = empty.get_or_insert_with(request);
+    std::str::from_utf8(name).is_ok_and(|name| request.append_variable_named(name, out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::request::tests::serve;
+    use crate::reference;
+
+    /// What no two requests have in common.
+    const AT_RANDOM: [&str; 2] = ["request_id", "uid_set"];
+
+    /// Every variable that is there without being defined, and some that this configuration defines.
+    fn names() -> Vec<String> {
+        let known = reference::nginx().iter().filter(|known| known.is_variable);
+        let known = known.map(|known| match known.name.ends_with('_') {
+            true => format!("{}x", known.name),
+            false => known.name.to_owned(),
+        });
+        let here = known.filter(|name| crate::features::variable(name).is_some());
+        let own = ["tidegate_version", "zstd_ratio", "acme_certificate"];
+        let defined = ["made", "mapped", "again", "place", "half", "letter", "left"];
+        let more = own.iter().chain(&defined).map(|name| (*name).to_owned());
+        let mut all: Vec<String> = here.chain(more).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    fn configuration(certificate: &str) -> String {
+        format!(
+            "events {{ }} error_log /dev/null; http {{ access_log off; proxy_temp_path /tmp; client_body_temp_path /tmp;
+             map $host $mapped {{ ~^(?<letter>.)ite $letter-$1-$place; }} map $mapped$uri $again {{ default <$mapped>; }}
+             geo $place {{ 127.0.0.0/8 near; default far; }} split_clients $server_name $half {{ * all; }}
+             map $made $left {{ default left; }}
+             server {{ listen 10.0.0.1:80 ssl; server_name site other; root /srv/$host; userid on; set $made 1;
+             valid_referers site; ancient_browser old; modern_browser unlisted; modern_browser_value new;
+             secure_link $arg_md5; secure_link_md5 x; limit_rate 5k;
+             ssl_certificate \"data:{certificate}\"; ssl_certificate_key data:; }} }}"
+        )
+    }
+
+    fn value<C: Context>(context: &mut C, name: &str) -> Option<String> {
+        let mut value = Vec::new();
+        let found = context.append_variable_named(name, &mut value);
+        found.then(|| String::from_utf8_lossy(&value).into_owned())
+    }
+
+    #[test]
+    fn a_handshake_says_what_an_empty_request_says() {
+        let names = names();
+        assert!(names.len() > 120, "{}", names.len());
+        let certificate: String = names.iter().map(|name| format!("${{{name}}}")).collect();
+        serve(
+            &configuration(&certificate),
+            "GET / HTTP/1.1",
+            async |request| {
+                let connection = request.connection.shared().unwrap();
+                connection.client.set_asked_name(b"Site");
+                let (local, server) = (&request.local, &request.server);
+                let mut handshake = Handshake::new(local, connection, server);
+                let mut empty = Request::new(local, connection, server);
+                for name in &names {
+                    let [here, there] = [value(&mut handshake, name), value(&mut empty, name)];
+                    match AT_RANDOM.contains(&&**name) {
+                        true => assert_eq!(here.map(|v| v.len()), there.map(|v| v.len()), "{name}"),
+                        false => assert_eq!(here, there, "{name}"),
+                    }
+                }
+                for (name, expected) in [
+                    ("ssl_server_name", "Site"),
+                    ("remote_addr", "127.0.0.1"),
+                    ("again", "<s-s-near>"),
+                    ("made", ""),
+                    ("document_root", "/srv/site"),
+                ] {
+                    assert_eq!(
+                        value(&mut handshake, name).as_deref(),
+                        Some(expected),
+                        "{name}"
+                    );
+                }
+            },
+        );
+    }
+
+    #[test]
+    fn what_a_handshake_has_by_itself_takes_no_request() {
+        let certificate = "$ssl_server_name$host$mapped$remote_addr$time_local$proxy_protocol_addr";
+        serve(
+            &configuration(certificate),
+            "GET / HTTP/1.1",
+            async |request| {
+                let connection = request.connection.shared().unwrap();
+                let mut handshake = Handshake::new(&request.local, connection, &request.server);
+                assert_eq!(value(&mut handshake, "mapped").as_deref(), Some("s-s-near"));
+                for name in ["ssl_server_name", "host", "remote_addr", "time_local"] {
+                    value(&mut handshake, name);
+                }
+                assert!(handshake.empty.is_none());
+                let table = &request.http.of_handshakes;
+                for (name, is_there) in [("place", true), ("again", false), ("half", false)] {
+                    assert_eq!(table.find(name).is_some(), is_there, "{name}");
+                }
+            },
+        );
+    }
+}

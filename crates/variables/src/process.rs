@@ -1,0 +1,27 @@
+//! Variables of the process and of the time, which every kind of context has.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>
+
+use framework::host::hostname;
+
+use crate::write::{decimal, seconds, text};
+use crate::{Evaluate, Found};
+
+/// The variable of a name in lower case, without `$`.
+pub fn find<C>(name: &str) -> Option<Found<C>> {
+    let evaluate: Evaluate<C> = match name {
+        "hostname" => |_, out| text(hostname(), out),
+        "msec" => |_, out| seconds(engine::wall(), out),
+        "pid" => |_, out| decimal(std::process::id().into(), out),
+        "time_iso8601" => |_, out| {
+            logs::with_now(|now| out.extend_from_slice(&now.iso8601));
+            true
+        },
+        "time_local" => |_, out| {
+            logs::with_now(|now| out.extend_from_slice(&now.local));
+            true
+        },
+        _ => return None,
+    };
+    Some(Found::computed(evaluate))
+}
