@@ -23,7 +23,8 @@ use process::{
     NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
 };
 use server::Compiled;
-use server::listen::{Binding, ListenerId};
+use server::http::address::Binding;
+use server::listen::ListenerId;
 use server::log::{Destination, LogFile, Sink};
 use server::workers::{Settings, Share, Sockets, Workers};
 

@@ -51,7 +51,11 @@ pub struct Compiler<'a> {
     directories: RefCell<Vec<PathBuf>>,
     diagnostics: RefCell<Vec<Diagnostic>>,
     memo: RefCell<Map<(ScopeId, TypeId), Arc<dyn Any + Send + Sync>>>,
+    extensions: RefCell<Vec<Extension>>,
 }
+
+/// Directives that also give a scope a value of its own of this feature, which does not know them.
+type Extension = (TypeId, &'static [&'static dyn Declared]);
 
 impl<'a> Compiler<'a> {
     /// A compiler for one configuration below `prefix`.
@@ -72,12 +76,13 @@ impl<'a> Compiler<'a> {
             directories: RefCell::default(),
             diagnostics: RefCell::default(),
             memo: RefCell::default(),
+            extensions: RefCell::default(),
         }
     }
 
     /// The feature as `scope` sees it, shared with every scope that sees the same lines.
     pub fn feature<F: Feature>(&self, scope: ScopeRef<'_>) -> Result<Arc<F>, Fault> {
-        let owner = F::owner(scope);
+        let owner = self.owner::<F>(scope);
         let key = (owner.id(), TypeId::of::<F>());
         if let Some(made) = self.memo.borrow().get(&key)
             && let Ok(made) = Arc::clone(made).downcast::<F>()
@@ -85,7 +90,12 @@ impl<'a> Compiler<'a> {
             return Ok(made);
         }
         let made = F::compile(self, owner);
-        let made = Arc::new(made.map_err(|fault| placed(fault, owner, F::DIRECTIVES))?);
+        let made = Arc::new(made.map_err(|fault| {
+            let more = self.extensions_of::<F>();
+            let directives = F::DIRECTIVES.iter().chain(more.iter().copied().flatten());
+            let directives: Vec<_> = directives.copied().collect();
+            placed(fault, owner, &directives)
+        })?);
         self.memo.borrow_mut().insert(key, made.clone());
         Ok(made)
     }
@@ -93,6 +103,36 @@ impl<'a> Compiler<'a> {
     /// Like [`Compiler::feature`], but a fault is reported and compilation goes on with `None`.
     pub fn feature_or_report<F: Feature>(&self, scope: ScopeRef<'_>) -> Option<Arc<F>> {
         self.feature(scope).map_err(|fault| self.report(fault)).ok()
+    }
+
+    /// Has these directives, too, give a scope a value of its own of a feature that does not know them. To be said before the
+    /// feature is asked for.
+    pub fn extend<F: Feature>(&self, directives: &'static [&'static dyn Declared]) {
+        let extension = (TypeId::of::<F>(), directives);
+        self.extensions.borrow_mut().push(extension);
+    }
+
+    fn extensions_of<F: Feature>(&self) -> Vec<&'static [&'static dyn Declared]> {
+        let all = self.extensions.borrow();
+        let of_it = all.iter().filter(|(of, _)| *of == TypeId::of::<F>());
+        of_it.map(|(_, directives)| *directives).collect()
+    }
+
+    /// The scope whose value `scope` shares: the innermost that the feature or an extension of it names.
+    fn owner<'s, F: Feature>(&self, scope: ScopeRef<'s>) -> ScopeRef<'s> {
+        let mut owner = F::owner(scope);
+        for directives in self.extensions_of::<F>() {
+            let other = scope.owner(directives);
+            let mut at = Some(scope);
+            owner = loop {
+                match at {
+                    Some(at) if at.id() == other.id() => break other,
+                    Some(inner) if inner.id() != owner.id() => at = inner.parent(),
+                    _ => break owner,
+                }
+            };
+        }
+        owner
     }
 
     /// What modules of one kind have gathered so far: see [`Registries::of`].
@@ -199,4 +239,83 @@ pub struct Environment<'a> {
     pub files: &'a dyn Files,
     /// See [`Compiler::privileged`].
     pub privileged: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use conf::{Contexts, Recording, Registry, Sealed, Setting, parse};
+
+    use super::*;
+
+    static OUTER: Setting<()> = Setting::new("outer", &["{ ... }"], parse::nothing)
+        .contexts(Contexts::MAIN)
+        .block()
+        .opens(Contexts::HTTP)
+        .manual("A block.");
+
+    static INNER: Setting<()> = Setting::new("inner", &["{ ... }"], parse::nothing)
+        .contexts(Contexts::HTTP)
+        .block()
+        .opens(Contexts::SERVER)
+        .manual("A block within it.");
+
+    static OWN: Setting<u64> = Setting::new("own", &["number"], parse::number)
+        .contexts(Contexts::HTTP.or(Contexts::SERVER))
+        .default("0")
+        .manual("What the feature knows.");
+
+    static OTHER: Setting<u64> = Setting::new("other", &["number"], parse::number)
+        .contexts(Contexts::HTTP.or(Contexts::SERVER))
+        .default("0")
+        .manual("What it does not know.");
+
+    struct Own(u64);
+
+    impl Feature for Own {
+        const DIRECTIVES: &'static [&'static dyn Declared] = &[&OWN];
+
+        fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Own, Fault> {
+            scope.get(&OWN).map(Own)
+        }
+    }
+
+    /// The values of the outer block and of the inner ones, and whether each inner one's is the outer's.
+    fn values(extended: bool) -> Vec<(u64, bool)> {
+        let text = "outer { own 1; inner { other 2; } inner { } inner { own 3; } inner { own 4; other 5; } }";
+        let path = Path::new("/test.conf");
+        let files = Sealed::new(Recording {
+            files: vec![(path.into(), text.into())],
+            ..Recording::default()
+        });
+        const TABLE: &[&dyn Declared] = &[&OUTER, &INNER, &OWN, &OTHER];
+        const MORE: &[&dyn Declared] = &[&OTHER];
+        let root = Path::new("/");
+        let loaded = conf::load(path, root, &[], &Registry::new(&[TABLE]), &files);
+        assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
+        let compiler = Compiler::new(&Environment {
+            prefix: root,
+            conf_prefix: root,
+            files: &files,
+            privileged: false,
+        });
+        if extended {
+            compiler.extend::<Own>(MORE);
+        }
+        let outer = loaded.tree.root().children("outer").next().unwrap();
+        let shared = compiler.feature::<Own>(outer).unwrap();
+        let all = outer.children("inner").map(|inner| {
+            let own = compiler.feature::<Own>(inner).unwrap();
+            (own.0, Arc::ptr_eq(&own, &shared))
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn what_extends_a_feature_gives_a_scope_a_value_of_its_own() {
+        let apart = [(1, false), (1, true), (3, false), (4, false)];
+        assert_eq!(values(true), apart);
+        let mut known = apart;
+        known[0].1 = true;
+        assert_eq!(values(false), known);
+    }
 }

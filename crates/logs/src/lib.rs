@@ -12,6 +12,7 @@ pub mod by_path;
 mod error;
 mod file;
 mod memory;
+pub mod network;
 mod report;
 mod subject;
 pub mod syslog;

@@ -7,13 +7,14 @@ use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
 
-use crate::features::{self, FEATURES, OF_HANDSHAKES};
+use crate::features::{self, FEATURES, INTERCEPTS, OF_HANDSHAKES};
+use crate::http::address::Binding;
 use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::acme::Acme;
 use crate::http::modules::upstream::Groups;
-use crate::listen::Binding;
 use crate::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
+use crate::tls::handshake::Intercepts;
 use crate::variables::TableBuilder;
 use crate::variables::unknown::Unknown;
 
@@ -91,6 +92,7 @@ pub(crate) fn compile_with(
             generation.counts_turns = !http.scopes.is_empty();
             generation.add(http);
             generation.add(upstreams);
+            generation.add(Intercepts(INTERCEPTS));
             generation.services = acme.services();
             generation.add(acme);
             generation.add(OpenLogs(logs.clone()));

@@ -12,9 +12,9 @@ use framework::address::append_address;
 use variables::write::{append_port, decimal, seconds};
 use variables::{Context, Evaluate, Found};
 
-use crate::http::proxy_protocol::Told;
-use crate::listen::ListenerId;
+use crate::proxy_protocol::Told;
 use crate::tls::session::Session;
+use framework::door::ListenerId;
 
 /// A client that has connected.
 pub struct Client {

@@ -26,6 +26,7 @@ use crate::http::modules::{
 use crate::http::request::Request;
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
+use crate::tls::handshake::Intercept;
 use crate::tls::settings::TlsSettings;
 use crate::{accepted, http, tls};
 use variables::{Find, Found, geo, map, process, split_clients};
@@ -52,7 +53,7 @@ pub static FEATURES: &[Entry] = &[
         crate::variables::core::find,
         process::find,
         crate::client::find,
-        crate::http::proxy_protocol::find,
+        crate::proxy_protocol::find,
     ]),
     // The client's address is known when it answers.
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
@@ -158,12 +159,15 @@ pub static FEATURES: &[Entry] = &[
         .variables(&[slice::find]),
 ];
 
+/// What answers handshakes in the place of every server.
+pub const INTERCEPTS: &[Intercept] = &[acme::intercept];
+
 /// Where the variables are found that a handshake has by itself, without being defined: see [`Handshake`].
 pub const OF_HANDSHAKES: &[Find<Handshake>] = &[
     http::handshake::find,
     process::find,
     crate::client::find,
-    crate::http::proxy_protocol::find,
+    crate::proxy_protocol::find,
     tls::variables::find,
 ];
 

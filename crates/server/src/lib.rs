@@ -12,10 +12,12 @@ pub mod events;
 pub mod explain;
 pub mod features;
 pub mod http;
+pub mod incoming;
 pub mod listen;
 pub mod log;
 #[cfg(test)]
 mod planted;
+pub mod proxy_protocol;
 pub mod reference;
 pub mod regex;
 pub mod resolver;

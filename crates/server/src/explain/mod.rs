@@ -32,11 +32,12 @@ use engine::sim::{self, Faults};
 use framework::counters::Counters;
 use framework::generation::Generation;
 
+use crate::http::address::Binding;
 use crate::http::connection::Connection;
 use crate::http::plan::Server;
 use crate::http::request::Request;
 use crate::http::server_name::Matched;
-use crate::listen::{Binding, ListenerId};
+use crate::listen::ListenerId;
 
 pub use directives::{InForce, Work};
 pub use question::Question;

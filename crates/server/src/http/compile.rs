@@ -14,6 +14,7 @@ use framework::network::Peers;
 use proto::method::Method;
 
 use crate::accepted;
+use crate::http::address::{self, AddressServers, Agreement, Binding, Gathered};
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
@@ -29,10 +30,10 @@ use crate::http::plan::{Handler, Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
 use crate::http::tables;
-use crate::listen::{self, Agreement, Binding, Gathered, LISTEN, ListenerId};
+use crate::listen::{self, LISTEN, ListenerId};
 use crate::log;
 use crate::regex::Regex;
-use crate::tls::settings::TlsSettings;
+use crate::tls::settings::{self, TlsSettings};
 use crate::variables::Table;
 
 static HTTP: Setting<()> = Setting::new("http", &["{ ... }"], nothing)
@@ -122,14 +123,14 @@ pub struct Http {
 /// What is behind one listening socket.
 pub struct BoundServers {
     /// See [`Binding::servers`].
-    pub servers: Arc<crate::listen::AddressServers>,
+    pub servers: Arc<AddressServers>,
     /// See [`Binding::specific`].
-    pub specific: Vec<(Address, Arc<crate::listen::AddressServers>)>,
+    pub specific: Vec<(Address, Arc<AddressServers>)>,
 }
 
 impl BoundServers {
     /// The servers for a connection whose own end is `local`.
-    pub fn servers_for(&self, local: &Address) -> Arc<crate::listen::AddressServers> {
+    pub fn servers_for(&self, local: &Address) -> Arc<AddressServers> {
         let found = self.specific.iter().find(|(address, _)| address == local);
         Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
     }
@@ -260,7 +261,8 @@ pub fn http(
     };
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
-    crate::tls::settings::check_unused(compiler, root);
+    proxy::check_unused(compiler, root);
+    settings::check_passwords(compiler, root, &[proxy::PASSWORD_FILE]);
     super::temporary_paths::check(compiler, root);
     for scope in root.children("http") {
         // From the end, as everything that goes through the list.
@@ -273,7 +275,7 @@ pub fn http(
         }
         handshake::compile(compiler, scope);
     }
-    for address in listen::in_order(&gathered) {
+    for address in address::in_order(&gathered) {
         if address.are_names_looked_up() {
             for conflict in &address.conflicts {
                 compiler.warn_each_time(conflict.clone(), None);
@@ -298,7 +300,7 @@ pub fn http(
             whole = false;
         }
     }
-    let bindings = listen::bindings(gathered);
+    let bindings = address::bindings(gathered);
     let http = Http {
         scopes: builder.scopes,
         plans: builder.plans,

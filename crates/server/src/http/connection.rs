@@ -20,26 +20,29 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::Address;
+use framework::counters::ThreadCounters;
 use framework::generation::Local;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 
 use crate::client::Client;
 use crate::door::Accepted;
+use crate::http::address::AddressServers;
 use crate::http::exchange::h1::{After, H1};
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::handshake::ServersOf;
 use crate::http::head::Refusal;
 use crate::http::local::HttpLocal;
 use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
-use crate::http::proxy_protocol;
 use crate::http::request::{self, Request};
 use crate::http::server_name::UndecidedName;
 use crate::http::subject::HeadUpTo;
 use crate::http::{body, error_page, hot, pool};
-use crate::listen::AddressServers;
+use crate::incoming::Incoming;
 use crate::log::{self, ErrorLog};
 use crate::panics;
+use crate::proxy_protocol;
 use crate::tls::handshake::{self, Begun};
 use crate::transport::Transport;
 use crate::workers::Worker;
@@ -312,6 +315,28 @@ impl Connection {
     }
 }
 
+impl Incoming for Connection {
+    fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn transport(&self) -> &Transport {
+        &self.stream
+    }
+
+    fn counts(&self) -> &ThreadCounters {
+        self.worker.counts()
+    }
+
+    fn generation(&self) -> Rc<Local> {
+        Connection::generation(self)
+    }
+
+    fn set_idle(&self, idle: bool) {
+        Connection::set_idle(self, idle);
+    }
+}
+
 /// A request's hold on its connection. A request kept for reuse holds none.
 #[derive(Clone, Default)]
 pub struct Held(Option<Rc<Connection>>);
@@ -502,7 +527,10 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
         servers.protocols.proxy_protocol.then_some(room)
     });
     let received = match asked.flatten() {
-        Some(length_max) => Box::pin(proxy_protocol::receive(connection, length_max)).await?,
+        Some(length_max) => {
+            let deadline = connection.client.started + connection.first_byte_timeout();
+            Box::pin(proxy_protocol::receive(&**connection, length_max, deadline)).await?
+        }
         None => Buffer::default(),
     };
     let local = connection.generation();
@@ -511,7 +539,8 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
         return Some(received);
     }
     // A box of its own, so that idle connections need no room for it.
-    match Box::pin(handshake::accept(connection, received)).await {
+    let names = ServersOf(connection);
+    match Box::pin(handshake::accept(&names, received)).await {
         Begun::Secure => Some(Buffer::default()),
         Begun::Plain(received) => {
             connection.plain_on_secure_port.set(true);

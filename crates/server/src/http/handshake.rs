@@ -1,4 +1,5 @@
-//! A handshake as a context: for whom the certificates of a server are chosen whose names hold variables.
+//! Handshakes with clients of HTTP: which servers they may ask for, and the context of certificates whose names hold
+//! variables.
 //!
 //! nginx evaluates them when the client has said hello, for a request of which nothing has come yet. What a handshake has by
 //! itself (the client, what it asked for, the time) is found here and in the lists of [`crate::features::OF_HANDSHAKES`];
@@ -8,11 +9,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use conf::ScopeRef;
 use engine::net::{Address, TcpInfo};
 use framework::compile::Compiler;
 use framework::generation::Local;
+use rustls::sign::CertifiedKey;
 use variables::blocks;
 use variables::write::text;
 use variables::{
@@ -25,6 +28,9 @@ use crate::http::connection::Connection;
 use crate::http::local::HttpLocal;
 use crate::http::plan::Server;
 use crate::http::request::Request;
+use crate::tls::dynamic::Failed;
+use crate::tls::handshake::Names;
+use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 
 /// A client's handshake with a server that it has asked for.
@@ -108,6 +114,60 @@ impl OfClient for Handshake {
 
     fn tcp_info(&self) -> Option<TcpInfo> {
         self.connection.stream.tcp_info()
+    }
+}
+
+/// The servers that a connection's client may ask for in a handshake.
+pub struct ServersOf<'a>(pub &'a Rc<Connection>);
+
+impl Names for ServersOf<'_> {
+    type Incoming = Connection;
+    type Server = Arc<Server>;
+
+    fn incoming(&self) -> &Connection {
+        self.0
+    }
+
+    fn default_server(&self, local: &Local) -> Option<Arc<Server>> {
+        self.0.first_server(local)
+    }
+
+    fn server_named(&self, local: &Local, host: &[u8]) -> Result<Option<Arc<Server>>, String> {
+        let found = self
+            .0
+            .with_servers(local, |servers| servers.names.find_name(host));
+        let found = found.unwrap_or(Ok(None));
+        found.map_err(|(regex, cause)| regex.undecided(host, cause))
+    }
+
+    fn tls(server: &Arc<Server>) -> Option<&Arc<ServerTls>> {
+        server.tls.as_ref()
+    }
+
+    fn time_limit(server: &Arc<Server>) -> Duration {
+        server.core.client_header_timeout
+    }
+
+    fn shows(&self, local: &Local, variable: &str) -> bool {
+        let http = HttpLocal::of(local);
+        http.variables.find(variable).is_some() || http.of_handshakes.find(variable).is_some()
+    }
+
+    async fn certificates(
+        &self,
+        local: &Rc<Local>,
+        owner: &Arc<Server>,
+        asked: &Arc<Server>,
+    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, Failed> {
+        let Some(certificates) = &owner.certificates else {
+            return Ok(None);
+        };
+        let mut handshake = Handshake::new(local, self.0, asked);
+        certificates.load(&mut handshake).await.map(Some)
+    }
+
+    fn agreed(&self) {
+        self.0.forget_servers();
     }
 }
 

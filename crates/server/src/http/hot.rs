@@ -26,8 +26,8 @@ use crate::http::modules::{access, acme, metrics::meter, static_file};
 use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Handler, Permits, Plan};
 use crate::http::request::Request;
-use crate::http::{error_page, location, status_page};
-use crate::{log, tls};
+use crate::http::{error_page, location, secure, status_page};
+use crate::log;
 
 /// Files up to this size are kept whole, in bytes.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
@@ -221,7 +221,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     let location::Found::Plan(plan) = location::find(request) else {
         return None;
     };
-    if tls::requests::must_check(&request.connection, &request.server) {
+    if secure::must_check(&request.connection, &request.server) {
         return None;
     }
     if !plan.hot || plan.internal || request.limit_rate.is_some() {

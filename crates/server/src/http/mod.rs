@@ -5,6 +5,7 @@
 //! what a response passes on its way out; [`modules`] one feature a file.
 
 pub mod access_phase;
+pub mod address;
 pub mod ahead;
 pub mod background;
 pub mod body;
@@ -30,11 +31,11 @@ pub mod output;
 pub mod plan;
 pub mod plan_builder;
 pub mod pool;
-pub mod proxy_protocol;
 pub mod range;
 pub mod redirect;
 pub mod request;
 pub mod response;
+pub mod secure;
 pub mod server_name;
 pub mod shared;
 pub mod slots;

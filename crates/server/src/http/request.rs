@@ -15,6 +15,7 @@ use engine::net::Address;
 use framework::generation::Local;
 use proto::method::Method;
 
+use crate::http::address::AddressServers;
 use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
 use crate::http::client_head::ClientHead;
@@ -33,11 +34,9 @@ use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Handler, Plan, Server};
 use crate::http::response::Response;
 use crate::http::shared::Shared;
-use crate::http::{access_phase, error_page, location};
-use crate::listen::AddressServers;
+use crate::http::{access_phase, error_page, location, secure};
 use crate::log;
 use crate::regex::Captures;
-use crate::tls;
 use crate::variables::core::prepare_realpath_root;
 
 /// How often a request may change its URI or be redirected within the server (nginx's
@@ -262,7 +261,7 @@ async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
             step => return Ok(step),
         }
     }
-    let answer = acme::answer(request).or_else(|| tls::requests::check(request));
+    let answer = acme::answer(request).or_else(|| secure::check(request));
     Ok(answer.unwrap_or(Step::Next))
 }
 

@@ -3,15 +3,14 @@
 use std::{fmt, io};
 
 use framework::address::append_address;
+use logs::network::{TIMED_OUT, failure_level};
 
-use super::{Errno, Level, Printable, error, tls, write};
+use super::{Errno, Level, Printable, error, write};
 use crate::http::connection::Connection;
 use crate::http::exchange::Abort;
 use crate::http::request::Request;
 use crate::http::subject::KeptAlive;
-
-/// nginx's number and text for a time limit that passed.
-pub(super) const TIMED_OUT: &str = "(110: Connection timed out)";
+use crate::tls::messages;
 
 /// The client closed its side while a request was awaited; `first` when none had come yet.
 pub fn connection_closed(connection: &Connection, first: bool) {
@@ -24,31 +23,6 @@ pub fn connection_closed(connection: &Connection, first: bool) {
     append_address(connection.peer(), &mut address);
     let text = format_args!("client {} closed keepalive connection", Printable(&address));
     write(&KeptAlive(connection), Level::Info, text);
-}
-
-/// The header of the PROXY protocol has not come: the client closed, or receiving failed.
-pub fn proxy_protocol_missing(connection: &Connection, cause: Option<&io::Error>) {
-    const ACTION: &str = "reading PROXY protocol";
-    match cause {
-        None => {
-            let text = format_args!("client closed connection while {ACTION}");
-            write(connection, Level::Info, text);
-        }
-        Some(cause) if cause.kind() == io::ErrorKind::TimedOut => {
-            let text = format_args!("client timed out {TIMED_OUT} while {ACTION}");
-            write(connection, Level::Info, text);
-        }
-        Some(cause) => {
-            let text = format_args!("recv() failed {} while {ACTION}", Errno(cause));
-            write(connection, failure_level(cause), text);
-        }
-    }
-}
-
-/// What came is no header of the PROXY protocol.
-pub fn proxy_protocol_broken(connection: &Connection, text: &[u8]) {
-    let text = format_args!("{} while reading PROXY protocol", Printable(text));
-    write(connection, Level::Error, text);
 }
 
 /// Waiting for a request failed. A kept-alive connection may time out or be reset; that is no
@@ -69,7 +43,7 @@ pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first
             match tls_cause(cause) {
                 Some(tls) => {
                     let text = format_args!("SSL_read() failed (SSL: {tls}) while {action}");
-                    write(connection, tls::level(tls), text);
+                    write(connection, messages::level(tls), text);
                 }
                 None => {
                     let text = format_args!("recv() failed {} while {action}", Errno(cause));
@@ -181,21 +155,6 @@ impl fmt::Display for SendFailure<'_> {
     }
 }
 
-/// nginx's `ngx_connection_error` for clients: what networks do is no alarm.
-pub(super) fn failure_level(cause: &io::Error) -> Level {
-    match cause.kind() {
-        io::ErrorKind::ConnectionReset
-        | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::NotConnected
-        | io::ErrorKind::TimedOut
-        | io::ErrorKind::ConnectionRefused
-        | io::ErrorKind::NetworkDown
-        | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::HostUnreachable => Level::Info,
-        _ => Level::Alert,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +163,7 @@ mod tests {
     #[test]
     fn a_client_that_speaks_no_tls_is_no_alarm() {
         let garbage = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
-        assert_eq!(tls_cause(&garbage).map(tls::level), Some(Level::Info));
+        assert_eq!(tls_cause(&garbage).map(messages::level), Some(Level::Info));
         assert!(tls_cause(&io::ErrorKind::InvalidData.into()).is_none());
     }
 
@@ -217,15 +176,5 @@ mod tests {
             "client prematurely closed connection (104: Connection reset by peer)"
         );
         assert_eq!(text(32), "send() failed (32: Broken pipe)");
-    }
-
-    /// Numbers from Linux's `errno(3)`: ECONNRESET, EPIPE, ETIMEDOUT; EBADF.
-    #[test]
-    fn networks_are_no_alarm() {
-        let level = |number| failure_level(&io::Error::from_raw_os_error(number));
-        for usual in [104, 32, 110] {
-            assert_eq!(level(usual), Level::Info);
-        }
-        assert_eq!(level(9), Level::Alert);
     }
 }

@@ -10,7 +10,6 @@ mod access;
 mod client;
 mod debug;
 mod format;
-mod tls;
 
 pub use logs::{
     Buffering, Compiling, Destination, ERROR_LOG, Errno, ErrorLog, Level, LogFile, LogTable,
@@ -21,17 +20,9 @@ pub use logs::{
 };
 
 pub use access::{ACCESS_LOG, AccessLogs, write_access, write_access_of_ended};
-pub use client::{
-    abort, connection_closed, connection_closed_early, incomplete_head, proxy_protocol_broken,
-    proxy_protocol_missing,
-};
+pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
 pub use debug::{accepted, head, response};
 pub use format::{Escape, Formats, LOG_FORMAT, check};
-pub use tls::{
-    HandshakeCall, certificate_not_loaded, handshake_broken, handshake_failed, handshake_left,
-    handshake_panicked, handshake_refused, handshake_rejected, handshake_timed_out, name_undecided,
-    status_unknown,
-};
 
 /// Opens the logs that the `http` block itself writes, though each of its servers may write others: nginx opens what is
 /// written, used or not.

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use engine::net::{Address, Datagram, DatagramSocket};
 use engine::select::{Either, both, either};
 use framework::random;
+use logs::{Errno, event};
 use proto::dns::{self, Answer, Failure, Family, Name, Question};
 
 use super::Resolver;
 use super::cache::Known;
-use crate::log::{Errno, event};
 
 /// How long a server may be silent before the next one is asked (nginx's `resend_timeout`).
 const RESEND_INTERVAL: Duration = Duration::from_secs(5);

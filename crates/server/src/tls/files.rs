@@ -12,10 +12,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Fault, Word};
 use framework::compile::Compiler;
+use logs::{Errno, error_text};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::sign::CertifiedKey;
 
-use crate::log::{Errno, error_text};
 use crate::tls::certificates::{self, LoadError};
 use crate::tls::pem::{self, PemError};
 use crate::tls::settings::Loaded;

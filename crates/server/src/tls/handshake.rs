@@ -3,25 +3,25 @@
 //!
 //! As in nginx the first byte tells TLS from a plain request, which is answered with an error page
 //! (497) in the clear. The host that the client names chooses the virtual server, and everything
-//! of its settings. The time for it all is `client_header_timeout`.
+//! of its settings; which servers there are, its door knows ([`Names`]).
 
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::Buffer;
+use framework::generation::Local;
+use framework::panics;
 use proto::tls::{ClientHello, Found, Search};
 use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
 
-use crate::http::connection::Connection;
-use crate::http::handshake::Handshake;
-use crate::http::local::HttpLocal;
-use crate::http::modules::acme;
-use crate::http::plan::Server;
-use crate::log::{self, HandshakeCall};
-use crate::panics;
+use crate::incoming::Incoming;
+use crate::tls::dynamic::Failed;
 use crate::tls::hidden_name::HiddenName;
+use crate::tls::messages::{self, HandshakeCall};
 use crate::tls::server::ServerTls;
 use crate::tls::session::Session;
 use crate::tls::variables::OF_HELLO;
@@ -42,14 +42,66 @@ pub enum Begun {
     Ended,
 }
 
+/// The servers that the client of a connection may ask for.
+pub trait Names {
+    /// The connection.
+    type Incoming: Incoming;
+
+    /// A virtual server.
+    type Server;
+
+    /// The connection.
+    fn incoming(&self) -> &Self::Incoming;
+
+    /// The server of clients who ask for none of the others; `None` where the address is not listened on any more.
+    fn default_server(&self, local: &Local) -> Option<Self::Server>;
+
+    /// The server of a host in lower case without port; `None` where no server has that name.
+    ///
+    /// # Errors
+    /// In nginx's words, where it cannot be decided.
+    fn server_named(&self, local: &Local, host: &[u8]) -> Result<Option<Self::Server>, String>;
+
+    /// TLS as a server wants it; `None` where it has no settings of its own.
+    fn tls(server: &Self::Server) -> Option<&Arc<ServerTls>>;
+
+    /// How long a client that has asked for nothing yet may take to shake hands.
+    fn time_limit(server: &Self::Server) -> Duration;
+
+    /// Whether a variable is named anywhere, so that what it shows must be kept.
+    fn shows(&self, local: &Local, variable: &str) -> bool;
+
+    /// The certificates of a server whose names hold variables, for a client that has asked for this one or another; `None`
+    /// where none do.
+    ///
+    /// # Errors
+    /// Where one cannot be loaded.
+    fn certificates(
+        &self,
+        local: &Rc<Local>,
+        owner: &Self::Server,
+        asked: &Self::Server,
+    ) -> impl Future<Output = Result<Option<Vec<Arc<CertifiedKey>>>, Failed>>;
+
+    /// There is a session with the server that the client has asked for: what else it asks for is asked of that one.
+    fn agreed(&self);
+}
+
+/// Answers a handshake in the place of every server, where it is one of its own: with these settings.
+pub type Intercept = fn(&ClientHello) -> Option<Arc<ServerTls>>;
+
+/// All that do so: a part of a generation.
+pub struct Intercepts(pub &'static [Intercept]);
+
 /// Shakes hands with a client. `received` is what has been read of it already.
-pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
-    match panics::catch(Box::pin(shake_hands(connection, received))).await {
+pub async fn accept<N: Names>(names: &N, received: Buffer) -> Begun {
+    match panics::catch(Box::pin(shake_hands(names, received))).await {
         Ok(begun) => begun,
         Err(panicked) => {
-            connection.worker.counts().panics.add(1);
-            log::handshake_panicked(connection, &panicked);
-            match connection.stream.is_secure() {
+            let connection = names.incoming();
+            connection.counts().panics.add(1);
+            messages::handshake_panicked(connection, &panicked);
+            match connection.transport().is_secure() {
                 true => Begun::Ended, // the alert would have to be sealed
                 false => refuse(connection, INTERNAL_ERROR),
             }
@@ -57,13 +109,15 @@ pub async fn accept(connection: &Rc<Connection>, received: Buffer) -> Begun {
     }
 }
 
-async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
+async fn shake_hands<N: Names>(names: &N, received: Buffer) -> Begun {
+    let connection = names.incoming();
+    let transport = connection.transport();
     let local = connection.generation();
-    let Some(default) = connection.first_server(&local) else {
+    let Some(default) = names.default_server(&local) else {
         return Begun::Ended;
     };
-    let call = call(&default);
-    let deadline = Some(connection.client.started + default.core.client_header_timeout);
+    let call = call::<N>(&default);
+    let deadline = Some(connection.client().started + N::time_limit(&default));
     let mut received = received;
     let mut gathered = Vec::new();
     let mut search = Search::default();
@@ -92,41 +146,42 @@ async fn shake_hands(connection: &Rc<Connection>, received: Buffer) -> Begun {
                 }
             }
         };
-        log::handshake_refused(connection, call, refusal);
+        messages::handshake_refused(connection, call, refusal);
         return refuse(connection, refusal.alert());
     };
     if let Some(name) = hello.as_deref().and_then(ClientHello::server_name) {
-        connection.client.set_asked_name(name);
+        connection.client().set_asked_name(name);
     }
     let hidden = hello
         .as_deref()
         .and_then(|hello| HiddenName::hide(hello, &mut gathered));
     let first = Buffer::copy_of(&gathered);
     drop(gathered);
-    let Some(session) = begin(connection, &default, hello).await else {
+    let Some(session) = begin(names, &default, hello).await else {
         return Begun::Ended;
     };
-    let Some(session) = connection.stream.secure(Box::new(session)) else {
+    let Some(session) = transport.secure(Box::new(session)) else {
         return Begun::Ended; // it is an upstream's, which is not accepted from
     };
     if let Some(hidden) = hidden {
         session.hide_name(hidden);
     }
-    connection.forget_servers();
-    session.feed(connection.stream.stream(), first);
+    names.agreed();
+    session.feed(transport.stream(), first);
     while session.is_handshaking() && !session.has_received() {
         if let Some(failure) = session.failure() {
-            log::handshake_failed(connection, call, &failure);
+            messages::handshake_failed(connection, call, &failure);
             return Begun::Ended;
         }
         match receive(connection, deadline, false).await {
-            Some(buffer) => session.feed(connection.stream.stream(), buffer),
+            Some(buffer) => session.feed(transport.stream(), buffer),
             None => return Begun::Ended,
         }
     }
     session.early.set(session.is_handshaking());
     session.look_at_client();
-    session.ask_about_client(connection).await;
+    let local = connection.generation();
+    session.ask_about_client(connection, &local).await;
     Begun::Secure
 }
 
@@ -136,101 +191,94 @@ fn is_tls(first: u8) -> bool {
 }
 
 /// The next bytes of a handshake; `None`, and a line in the log, where none come.
-async fn receive(
-    connection: &Rc<Connection>,
-    deadline: Option<std::time::Instant>,
+async fn receive<I: Incoming>(
+    connection: &I,
+    deadline: Option<Instant>,
     first: bool,
 ) -> Option<Buffer> {
     if first {
         connection.set_idle(true);
     }
-    let received = connection.stream.stream().recv(deadline).await;
+    let received = connection.transport().stream().recv(deadline).await;
     connection.set_idle(false);
     match received {
         Ok(buffer) if !buffer.is_empty() => return Some(buffer),
-        Ok(_) => log::handshake_left(connection, first),
-        Err(error) if error.kind() == ErrorKind::TimedOut => log::handshake_timed_out(connection),
-        Err(error) => log::handshake_broken(connection, &error),
+        Ok(_) => messages::handshake_left(connection, first),
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            messages::handshake_timed_out(connection)
+        }
+        Err(error) => messages::handshake_broken(connection, &error),
     }
     None
 }
 
 /// The session under the settings of the server that the client asks for.
-async fn begin(
-    connection: &Rc<Connection>,
-    default: &Arc<Server>,
+async fn begin<N: Names>(
+    names: &N,
+    default: &N::Server,
     hello: Option<Box<ClientHello>>,
 ) -> Option<Session> {
+    let connection = names.incoming();
     let local = connection.generation();
     let asked = hello.as_deref().and_then(ClientHello::server_name);
     let name = asked.and_then(host);
-    if let Some(validation) = hello.as_deref().and_then(validation) {
-        return make(
-            connection,
-            &validation,
-            &validation.config,
-            name,
-            None,
-            call(default),
-        );
+    let call = call::<N>(default);
+    let intercepted = hello
+        .as_deref()
+        .and_then(|hello| intercepted(&local, hello));
+    if let Some(settings) = intercepted {
+        return make(connection, &settings, &settings.config, name, None, call);
     }
     let named = match &name {
-        Some(name) => {
-            let named = connection.with_servers(&local, |servers| servers.names.find_name(name))?;
-            match named {
-                Ok(named) => named,
-                Err((regex, cause)) => {
-                    log::name_undecided(connection, &regex.undecided(name, cause));
-                    refuse(connection, INTERNAL_ERROR);
-                    return None;
-                }
+        Some(name) => match names.server_named(&local, name) {
+            Ok(named) => named,
+            Err(cause) => {
+                messages::name_undecided(connection, &cause);
+                refuse(connection, INTERNAL_ERROR);
+                return None;
             }
-        }
+        },
         None => None,
     };
     let server = named.as_ref().unwrap_or(default);
-    let (settings, certificates) = match (&server.tls, &default.tls) {
-        (Some(tls), _) => (tls, &server.certificates),
-        (None, Some(tls)) => (tls, &default.certificates),
-        (None, None) => return None, // no configuration without is loaded
+    let (settings, owner) = match N::tls(server) {
+        Some(settings) => (settings, server),
+        None => (N::tls(default)?, default), // no configuration without any is loaded
     };
     if settings.rejects {
-        return reject(connection, call(default));
+        return reject(connection, call);
     }
     for stapling in &settings.stapled {
         stapling.refresh(&local);
     }
     let name = name.filter(|_| named.is_some());
-    let http = HttpLocal::of(&local);
-    let (of_requests, of_handshakes) = (&http.variables, &http.of_handshakes);
-    let is_shown =
-        |name: &str| of_requests.find(name).is_some() || of_handshakes.find(name).is_some();
-    let shows_number = is_shown("ssl_session_id");
+    let shows_number = names.shows(&local, "ssl_session_id");
     let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);
-    let hello = hello.filter(|_| OF_HELLO.iter().any(|name| is_shown(name)));
-    let config = match certificates {
-        None => Arc::clone(&settings.config),
-        Some(dynamic) => {
-            let mut handshake = Handshake::new(&local, connection, server);
-            match dynamic.load(&mut handshake).await {
-                Ok(loaded) => Arc::new(settings.with_certificates(loaded)),
-                Err(failed) => {
-                    log::certificate_not_loaded(connection, &failed);
-                    refuse(connection, INTERNAL_ERROR);
-                    return None;
-                }
-            }
+    let hello = hello.filter(|_| OF_HELLO.iter().any(|name| names.shows(&local, name)));
+    let config = match names.certificates(&local, owner, server).await {
+        Ok(None) => Arc::clone(&settings.config),
+        Ok(Some(loaded)) => Arc::new(settings.with_certificates(loaded)),
+        Err(failed) => {
+            messages::certificate_not_loaded(connection, &failed);
+            refuse(connection, INTERNAL_ERROR);
+            return None;
         }
     };
     let config = match settings.yields_to_chacha20 && wants_chacha20 {
         false => config,
         true => Arc::new(by_clients_order(&config)),
     };
-    let session = make(connection, settings, &config, name, hello, call(default))?;
+    let session = make(connection, settings, &config, name, hello, call)?;
     if shows_number {
         session.keep_number();
     }
     Some(session)
+}
+
+/// The settings for a handshake that is not for a server.
+fn intercepted(local: &Local, hello: &ClientHello) -> Option<Arc<ServerTls>> {
+    let all = local.generation.part::<Intercepts>()?;
+    all.0.iter().find_map(|intercept| intercept(hello))
 }
 
 /// The same configuration, with the client's order of ciphers.
@@ -240,17 +288,8 @@ fn by_clients_order(config: &ServerConfig) -> ServerConfig {
     config
 }
 
-/// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone, and
-/// every listener answers it (RFC 8737 section 3).
-fn validation(hello: &ClientHello) -> Option<Arc<ServerTls>> {
-    let mut protocols = hello.protocols();
-    let only = protocols.next()? == acme::VALIDATION_PROTOCOL && protocols.next().is_none();
-    only.then(|| acme::handshake(hello.server_name()?))
-        .flatten()
-}
-
-fn make(
-    connection: &Rc<Connection>,
+fn make<I: Incoming>(
+    connection: &I,
     settings: &Arc<ServerTls>,
     config: &Arc<ServerConfig>,
     name: Option<Bytes>,
@@ -260,31 +299,30 @@ fn make(
     match Session::new(settings, config, name, hello) {
         Ok(session) => Some(session),
         Err(error) => {
-            log::handshake_failed(connection, call, &error);
+            messages::handshake_failed(connection, call, &error);
             None
         }
     }
 }
 
 /// How nginx shakes hands: as the default server of the address has it, before the client has named another.
-fn call(default: &Server) -> HandshakeCall {
-    let tls = default.tls.as_ref();
-    match tls.is_some_and(|tls| tls.config.max_early_data_size > 0) {
+fn call<N: Names>(default: &N::Server) -> HandshakeCall {
+    match N::tls(default).is_some_and(|tls| tls.config.max_early_data_size > 0) {
         true => HandshakeCall::EarlyData,
         false => HandshakeCall::Plain,
     }
 }
 
 /// Ends a handshake with a server that wants none (`ssl_reject_handshake`).
-fn reject(connection: &Rc<Connection>, call: HandshakeCall) -> Option<Session> {
-    log::handshake_rejected(connection, call);
+fn reject<I: Incoming>(connection: &I, call: HandshakeCall) -> Option<Session> {
+    messages::handshake_rejected(connection, call);
     refuse(connection, UNRECOGNIZED_NAME);
     None
 }
 
 /// Ends a handshake that has not begun, with this alert.
-fn refuse(connection: &Rc<Connection>, alert: u8) -> Begun {
-    let stream = connection.stream.stream();
+fn refuse<I: Incoming>(connection: &I, alert: u8) -> Begun {
+    let stream = connection.transport().stream();
     // Record header, level fatal.
     stream.push(Bytes::copy_from_slice(&[21, 3, 3, 0, 2, 2, alert]));
     stream.start_send();

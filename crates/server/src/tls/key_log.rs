@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::log::{self, LogFile};
+use logs::LogFile;
 
 /// A file that gets them.
 pub struct KeyLog(pub Arc<LogFile>);
@@ -26,6 +26,6 @@ impl rustls::KeyLog for KeyLog {
             }
         }
         line.push(b'\n');
-        log::append_line(&self.0, &line);
+        logs::append_line(&self.0, &line);
     }
 }

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use conf::{Contexts, Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
+use framework::generation::Local;
 use framework::zone::{Refused, State, Tell, Zone};
+use logs::Subject;
 use rustls::pki_types::CertificateDer;
 
-use crate::http::connection::Connection;
-use crate::log;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
+use crate::tls::messages;
 use crate::tls::resumption::SessionCache;
 use crate::tls::stapling::fetch::{BadUrl, Failed, Responder};
 use crate::tls::stapling::message::{self, Rejected};
@@ -177,13 +178,14 @@ impl StatusCheck {
         self.which.is_some()
     }
 
-    /// Asks about the certificates of a chain that holds.
+    /// Asks about the certificates of a client's chain that holds.
     ///
     /// # Errors
     /// What is wrong with one of them, in nginx's words.
     pub async fn check(
         &self,
-        connection: &Connection,
+        client: &dyn Subject,
+        local: &Local,
         path: &[CertificateDer<'static>],
     ) -> Result<(), &'static str> {
         let count = match self.which {
@@ -192,7 +194,7 @@ impl StatusCheck {
             Some(Which::All) => path.len(),
         };
         for pair in path.windows(2).take(count) {
-            match self.inquire(connection, pair).await {
+            match self.inquire(local, pair).await {
                 Ok(()) => {}
                 Err(Unknown::Rejected(Rejected::Status("revoked"))) => {
                     return Err("certificate revoked");
@@ -201,7 +203,7 @@ impl StatusCheck {
                     return Err("certificate status unknown");
                 }
                 Err(cause) => {
-                    log::status_unknown(connection, &cause);
+                    messages::status_unknown(client, &cause);
                     return Err("certificate status request failed");
                 }
             }
@@ -212,7 +214,7 @@ impl StatusCheck {
     /// Asks about the first of two certificates, which the second has signed.
     async fn inquire(
         &self,
-        connection: &Connection,
+        local: &Local,
         pair: &[CertificateDer<'static>],
     ) -> Result<(), Unknown> {
         let issuer = pair.get(1..).unwrap_or_default();
@@ -230,8 +232,7 @@ impl StatusCheck {
         };
         let responder = self.responder.as_ref().or(named.as_ref());
         let responder = responder.ok_or(Unknown::NoResponder)?;
-        let local = connection.generation();
-        let answer = responder.ask(&request, &self.resolving, &local).await;
+        let answer = responder.ask(&request, &self.resolving, local).await;
         let answer = answer.map_err(Unknown::Failed)?;
         let now = engine::wall().as_secs();
         let until = subject.check(&answer, now).map_err(Unknown::Rejected)?;

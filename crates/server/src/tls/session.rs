@@ -24,6 +24,8 @@ use base::pieces::join;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Segment, Stream};
+use framework::generation::Local;
+use logs::Subject;
 use proto::tls::ClientHello;
 use rustls::ProtocolVersion;
 use rustls::pki_types::UnixTime;
@@ -32,8 +34,6 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
 
-use crate::http::connection::Connection;
-use crate::log;
 use crate::tls::agreed::Agreed;
 use crate::tls::hidden_name::HiddenName;
 use crate::tls::kernel::{self, KernelSession};
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Asks whether the client's certificate is still good, where the server wants that.
-    pub async fn ask_about_client(&self, connection: &Connection) {
+    pub async fn ask_about_client(&self, client: &dyn Subject, local: &Local) {
         let (Some(status), Some(clients)) = (&self.server.status, &self.server.clients) else {
             return;
         };
@@ -217,7 +217,7 @@ impl Session {
         }
         let now = UnixTime::since_unix_epoch(engine::wall());
         let path = self.with(|agreed| clients.path(agreed.certificates.as_deref(), now));
-        if let Err(text) = status.check(connection, &path).await {
+        if let Err(text) = status.check(client, local, &path).await {
             self.verdict.set(Verdict::Revoked(text));
         }
     }
@@ -419,7 +419,7 @@ impl Inner {
             return;
         }
         if let Err(error) = kernel.send(segment, &mut |segment| stream.push(segment)) {
-            log::event!(
+            logs::event!(
                 Error,
                 "{error}: a client's connection ends within a response"
             );

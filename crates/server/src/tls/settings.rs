@@ -8,21 +8,20 @@ use std::time::Duration;
 
 use base::hash::Map;
 use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
+    Arity, Contexts, Declared, Fault, Inherit, ScopeId, ScopeRef, Setter, Setting, Template, Word,
+    parse,
 };
 use framework::compile::{Compiler, Feature};
 use framework::registry::Registry;
 use framework::zone::Refused;
+use logs::Compiling as _;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use sha2::{Digest, Sha256};
+use variables::{Compiling as _, Text};
 
-use crate::http::modules::acme;
-use crate::http::modules::acme::Acme;
-use crate::http::request::Request;
-use crate::log::Compiling as _;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::tls::certificates::{Resolver, Slot};
 use crate::tls::dynamic::{self, Cache, CacheSettings, Dynamic};
@@ -38,7 +37,6 @@ use crate::tls::stapling::{Stapling, Times, message};
 use crate::tls::suites::Chosen;
 use crate::tls::verify::{ClientVerification, Mode, TakeAny};
 use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provider, suites};
-use variables::{Compiling as _, Text};
 
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
 const EARLY_DATA_MAX: u32 = 16 * 1024;
@@ -311,6 +309,31 @@ pub type Identity = (Box<[u8]>, Box<[u8]>, Option<Box<[u8]>>);
 
 impl Registry for Loaded {}
 
+/// Certificates that no file holds, because something gets them: what that is fills it before a server is compiled.
+#[derive(Default)]
+pub struct Issued {
+    /// What `ssl_certificate` and `ssl_certificate_key` say of such a certificate.
+    pub written: Option<(&'static str, &'static str)>,
+    /// The places of the servers that have one, by their scopes.
+    pub slots: Map<ScopeId, Arc<Slot>>,
+}
+
+impl Registry for Issued {}
+
+impl Issued {
+    /// Whether these lines mean such a certificate.
+    fn is_meant(&self, certificate: &Word, key: &Word) -> bool {
+        self.written.is_some_and(|(c, k)| {
+            *certificate.bytes == *c.as_bytes() && *key.bytes == *k.as_bytes()
+        })
+    }
+
+    /// The place of the certificate that a server gets; one that stays empty where it gets none.
+    fn of(&self, server: ScopeRef<'_>) -> Arc<Slot> {
+        self.slots.get(&server.id()).cloned().unwrap_or_default()
+    }
+}
+
 impl<C: variables::Context> Feature for TlsSettings<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &CERTIFICATE,
@@ -344,7 +367,6 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         &ocsp::OCSP,
         &ocsp::RESPONDER,
         &ocsp::CACHE,
-        &acme::ACME_CERTIFICATE,
         // A server asks about certificates by its own.
         &RESOLVER,
         &RESOLVER_TIMEOUT,
@@ -376,13 +398,14 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         let mut context = Sha256::new();
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
         let passwords = scope.written(&PASSWORD_FILE)?;
+        let issued = compiler.registry::<Issued>();
         let mut loaded = Vec::with_capacity(certificates.len());
         for (certificate, key) in certificates.iter().zip(&keys) {
             context.update(&certificate.bytes);
             if dynamic.is_some() {
                 continue;
             }
-            if comes_by_itself(certificate, key) {
+            if issued.borrow().is_meant(certificate, key) {
                 loaded.push((certificate, None));
                 continue;
             }
@@ -443,17 +466,10 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
     }
 }
 
-/// Looks at what nothing may use and nginx looks at where it meets it: reads every file with passwords, and refers to the
-/// variables of `proxy_ssl_certificate` and its kin, which must be there.
-pub fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    for scope in root.tree().scopes() {
-        for declared in crate::http::modules::proxy::VARYING {
-            let lines = scope.own_lines(declared.spec()).into_iter();
-            let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
-            texts.for_each(|template| drop(compiler.text::<Request>(&template)));
-        }
-    }
-    for setting in [&PASSWORD_FILE, crate::http::modules::proxy::PASSWORD_FILE] {
+/// Reads every file with passwords, `ssl_password_file`'s and those of `others`: nginx does so where it meets the line, used
+/// or not.
+pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, others: &[&Setting<Word>]) {
+    for setting in others.iter().chain(&[&PASSWORD_FILE]) {
         let lines = root
             .tree()
             .scopes()
@@ -485,7 +501,7 @@ fn slots(
     let (mut slots, mut fetched) = (Vec::with_capacity(loaded.len()), Vec::new());
     for (certificate, certified) in loaded {
         let Some(mut certified) = certified else {
-            slots.push(issued(compiler, scope));
+            slots.push(compiler.registry::<Issued>().borrow().of(scope));
             continue;
         };
         if stapled.is_some() {
@@ -532,7 +548,9 @@ fn with_variables<C: 'static>(
         certificate.literal().is_some() && key.literal().is_some()
     };
     let mut sources = pairs.iter().zip(certificates.iter().zip(keys));
-    if sources.all(|(pair, (c, k))| is_literal(pair) || comes_by_itself(c, k)) {
+    let issued = compiler.registry::<Issued>();
+    let issued = issued.borrow();
+    if sources.all(|(pair, (c, k))| is_literal(pair) || issued.is_meant(c, k)) {
         return Ok(None);
     }
     let passwords = match scope.written(&PASSWORD_FILE)? {
@@ -545,17 +563,6 @@ fn with_variables<C: 'static>(
         prefix: compiler.conf_prefix.clone(),
         cache: scope.get(&CERTIFICATE_CACHE)?.map(Cache::new),
     }))
-}
-
-/// Whether a certificate is the one of `acme_certificate`.
-fn comes_by_itself(certificate: &Word, key: &Word) -> bool {
-    &*certificate.bytes == b"$acme_certificate" && &*key.bytes == b"$acme_certificate_key"
-}
-
-/// The place of the certificate that the server has ordered; one that stays empty where it has not.
-fn issued(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Arc<Slot> {
-    let held = compiler.registry::<Acme>().borrow().of_server(scope.id());
-    held.map_or_else(Arc::default, |held| held.slot())
 }
 
 /// Whether the kernel can take sessions over; a warning where it cannot.
@@ -659,7 +666,7 @@ fn ticket_keys(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Ticke
     for word in scope.written(&SESSION_TICKET_KEY)?.unwrap_or_default() {
         let path = compiler.conf_prefix.join(word.path());
         let content = files::opened(compiler.files.read(&path)).map_err(|error| {
-            let cause = crate::log::Errno(&error);
+            let cause = logs::Errno(&error);
             let text = format!("open() \"{}\" failed {cause}", path.display());
             Fault::at(&word, text)
         })?;

@@ -12,10 +12,10 @@ use conf::Files;
 use engine::net::Address;
 use framework::address;
 use framework::generation::Local;
+use logs::Errno;
 use proto::base64;
 use proto::h1::response::{self, ResponseBody, ResponseHead};
 
-use crate::log::Errno;
 use crate::resolver::{Resolving, Unresolved};
 
 /// How long it all may take.

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use framework::generation::Local;
+use logs::event;
 use rustls::sign::CertifiedKey;
 
 use self::fetch::Responder;
 use self::message::Subject;
-use crate::log::event;
 use crate::resolver::Resolving;
 use crate::tls::certificates::Slot;
 

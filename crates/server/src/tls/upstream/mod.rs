@@ -49,7 +49,7 @@ impl fmt::Display for HandshakeError {
                 out.write_str("peer closed connection in SSL handshake")
             }
             HandshakeError::Closed(Some(error)) => {
-                let error = crate::log::Errno(error);
+                let error = logs::Errno(error);
                 write!(out, "peer closed connection in SSL handshake {error}")
             }
             HandshakeError::TimedOut => out.write_str("upstream timed out"),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use acme::{Certificate, Host, Level, Shown};
 use base::hash::Map;
+use proto::tls::ClientHello;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::log;
@@ -13,7 +14,7 @@ use crate::tls::provider;
 use crate::tls::server::ServerTls;
 
 /// The protocol of validators (RFC 8737 section 4).
-pub const VALIDATION_PROTOCOL: &[u8] = b"acme-tls/1";
+const VALIDATION_PROTOCOL: &[u8] = b"acme-tls/1";
 
 /// Answers to `http-01` by token. Few at a time, and none most of the time.
 static ANSWERS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
@@ -160,9 +161,17 @@ pub(super) fn answer(token: &[u8]) -> Option<String> {
     found.map(|(_, answer)| answer.clone())
 }
 
+/// What a client gets that validates a challenge of `tls-alpn-01`: it offers that protocol alone, and
+/// every listener answers it (RFC 8737 section 3).
+pub fn intercept(hello: &ClientHello) -> Option<Arc<ServerTls>> {
+    let mut protocols = hello.protocols();
+    let only = protocols.next()? == VALIDATION_PROTOCOL && protocols.next().is_none();
+    only.then(|| handshake(hello.server_name()?)).flatten()
+}
+
 /// What a handshake with a validator is made with, who asks for this name; `None` where nobody is
 /// expected.
-pub fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
+fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
     let shown = HANDSHAKES.read().unwrap_or_else(PoisonError::into_inner);
     let found = shown
         .iter()

@@ -27,12 +27,14 @@ use framework::service::{Running, Service};
 use framework::zone;
 use proto::method::Method;
 
-pub use self::host::{Held, VALIDATION_PROTOCOL, handshake};
+pub use self::host::{Held, intercept};
 use crate::http::compile::SERVER_NAME;
+use crate::http::handshake::Handshake;
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::tls::provider;
+use crate::tls::settings::{Issued, TlsSettings};
 use crate::variables::Found;
 
 /// Where `http-01` looks: RFC 8555 section 8.3.
@@ -72,8 +74,11 @@ static ACME_SHARED_ZONE: Setting<()> =
     .no_effect("the threads of one process share certificates without a zone")
     .manual("See nginx's manual.");
 
-/// Directives of this module, for the table; `acme_certificate` is among those of [`crate::tls::settings`].
-pub const DIRECTIVES: &[&dyn Declared] = &[&ACME_SHARED_ZONE];
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&ACME_SHARED_ZONE, &ACME_CERTIFICATE];
+
+/// What gives a server settings of TLS of its own, beside what TLS itself has.
+const OF_TLS: &[&dyn Declared] = &[&ACME_CERTIFICATE];
 
 /// Those of the block `acme_issuer`.
 pub const ISSUER_DIRECTIVES: &[&dyn Declared] = issuer::DIRECTIVES;
@@ -212,6 +217,12 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
             compiler.report(fault.or_at(line.position));
         }
     }
+    compiler.extend::<TlsSettings<Handshake>>(OF_TLS);
+    let slots = acme.servers.iter().map(|(id, held)| (*id, held.slot()));
+    *compiler.registry().borrow_mut() = Issued {
+        written: Some(("$acme_certificate", "$acme_certificate_key")),
+        slots: slots.collect(),
+    };
     *compiler.registry().borrow_mut() = acme;
 }
 

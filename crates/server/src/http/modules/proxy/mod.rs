@@ -49,7 +49,7 @@ pub(crate) use settings::TEMP_PATH;
 pub use settings::{
     BUFFER_DIRECTIVES, DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings,
 };
-pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, VARYING};
+pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, check_unused};
 
 use body::UpstreamBody;
 use family::Causes;

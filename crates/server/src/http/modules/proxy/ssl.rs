@@ -176,7 +176,19 @@ pub const DIRECTIVES: [&dyn Declared; 15] = PROXY.all();
 pub static PASSWORD_FILE: &Setting<Word> = &PROXY.password_file;
 
 /// Those whose value may have variables.
-pub const VARYING: [&dyn Declared; 3] = [&PROXY.certificate, &PROXY.certificate_key, &PROXY.name];
+const VARYING: [&dyn Declared; 3] = [&PROXY.certificate, &PROXY.certificate_key, &PROXY.name];
+
+/// Looks at what nothing may use and nginx looks at where it meets it: refers to the variables of `proxy_ssl_certificate`
+/// and its kin, which must be there.
+pub fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    for scope in root.tree().scopes() {
+        for declared in VARYING {
+            let lines = scope.own_lines(declared.spec()).into_iter();
+            let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
+            texts.for_each(|template| drop(compiler.text::<Request>(&template)));
+        }
+    }
+}
 
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()

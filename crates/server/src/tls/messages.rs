@@ -3,12 +3,10 @@
 
 use std::io;
 
+use framework::panics::Panicked;
+use logs::network::{TIMED_OUT, failure_level};
+use logs::{Errno, Level, Subject, write};
 use proto::tls::Refusal;
-
-use super::client::{TIMED_OUT, failure_level};
-use super::{Errno, Level, write};
-use crate::http::connection::Connection;
-use crate::panics::Panicked;
 
 /// The call of OpenSSL's by which nginx shakes hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,80 +27,80 @@ impl std::fmt::Display for HandshakeCall {
 }
 
 /// The client closed its side before the handshake had ended; `first` when it had sent nothing.
-pub fn handshake_left(connection: &Connection, first: bool) {
+pub fn handshake_left(client: &dyn Subject, first: bool) {
     let text = match first {
         true => format_args!("client closed connection while SSL handshaking"),
         false => format_args!("peer closed connection in SSL handshake while SSL handshaking"),
     };
-    write(connection, Level::Info, text);
+    write(client, Level::Info, text);
 }
 
 /// The client took too long.
-pub fn handshake_timed_out(connection: &Connection) {
+pub fn handshake_timed_out(client: &dyn Subject) {
     let text = format_args!("client timed out {TIMED_OUT} while SSL handshaking");
-    write(connection, Level::Info, text);
+    write(client, Level::Info, text);
 }
 
 /// The connection broke.
-pub fn handshake_broken(connection: &Connection, cause: &io::Error) {
+pub fn handshake_broken(client: &dyn Subject, cause: &io::Error) {
     let text = format_args!(
         "peer closed connection in SSL handshake {} while SSL handshaking",
         Errno(cause)
     );
-    write(connection, failure_level(cause), text);
+    write(client, failure_level(cause), text);
 }
 
 /// Which server a name in the handshake means could not be decided.
-pub fn name_undecided(connection: &Connection, cause: &str) {
+pub fn name_undecided(client: &dyn Subject, cause: &str) {
     let text = format_args!("{cause} while SSL handshaking");
-    write(connection, Level::Alert, text);
+    write(client, Level::Alert, text);
 }
 
 /// The server's certificate could not be loaded.
-pub fn certificate_not_loaded(connection: &Connection, cause: &dyn std::fmt::Display) {
+pub fn certificate_not_loaded(client: &dyn Subject, cause: &dyn std::fmt::Display) {
     let text = format_args!("{cause} while SSL handshaking");
-    write(connection, Level::Error, text);
+    write(client, Level::Error, text);
 }
 
 /// The two could not agree, or what came was no TLS.
-pub fn handshake_failed(connection: &Connection, call: HandshakeCall, cause: &rustls::Error) {
+pub fn handshake_failed(client: &dyn Subject, call: HandshakeCall, cause: &rustls::Error) {
     let text = format_args!("{call} failed (SSL: {cause}) while SSL handshaking");
-    write(connection, level(cause), text);
+    write(client, level(cause), text);
 }
 
 /// A client has sent what is no ClientHello, or what cannot follow one.
-pub fn handshake_refused(connection: &Connection, call: HandshakeCall, refusal: Refusal) {
+pub fn handshake_refused(client: &dyn Subject, call: HandshakeCall, refusal: Refusal) {
     let text = format_args!("{call} failed (SSL: {refusal}) while SSL handshaking");
-    write(connection, Level::Info, text);
+    write(client, Level::Info, text);
 }
 
 /// A bug of ours was met in a handshake.
-pub fn handshake_panicked(connection: &Connection, panicked: &Panicked) {
+pub fn handshake_panicked(client: &dyn Subject, panicked: &Panicked) {
     let Panicked { place, message } = panicked;
     let text =
         format_args!("panicked at {place}: {message}: the client is lost while SSL handshaking");
-    write(connection, Level::Alert, text);
+    write(client, Level::Alert, text);
 }
 
 /// No responder says whether a client's certificate has been revoked.
-pub fn status_unknown(connection: &Connection, cause: &dyn std::fmt::Display) {
+pub fn status_unknown(client: &dyn Subject, cause: &dyn std::fmt::Display) {
     let text = format_args!("{cause} while requesting certificate status");
-    write(connection, Level::Error, text);
+    write(client, Level::Error, text);
 }
 
 /// The server wants no handshake (`ssl_reject_handshake`).
-pub fn handshake_rejected(connection: &Connection, call: HandshakeCall) {
+pub fn handshake_rejected(client: &dyn Subject, call: HandshakeCall) {
     let text = match call {
         HandshakeCall::Plain => format_args!("handshake rejected while SSL handshaking"),
         HandshakeCall::EarlyData => format_args!(
             "{call} failed (SSL: error:0A0000EA:SSL routines::callback failed) while SSL handshaking"
         ),
     };
-    write(connection, Level::Info, text);
+    write(client, Level::Info, text);
 }
 
 /// What clients do wrong is no alarm, what we do wrong is.
-pub(super) fn level(cause: &rustls::Error) -> Level {
+pub fn level(cause: &rustls::Error) -> Level {
     match cause {
         rustls::Error::General(_) | rustls::Error::EncryptError => Level::Crit,
         _ => Level::Info,

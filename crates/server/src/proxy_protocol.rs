@@ -6,16 +6,20 @@
 //!
 //! A header may arrive in pieces, for which nginx closes the connection. Where there was none, the variables are not found.
 
+use std::io;
+use std::time::Instant;
+
 use bytes::Bytes;
 use engine::Buffer;
 use framework::address::append_address;
+use logs::network::{TIMED_OUT, failure_level};
+use logs::{Errno, Level, Printable, Subject, write};
 use proto::proxy_protocol::{self, Address, Endpoint, Header, TlvError, Tlvs, Value};
 use variables::write::decimal;
 use variables::{Evaluate, Found};
 
 use crate::client::OfClient;
-use crate::http::connection::Connection;
-use crate::log;
+use crate::incoming::Incoming;
 
 /// What a proxy has told of the client of one connection.
 #[derive(Debug)]
@@ -68,26 +72,29 @@ impl Told {
     }
 }
 
-/// Reads the header, keeps what it tells and gives back what has come behind it. `None`: there was none, which has been
+/// Reads the header, of so many bytes at most and until then, keeps what it tells and gives back what has come behind it. `None`: there was none, which has been
 /// logged; the connection is to be closed.
-pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffer> {
-    let deadline = connection.client.started + connection.first_byte_timeout();
-    let counts = connection.worker.counts();
+pub async fn receive<I: Incoming>(
+    connection: &I,
+    length_max: usize,
+    deadline: Instant,
+) -> Option<Buffer> {
+    let counts = connection.counts();
     // Pieces of a header that has not come at once.
     let mut pieces: Vec<u8> = Vec::new();
     connection.set_idle(true);
     loop {
         counts.waiting.add(1);
-        let received = connection.stream.recv(Some(deadline)).await;
+        let received = connection.transport().recv(Some(deadline)).await;
         counts.waiting.subtract(1);
         let mut input = match received {
             Ok(input) if !input.is_empty() => input,
             Ok(_) => {
-                log::proxy_protocol_missing(connection, None);
+                tell_missing(connection, None);
                 return None;
             }
             Err(error) => {
-                log::proxy_protocol_missing(connection, Some(&error));
+                tell_missing(connection, Some(&error));
                 return None;
             }
         };
@@ -98,7 +105,7 @@ pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffe
         let bytes = if before > 0 { &pieces[..] } else { &input[..] };
         match proxy_protocol::parse(bytes, length_max) {
             Ok(Some(Header { length, told })) => {
-                connection.client.tell(told.map(Told::new));
+                connection.client().tell(told.map(Told::new));
                 input.advance(length.saturating_sub(before));
                 connection.set_idle(false);
                 return Some(input);
@@ -106,11 +113,36 @@ pub async fn receive(connection: &Connection, length_max: usize) -> Option<Buffe
             Ok(None) if before > 0 => {}
             Ok(None) => pieces.extend_from_slice(&input),
             Err(error) => {
-                log::proxy_protocol_broken(connection, &error.log_text());
+                tell_broken(connection, &error.log_text());
                 return None;
             }
         }
     }
+}
+
+/// The header has not come: the client closed, or receiving failed.
+fn tell_missing(client: &dyn Subject, cause: Option<&io::Error>) {
+    const ACTION: &str = "reading PROXY protocol";
+    match cause {
+        None => {
+            let text = format_args!("client closed connection while {ACTION}");
+            write(client, Level::Info, text);
+        }
+        Some(cause) if cause.kind() == io::ErrorKind::TimedOut => {
+            let text = format_args!("client timed out {TIMED_OUT} while {ACTION}");
+            write(client, Level::Info, text);
+        }
+        Some(cause) => {
+            let text = format_args!("recv() failed {} while {ACTION}", Errno(cause));
+            write(client, failure_level(cause), text);
+        }
+    }
+}
+
+/// What came is no header.
+fn tell_broken(client: &dyn Subject, text: &[u8]) {
+    let text = format_args!("{} while reading PROXY protocol", Printable(text));
+    write(client, Level::Error, text);
 }
 
 /// The address of one end of the client's connection to the proxy.
@@ -139,11 +171,11 @@ fn tlv<C: OfClient>(context: &mut C, name: &[u8], out: &mut Vec<u8>) -> bool {
         }
         Ok(Some(Value::Verify(result))) => decimal(result.into(), out),
         Err(error @ (TlvError::UnknownName | TlvError::InvalidNumber)) => {
-            log::error!(context, Error, "{error} \"{}\"", log::Printable(name));
+            logs::error!(context, Error, "{error} \"{}\"", Printable(name));
             false
         }
         Err(error) => {
-            log::error!(context, Error, "{error}");
+            logs::error!(context, Error, "{error}");
             false
         }
     }
