@@ -27,23 +27,23 @@ use crate::http::request::Request;
 const RECEIVED_MAX: usize = 16;
 
 /// Gives a request the head that this request line and these fields stand for, to the host `site`: method, target and fields,
-/// as a protocol has them that sends no lines.
-pub fn take_head(request: &mut Request, text: &str) {
+/// as a protocol has them that sends no lines. `None` where they are no head.
+pub fn take_head(request: &mut Request, text: &str) -> Option<()> {
     let (line, fields) = text.split_once("\r\n").unwrap_or((text, ""));
     let mut words = line.split(' ').map(str::as_bytes);
     let control = Control {
-        method: words.next().unwrap(),
-        target: words.next().unwrap(),
+        method: words.next()?,
+        target: words.next()?,
         authority: Some(b"site"),
-        protocol: words.next().unwrap(),
+        protocol: words.next()?,
     };
-    let fields = fields.lines().map(|line| {
-        let (name, value) = line.split_once(": ").unwrap();
-        (name.as_bytes(), value.as_bytes())
-    });
+    let fields: Option<Vec<_>> = fields.lines().map(|line| line.split_once(": ")).collect();
+    let fields = fields?.into_iter();
+    let fields = fields.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     let client = request.client_mut();
-    let head = Head::new(&control, fields, true, &mut client.bytes).unwrap();
+    let head = Head::new(&control, fields, true, &mut client.bytes).ok()?;
     client.take_fields(head);
+    Some(())
 }
 
 /// What a client has received on a stream.

@@ -141,7 +141,7 @@ pub(crate) fn another(request: &Request, head: &str) -> Request {
 
 /// Makes a request of a request line and fields, as the protocol in memory does.
 fn begin(request: &mut Request, head: &str) {
-    memory::take_head(request, head);
+    memory::take_head(request, head).unwrap();
     request.begin().unwrap();
 }
 
