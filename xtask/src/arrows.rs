@@ -35,8 +35,13 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["logs", "framework", "conf", "engine", "pattern"],
     ),
     (
+        "transport",
+        &["variables", "logs", "framework", "proto", "conf", "engine"],
+    ),
+    (
         "server",
         &[
+            "transport",
             "variables",
             "framework",
             "logs",

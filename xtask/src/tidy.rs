@@ -22,6 +22,7 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/framework/",
     "crates/logs/",
     "crates/variables/",
+    "crates/transport/",
     "crates/server/",
     "crates/acme/",
 ];

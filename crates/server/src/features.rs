@@ -52,8 +52,8 @@ pub static FEATURES: &[Entry] = &[
     .variables(&[
         crate::variables::core::find,
         process::find,
-        crate::client::find,
-        crate::proxy_protocol::find,
+        transport::client::find,
+        transport::proxy_protocol::find,
     ]),
     // The client's address is known when it answers.
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
@@ -166,8 +166,8 @@ pub const INTERCEPTS: &[Intercept] = &[acme::intercept];
 pub const OF_HANDSHAKES: &[Find<Handshake>] = &[
     http::handshake::find,
     process::find,
-    crate::client::find,
-    crate::proxy_protocol::find,
+    transport::client::find,
+    transport::proxy_protocol::find,
     tls::variables::find,
 ];
 

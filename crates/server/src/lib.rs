@@ -6,27 +6,21 @@
 
 pub mod accepted;
 pub mod assemble;
-pub mod client;
 pub mod doors;
 pub mod events;
 pub mod explain;
 pub mod features;
 pub mod http;
-pub mod incoming;
-pub mod listen;
 pub mod log;
 #[cfg(test)]
 mod planted;
-pub mod proxy_protocol;
 pub mod reference;
 pub mod regex;
-pub mod resolver;
 pub mod text;
-pub mod tls;
-pub mod transport;
 pub mod variables;
 
 pub use assemble::{Compiled, compile};
 pub use framework::door::ListenerId;
 pub use framework::workers::{self, Workers};
 pub use framework::{door, panics};
+pub use transport::{listen, resolver, tls};

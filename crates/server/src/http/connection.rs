@@ -24,8 +24,11 @@ use framework::counters::ThreadCounters;
 use framework::generation::Local;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
+use transport::Transport;
+use transport::client::Client;
+use transport::incoming::Incoming;
+use transport::proxy_protocol;
 
-use crate::client::Client;
 use crate::door::Accepted;
 use crate::http::address::AddressServers;
 use crate::http::exchange::h1::{After, H1};
@@ -39,12 +42,9 @@ use crate::http::request::{self, Request};
 use crate::http::server_name::UndecidedName;
 use crate::http::subject::HeadUpTo;
 use crate::http::{body, error_page, hot, pool};
-use crate::incoming::Incoming;
 use crate::log::{self, ErrorLog};
 use crate::panics;
-use crate::proxy_protocol;
 use crate::tls::handshake::{self, Begun};
-use crate::transport::Transport;
 use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use engine::net::{Address, TcpInfo};
+use transport::client::{Client, OfClient};
 use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
-use crate::client::{Client, OfClient};
 use crate::http::local::HttpLocal;
 use crate::http::modules::rewrite;
 use crate::http::request::Request;

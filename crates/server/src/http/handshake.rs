@@ -16,6 +16,7 @@ use engine::net::{Address, TcpInfo};
 use framework::compile::Compiler;
 use framework::generation::Local;
 use rustls::sign::CertifiedKey;
+use transport::client::{Client, OfClient};
 use variables::blocks;
 use variables::write::text;
 use variables::{
@@ -23,7 +24,6 @@ use variables::{
     TableBuilder, Values,
 };
 
-use crate::client::{Client, OfClient};
 use crate::http::connection::Connection;
 use crate::http::local::HttpLocal;
 use crate::http::plan::Server;

@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the values are made in `client`
 //! (what the client sent) and `response`. They are computed on every use, but for what `is_kept` names. What is not a
-//! request's alone has lists of its own ([`crate::client::find`], [`variables::process::find`]), as every other module has;
+//! request's alone has lists of its own ([`transport::client::find`], [`variables::process::find`]), as every other module has;
 //! `features.rs` puts them together.
 
 mod client;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
+use transport::Transport;
 
 use crate::http::connection::Connection;
-use crate::transport::Transport;
 
 /// A stream of bytes both ways. Both ways may be used at the same time.
 pub trait Duplex {

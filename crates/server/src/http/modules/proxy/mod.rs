@@ -32,6 +32,7 @@ use engine::select::{Either, either};
 use proto::h1::response::ResponseBody;
 use proto::header::Known;
 use proto::method::Method;
+use transport::Transport;
 
 use crate::http::body as request_body;
 use crate::http::exchange::{Abort, Exchange};
@@ -43,7 +44,6 @@ use crate::http::response::Field;
 use crate::http::source::Told;
 use crate::log::{self, Level};
 use crate::regex::WHILE_SENDING_ON;
-use crate::transport::Transport;
 
 pub(crate) use settings::TEMP_PATH;
 pub use settings::{

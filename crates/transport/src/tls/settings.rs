@@ -825,9 +825,11 @@ fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {
     Ok(if is_off { Caches::default() } else { caches })
 }
 
-pub(crate) fn protocols(
-    setter: &Setter<'_>,
-) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
+/// The versions of `ssl_protocols` and its kin.
+///
+/// # Errors
+/// For a name that is none, and where nothing remains.
+pub fn protocols(setter: &Setter<'_>) -> Result<Vec<&'static SupportedProtocolVersion>, Fault> {
     let mut versions = Vec::new();
     let mut missing: Vec<String> = Vec::new();
     for word in setter.lines().iter().flat_map(|line| &line.args) {
@@ -871,7 +873,11 @@ pub(crate) fn protocols(
     Ok(chosen.found)
 }
 
-pub(crate) fn ciphers(setter: &Setter<'_>) -> Result<Chosen<SupportedCipherSuite>, Fault> {
+/// What a list of ciphers such as `ssl_ciphers` comes to.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn ciphers(setter: &Setter<'_>) -> Result<Chosen<SupportedCipherSuite>, Fault> {
     let word = setter.word()?;
     let chosen = suites::ciphers(&word.text());
     warn_of_missing(setter, word, &chosen);
@@ -898,14 +904,14 @@ pub(crate) fn warn_of_missing<T>(setter: &Setter<'_>, word: &Word, chosen: &Chos
 }
 
 /// The call of OpenSSL that nginx's errors about lists of ciphers name.
-pub(crate) const SET_CIPHERS: &str = "SSL_CTX_set_cipher_list";
+pub const SET_CIPHERS: &str = "SSL_CTX_set_cipher_list";
 
 /// What remains of a list in a scope that uses it. As in nginx a list of which nothing does, or that is refused, is no
 /// error where it has no use. `call` is OpenSSL's, for the error.
 ///
 /// # Errors
 /// Where nothing remains, and where OpenSSL refuses the list.
-pub(crate) fn remaining<T>(
+pub fn remaining<T>(
     scope: ScopeRef<'_>,
     setting: &Setting<Chosen<T>>,
     call: &str,
