@@ -73,9 +73,9 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[random_index::RandomIndex::DIRECTIVES]).named(&["ngx_http_random_index_module"]),
     Entry::of(&[mirror::Mirror::DIRECTIVES]).named(&["ngx_http_mirror_module"]),
     Entry::of(&[try_files::DIRECTIVES]),
-    Entry::of(&[auth_request::AuthRequest::DIRECTIVES]).named(&["ngx_http_auth_request_module"]),
-    Entry::of(&[auth_basic::AuthBasic::DIRECTIVES]).named(&["ngx_http_auth_basic_module"]),
-    Entry::of(&[access::Access::DIRECTIVES]).named(&["ngx_http_access_module"]),
+    Entry::module::<auth_request::AuthRequest>().named(&["ngx_http_auth_request_module"]),
+    Entry::module::<auth_basic::AuthBasic>().named(&["ngx_http_auth_basic_module"]),
+    Entry::module::<access::Access>().named(&["ngx_http_access_module"]),
     Entry::module::<limit_conn::LimitConn>()
         .named(&["ngx_http_limit_conn_module"])
         .variables(&[limit_conn::find])
@@ -215,14 +215,22 @@ mod tests {
     use variables::Source;
 
     /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the names of ours.
-    const NGINX: &[&str] = &["limit_conn", "limit_req", "realip"];
+    const NGINX: &[&str] = &[
+        "auth_request",
+        "auth_basic",
+        "access",
+        "limit_conn",
+        "limit_req",
+        "realip",
+    ];
 
     /// A configuration whose location has something for every module to do.
     const EVERYTHING: &str = "events { } error_log /dev/null; http { access_log off;
         proxy_temp_path /tmp; client_body_temp_path /tmp;
         limit_req_zone $host zone=rates:32k rate=99r/s; limit_conn_zone $host zone=connections:32k;
         server { listen 10.0.0.1:80; set_real_ip_from 10.9.9.9;
-            limit_req zone=rates; limit_conn connections 9; } }";
+            limit_req zone=rates; limit_conn connections 9; allow all;
+            auth_basic realm; auth_basic_user_file users; auth_request /ask; } }";
 
     /// The module of something that has registered: the folder or file that it stands in.
     fn module_of(name: &'static str) -> &'static str {
@@ -240,7 +248,10 @@ mod tests {
             let (arrived, preaccess) = (names(&phases.arrived), names(&phases.preaccess));
             assert_eq!(arrived, ["realip"]);
             assert_eq!(preaccess, ["realip", "limit_req", "limit_conn"]);
-            for list in [&arrived, &preaccess] {
+            let access = phases.access.iter().map(|check| module_of(check.name()));
+            let access: Vec<&str> = access.collect();
+            assert_eq!(access, ["access", "auth_basic", "auth_request"]);
+            for list in [&arrived, &preaccess, &access] {
                 let of_nginx = NGINX.iter().rev().filter(|name| list.contains(*name));
                 let ours = list.iter().filter(|name| NGINX.contains(*name));
                 assert!(ours.eq(of_nginx), "{list:?}");

@@ -9,7 +9,7 @@ use engine::file;
 use super::{Station, directives, locations};
 use crate::http::error_page;
 use crate::http::exchange::Exchange;
-use crate::http::modules::access::{self, Verdict};
+use crate::http::module::Verdict;
 use crate::http::modules::{index, try_files};
 use crate::http::plan::Handler;
 use crate::http::request::{Phase, Request, Step, advance};
@@ -176,23 +176,17 @@ impl Walk<'_> {
 
     /// The status of a refusal that nothing else can lift.
     fn access(&mut self) -> Option<u16> {
-        let from = self.request.connection.peer().ip();
-        let from = from.map(|ip| ip.to_string()).unwrap_or_default();
-        let refused = match access::check(self.request) {
-            Verdict::Declined => None,
-            Verdict::Granted => {
-                self.did("access", format!("{from} is allowed"));
-                None
+        let (plan, mut refused) = (Arc::clone(&self.request.plan), None);
+        for check in &plan.phases.access {
+            let Some((text, verdict)) = check.foresee(self.request) else {
+                continue;
+            };
+            self.did("access", text);
+            if let Verdict::Refused(status) = verdict {
+                refused.get_or_insert(status);
             }
-            Verdict::Refused(status) => {
-                self.did("access", format!("{from} is denied: status {status}"));
-                Some(status)
-            }
-        };
-        if self.request.plan.auth_request.is_some() {
-            self.did("access", "auth_request decides when the request is made");
         }
-        refused.filter(|_| !self.request.plan.core.satisfy_any)
+        refused.filter(|_| !plan.core.satisfy_any)
     }
 
     async fn content(&mut self) -> ControlFlow<Outcome, Step> {

@@ -1,30 +1,20 @@
-//! The access phase: `allow` and `deny`, `auth_basic`, `auth_request`, combined by `satisfy`.
+//! The access phase: checks of modules, such as `allow` and `deny`, combined by `satisfy`.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#satisfy>. Subrequests pass it
 //! unchecked: the request that they belong to has been let in.
 
+use std::rc::Rc;
+
 use engine::select::{Either, either};
 
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::access::{self, Verdict};
-use crate::http::modules::{auth_basic, auth_request};
-use crate::http::plan::Plan;
+use crate::http::module::{Ran, Verdict};
 use crate::http::request::{Request, Step};
 use crate::log;
 
-/// The checks, in nginx's order.
-const CHECKS: [Check; 3] = [Check::Address, Check::Password, Check::Subrequest];
-
-#[derive(Clone, Copy)]
-enum Check {
-    Address,
-    Password,
-    Subrequest,
-}
-
 /// Lets the request in, or ends it.
 pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    if request.depth > 0 || is_open(&request.plan) {
+    if !request.is_main() || request.plan.phases.access.is_empty() {
         return Ok(Step::Next);
     }
     let Some(status) = refusal(request, exchange).await? else {
@@ -36,19 +26,15 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     Ok(Step::Finish(status))
 }
 
-fn is_open(plan: &Plan) -> bool {
-    plan.access.is_none() && plan.auth_basic.is_none() && plan.auth_request.is_none()
-}
-
 /// The status that the checks together refuse the request with.
 async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Option<u16>, Abort> {
     let any = request.plan.core.satisfy_any;
     let mut refused = None;
-    for check in CHECKS {
-        let verdict = match check {
-            Check::Address => access::check(request),
-            Check::Password => auth_basic::check(request).await,
-            Check::Subrequest => auth_request::check(request, exchange).await?,
+    let http = Rc::clone(&request.http);
+    for check in &http.plan(request.plan.id).phases.access {
+        let verdict = match check.check(request, exchange) {
+            Ran::Now(verdict) => verdict?,
+            Ran::Wait(judging) => judging.await?,
         };
         match verdict {
             Verdict::Declined => {}

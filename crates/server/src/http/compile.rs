@@ -19,7 +19,6 @@ use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
 use crate::http::module::Entry;
-use crate::http::modules::auth_basic::AuthBasic;
 use crate::http::modules::dav::Dav;
 use crate::http::modules::dav_ext::DavExt;
 use crate::http::modules::metrics::{self, meter::Scopes};
@@ -734,9 +733,6 @@ impl Builder<'_, '_> {
             crate::http::body::BodySettings,
             static_file::Types,
             crate::http::error_page::ErrorPages,
-            crate::http::modules::access::Access,
-            AuthBasic,
-            crate::http::modules::auth_request::AuthRequest,
             PostAction,
             Mirror,
             Dav,
@@ -794,17 +790,6 @@ impl Builder<'_, '_> {
             body: compiler.feature_or_report(scope)?,
             types: compiler.feature_or_report(scope)?,
             error_pages: compiler.feature_or_report(scope)?,
-            access: Some(
-                compiler.feature_or_report::<crate::http::modules::access::Access>(scope)?,
-            )
-            .filter(|access| !access.is_empty()),
-            auth_basic: Some(compiler.feature_or_report::<AuthBasic>(scope)?)
-                .filter(|auth| !auth.is_off()),
-            auth_request: Some(
-                compiler
-                    .feature_or_report::<crate::http::modules::auth_request::AuthRequest>(scope)?,
-            )
-            .filter(|auth| !auth.is_off()),
             try_files: match try_files::TryFiles::of_scope(compiler, scope) {
                 Ok(found) if !kind.inner => found.map(Arc::new),
                 Ok(_) => None,

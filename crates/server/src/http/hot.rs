@@ -22,7 +22,7 @@ use proto::method::Method;
 
 use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::http::filters::compress;
-use crate::http::modules::{access, acme, metrics::meter, static_file};
+use crate::http::modules::{acme, metrics::meter, static_file};
 use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Handler, Permits, Plan};
 use crate::http::request::Request;
@@ -166,11 +166,9 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.limit_except.is_none()
         && plan.userid.gives_none()
         && plan.phases.shortcuts.are_open
-        && plan.auth_basic.is_none()
         && !plan
             .error_log
             .admits(log::Level::Debug, log::Subsystem::Http)
-        && plan.auth_request.is_none()
         && plan.post_action.is_none()
         && plan.try_files.is_none()
         && plan.mirror.is_none()
@@ -322,9 +320,6 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         cache.remove(key);
         return None;
     };
-    if request.plan.access.is_some() && !access::allows(request) {
-        return None;
-    }
     if !permits_of(request).all(|permits| permits.permit_request(request)) {
         return None;
     }
@@ -371,8 +366,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     let after = leave(request, &response, keep_alive);
     // Where every use asks the file system, the access rules or the log, it must go on to do so;
     // and what ends its connection will not be asked for again.
-    let asks_nothing = request.plan.access.is_none()
-        && permits_of(request).all(|permits| permits.of_request.is_empty())
+    let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty())
         && !logged
         && !logs_response;
     if until > engine::uptime() && asks_nothing && keep_alive {

@@ -107,6 +107,38 @@ pub async fn run(
     Ok(Step::Next)
 }
 
+/// A check of the access phase: see [`access_phase`](crate::http::access_phase) for how they combine.
+pub trait Check: Send + Sync {
+    /// Makes it.
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        exchange: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>>;
+
+    /// What there is to say of an imagined request, which comes from no client, and how it would be judged. `None` where that
+    /// shows only once there is one.
+    fn foresee(&self, _request: &Request) -> Option<(String, Verdict)> {
+        None
+    }
+
+    /// What it is called in the code.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+}
+
+/// What an access check says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing to say.
+    Declined,
+    /// Access is granted; with `satisfy any` that settles it.
+    Granted,
+    /// Access is refused with this status.
+    Refused(u16),
+}
+
 /// A line of the list of modules: all that one of them brings.
 #[derive(Clone, Copy)]
 pub struct Entry {

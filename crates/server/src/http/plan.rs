@@ -19,13 +19,13 @@ use crate::http::filters::{
 };
 use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
-use crate::http::module::{Handle, Permit};
+use crate::http::module::{Check, Handle, Permit};
 use crate::http::modules::{
-    access::Access, auth_basic::AuthBasic, auth_request::AuthRequest, autoindex::AutoIndex,
-    dav::Dav, dav_ext::DavExt, disable_symlinks::DisableSymlinks, early_hints::EarlyHints,
-    index::Index, metrics::Format, mirror::Mirror, mp4::Mp4, open_file_cache::OpenFileCache,
-    post_action::PostAction, precompressed::Precompressed, proxy::Proxy, random_index::RandomIndex,
-    rewrite::Script, static_file::Types, try_files::TryFiles,
+    autoindex::AutoIndex, dav::Dav, dav_ext::DavExt, disable_symlinks::DisableSymlinks,
+    early_hints::EarlyHints, index::Index, metrics::Format, mirror::Mirror, mp4::Mp4,
+    open_file_cache::OpenFileCache, post_action::PostAction, precompressed::Precompressed,
+    proxy::Proxy, random_index::RandomIndex, rewrite::Script, static_file::Types,
+    try_files::TryFiles,
 };
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -100,12 +100,6 @@ pub struct Plan {
     pub types: Arc<Types>,
     /// `error_page`.
     pub error_pages: Arc<ErrorPages>,
-    /// `allow`, `deny`; `None` where nothing is written.
-    pub access: Option<Arc<Access>>,
-    /// `auth_basic`; `None` where no client is asked.
-    pub auth_basic: Option<Arc<AuthBasic>>,
-    /// `auth_request`; `None` where it is off.
-    pub auth_request: Option<Arc<AuthRequest>>,
     /// `valid_referers`.
     pub referers: Arc<crate::http::modules::referer::Referers>,
     /// `secure_link` and its family.
@@ -190,6 +184,8 @@ pub struct Phases {
     pub arrived: Box<[Arc<dyn Handle>]>,
     /// Once the plan is found, before it is asked who the client is.
     pub preaccess: Box<[Arc<dyn Handle>]>,
+    /// Who may have what the plan gives; of main requests alone.
+    pub access: Box<[Arc<dyn Check>]>,
     /// What modules have kept, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
     /// Whether prebuilt responses may answer here.

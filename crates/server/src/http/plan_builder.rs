@@ -6,7 +6,7 @@ use std::sync::Arc;
 use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
-use crate::http::module::{Handle, Module, Permit, Shortcut};
+use crate::http::module::{Check, Handle, Module, Permit, Shortcut};
 use crate::http::plan::{Permits, Phases};
 use crate::http::slots::PlanSlot;
 
@@ -20,6 +20,7 @@ pub struct PlanBuilder<'a> {
     pub is_inner: bool,
     arrived: Vec<Arc<dyn Handle>>,
     preaccess: Vec<Arc<dyn Handle>>,
+    access: Vec<Arc<dyn Check>>,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
@@ -36,6 +37,7 @@ impl<'a> PlanBuilder<'a> {
             is_inner,
             arrived: Vec::new(),
             preaccess: Vec::new(),
+            access: Vec::new(),
             kept: Vec::new(),
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
@@ -75,6 +77,11 @@ impl<'a> PlanBuilder<'a> {
         self.preaccess.push(handler.clone());
     }
 
+    /// What decides, with others, who may have what the plan gives.
+    pub fn access<C: Check + 'static>(&mut self, check: &Arc<C>) {
+        self.access.push(check.clone());
+    }
+
     /// Keeps what the module needs of its settings outside of what it has registered.
     pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
         let number = slot.number();
@@ -89,6 +96,7 @@ impl<'a> PlanBuilder<'a> {
         Phases {
             arrived: from_end(self.arrived),
             preaccess: from_end(self.preaccess),
+            access: from_end(self.access),
             kept: self.kept.into(),
             shortcuts: self.shortcuts.finish(),
             shortcuts_of_server: self.shortcuts_of_server.finish(),

@@ -1,16 +1,21 @@
 //! `allow` and `deny`: access by the client's address, the first rule that fits decides.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_access_module.html>. How its verdict combines with
-//! other checks (`satisfy`) is the request loop's business.
+//! other checks (`satisfy`) is the access phase's business.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting};
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
 use framework::network::{Cidr, stray_bits};
 
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::module::{Check, Module, Permit, Ran, Shortcut, Verdict};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::log;
 
 /// `allow` and `deny`, in the order in which they stand.
 pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
@@ -31,17 +36,6 @@ pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
          that fits decides; where none fits access is allowed. A scope that writes any of the two \
          directives inherits none from above.",
 );
-
-/// What an access check says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing to say.
-    Declined,
-    /// Access is granted; with `satisfy any` that settles it.
-    Granted,
-    /// Access is refused with this status.
-    Refused(u16),
-}
 
 /// Whom a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,11 +85,6 @@ impl Access {
         }
     }
 
-    /// Whether there is no rule at all.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
-    }
-
     /// Whether the rules deny an address; `None` where no rule is about it.
     fn denies(&self, address: &Address) -> Option<bool> {
         let address = match address {
@@ -114,28 +103,64 @@ impl Access {
     }
 }
 
-/// Checks the client's address against the rules in force.
-pub fn check(request: &Request) -> Verdict {
-    let Some(access) = &request.plan.access else {
-        return Verdict::Declined;
-    };
-    match access.denies(request.peer()) {
-        None => Verdict::Declined,
-        Some(false) => Verdict::Granted,
-        Some(true) => {
-            // With `satisfy any` another check may still grant access: the loop logs at the end.
-            if !request.plan.core.satisfy_any {
-                crate::log::error!(request, Error, "access forbidden by rule");
+impl Module for Access {
+    fn is_off(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.access(self);
+    }
+
+    /// The address may be another every time.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::OfRequest(self.clone())
+    }
+}
+
+impl Permit for Access {
+    fn permits(&self, request: &Request) -> bool {
+        self.denies(request.peer()) != Some(true)
+    }
+}
+
+impl Check for Access {
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>> {
+        let verdict = self.verdict(request);
+        // With `satisfy any` another check may still grant access: the phase logs at the end.
+        if verdict == Verdict::Refused(403) && !request.plan.core.satisfy_any {
+            log::error!(request, Error, "access forbidden by rule");
+        }
+        Ran::Now(Ok(verdict))
+    }
+
+    fn foresee(&self, request: &Request) -> Option<(String, Verdict)> {
+        let from = request.connection.peer().ip();
+        let from = from.map(|ip| ip.to_string()).unwrap_or_default();
+        let verdict = self.verdict(request);
+        match verdict {
+            Verdict::Declined => None,
+            Verdict::Granted => Some((format!("{from} is allowed"), verdict)),
+            Verdict::Refused(status) => {
+                Some((format!("{from} is denied: status {status}"), verdict))
             }
-            Verdict::Refused(403)
         }
     }
 }
 
-/// Whether the rules in force let the client in, without a word in the log.
-pub fn allows(request: &Request) -> bool {
-    let access = request.plan.access.as_ref();
-    access.and_then(|access| access.denies(request.peer())) != Some(true)
+impl Access {
+    /// What the rules say of the client's address.
+    fn verdict(&self, request: &Request) -> Verdict {
+        match self.denies(request.peer()) {
+            None => Verdict::Declined,
+            Some(false) => Verdict::Granted,
+            Some(true) => Verdict::Refused(403),
+        }
+    }
 }
 
 fn rules(setter: &Setter<'_>) -> Result<Vec<Rule>, Fault> {

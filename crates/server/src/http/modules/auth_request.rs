@@ -4,6 +4,8 @@
 //! answered with 2xx grants access, with 401 or 403 refuses it; any other answer is an error.
 //! Only the head of its response counts, the body is not sent to any client.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
@@ -11,9 +13,10 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::modules::access::Verdict;
+use crate::http::module::{Check, Module, Ran, Verdict};
 use crate::http::modules::rewrite::Target;
 use crate::http::output;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
@@ -81,21 +84,41 @@ impl Feature for AuthRequest {
     }
 }
 
-impl AuthRequest {
-    /// Whether no subrequest is made.
-    pub fn is_off(&self) -> bool {
+impl Module for AuthRequest {
+    fn is_off(&self) -> bool {
         self.uri.is_none()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.access(self);
+    }
+}
+
+impl Check for AuthRequest {
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        exchange: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>> {
+        match &self.uri {
+            Some(uri) => Ran::wait(ask(request, exchange, uri, &self.variables)),
+            None => Ran::Now(Ok(Verdict::Declined)),
+        }
+    }
+
+    fn foresee(&self, _: &Request) -> Option<(String, Verdict)> {
+        let text = "auth_request decides when the request is made";
+        Some((text.to_owned(), Verdict::Declined))
     }
 }
 
 /// Asks the subrequest and says what it said.
-pub async fn check(request: &mut Request, exchange: &mut Exchange) -> Result<Verdict, Abort> {
-    let Some(settings) = request.plan.auth_request.clone() else {
-        return Ok(Verdict::Declined);
-    };
-    let Some(uri) = &settings.uri else {
-        return Ok(Verdict::Declined);
-    };
+async fn ask(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    uri: &Bytes,
+    variables: &[(Target, Text)],
+) -> Result<Verdict, Abort> {
     if request.background.is_some() {
         request.start_background();
         // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of this subrequest stays.
@@ -105,7 +128,7 @@ pub async fn check(request: &mut Request, exchange: &mut Exchange) -> Result<Ver
     let Some(mut subrequest) = answered else {
         return Ok(Verdict::Refused(500));
     };
-    set_variables(request, &mut subrequest, &settings.variables);
+    set_variables(request, &mut subrequest, variables);
     Ok(match subrequest.response.status {
         403 => Verdict::Refused(403),
         401 => {

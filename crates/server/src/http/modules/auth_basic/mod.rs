@@ -15,16 +15,19 @@ pub mod users;
 
 pub use credentials::Credentials;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
 use proto::header::Known;
 
-use self::password::{Check, Scheme};
+use self::password::{Check as PasswordCheck, Scheme};
 use self::users::ReadError;
-use crate::http::modules::access::Verdict;
+use crate::http::exchange::{Abort, Exchange};
+use crate::http::module::{Check, Module, Ran, Verdict};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log;
 use crate::text::Text;
@@ -80,44 +83,61 @@ impl Feature for AuthBasic {
     }
 }
 
-impl AuthBasic {
-    /// Whether no request is ever asked for a password.
-    pub fn is_off(&self) -> bool {
+impl Module for AuthBasic {
+    /// No request is ever asked for a password.
+    fn is_off(&self) -> bool {
         let never = self.realm.literal().is_some_and(|realm| realm == "off");
         never || self.user_file.is_none()
     }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.access(self);
+    }
 }
 
-/// Checks name and password of the request.
-pub async fn check(request: &mut Request) -> Verdict {
-    let Some(settings) = request.plan.auth_basic.clone() else {
-        return Verdict::Declined;
-    };
-    let Some(user_file) = &settings.user_file else {
-        return Verdict::Declined;
-    };
-    let realm = settings.realm.evaluate(request);
-    if realm == "off" {
-        return Verdict::Declined;
+impl Check for AuthBasic {
+    /// Checks name and password of the request.
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>> {
+        let Some(user_file) = &self.user_file else {
+            return Ran::Now(Ok(Verdict::Declined));
+        };
+        let realm = self.realm.evaluate(request);
+        if realm == "off" {
+            return Ran::Now(Ok(Verdict::Declined));
+        }
+        let credentials = request
+            .header(Known::Authorization)
+            .and_then(Credentials::parse);
+        let Some(credentials) = credentials else {
+            log::error!(
+                request,
+                Info,
+                "no user/password was provided for basic authentication"
+            );
+            return Ran::Now(Ok(challenge(request, &realm)));
+        };
+        let path = user_file.evaluate(request);
+        // As for a C library, a zero byte ends the path.
+        let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+        let path = self.prefix.join(Request::path_of(path));
+        Ran::wait(async move { Ok(look_up(request, &path, &credentials, &realm).await) })
     }
-    let credentials = request
-        .header(Known::Authorization)
-        .and_then(Credentials::parse);
-    let Some(credentials) = credentials else {
-        log::error!(
-            request,
-            Info,
-            "no user/password was provided for basic authentication"
-        );
-        return challenge(request, &realm);
-    };
-    let path = user_file.evaluate(request);
-    // As for a C library, a zero byte ends the path.
-    let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
-    let path = settings.prefix.join(Request::path_of(path));
-    let users = match users::read(&request.local, &path).await {
+}
+
+/// Looks for the user in the file of that path, and compares passwords.
+async fn look_up(
+    request: &mut Request,
+    path: &Path,
+    credentials: &Credentials,
+    realm: &[u8],
+) -> Verdict {
+    let users = match users::read(&request.local, path).await {
         Ok(users) => users,
-        Err(error) => return unreadable(request, &path, &error),
+        Err(error) => return unreadable(request, path, &error),
     };
     let Some(stored) = users.password_of(credentials.user()) else {
         log::error!(
@@ -127,20 +147,20 @@ pub async fn check(request: &mut Request) -> Verdict {
             log::Printable(credentials.user()),
             path.display()
         );
-        return challenge(request, &realm);
+        return challenge(request, realm);
     };
-    match verify(stored, &credentials).await {
-        Check::Right => Verdict::Granted,
-        Check::Wrong => {
+    match verify(stored, credentials).await {
+        PasswordCheck::Right => Verdict::Granted,
+        PasswordCheck::Wrong => {
             log::error!(
                 request,
                 Error,
                 "user \"{}\": password mismatch",
                 log::Printable(credentials.user())
             );
-            challenge(request, &realm)
+            challenge(request, realm)
         }
-        Check::Unknown => {
+        PasswordCheck::Unknown => {
             log::error!(
                 request,
                 Crit,
@@ -154,25 +174,25 @@ pub async fn check(request: &mut Request) -> Verdict {
 }
 
 /// Compares a password with a stored one, on a thread of the pool where that takes long.
-async fn verify(stored: &Bytes, credentials: &Credentials) -> Check {
+async fn verify(stored: &Bytes, credentials: &Credentials) -> PasswordCheck {
     let scheme = Scheme::of(stored);
     if !scheme.is_expensive() {
         return scheme.verify(stored, credentials.password());
     }
     let proof = recent::proof(stored, credentials.password());
     if recent::is_known(&proof) {
-        return Check::Right;
+        return PasswordCheck::Right;
     }
     let (stored, password) = (stored.clone(), credentials.password().to_vec());
     let check = engine::blocking_long(move || scheme.verify(&stored, &password)).await;
-    if check == Check::Right {
+    if check == PasswordCheck::Right {
         recent::remember(proof);
     }
     check
 }
 
 /// Nobody can be checked: 403 where there is no file, as in nginx, else 500.
-fn unreadable(request: &Request, path: &std::path::Path, error: &ReadError) -> Verdict {
+fn unreadable(request: &Request, path: &Path, error: &ReadError) -> Verdict {
     let (call, cause) = match error {
         ReadError::Open(cause) => ("open", cause),
         ReadError::Read(cause) => ("pread", cause),
