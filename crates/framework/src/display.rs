@@ -1,8 +1,20 @@
-//! How foreign bytes and system errors appear in error-log lines.
+//! How foreign bytes and system errors appear in error-log lines and to people.
 
 use std::fmt::{self, Display, Formatter, Write};
 use std::io;
 use std::sync::OnceLock;
+
+/// Bytes as text for people. What would steer their terminal is escaped: a URL may have been decoded to it.
+pub fn for_people(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for character in String::from_utf8_lossy(bytes).chars() {
+        match character.is_control() {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
 
 /// Bytes that a peer or a file chose. Text is shown as it is; control characters and bytes that
 /// are no UTF-8 are shown as `\xHH`, so that no client can forge a line (nginx writes them raw).

@@ -71,8 +71,8 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[autoindex::AutoIndex::DIRECTIVES]).named(&["ngx_http_autoindex_module"]),
     Entry::of(&[index::Index::DIRECTIVES]),
     Entry::of(&[random_index::RandomIndex::DIRECTIVES]).named(&["ngx_http_random_index_module"]),
-    Entry::of(&[mirror::Mirror::DIRECTIVES]).named(&["ngx_http_mirror_module"]),
-    Entry::of(&[try_files::DIRECTIVES]),
+    Entry::module::<mirror::Mirror>().named(&["ngx_http_mirror_module"]),
+    Entry::module::<try_files::TryFiles>(),
     Entry::module::<auth_request::AuthRequest>().named(&["ngx_http_auth_request_module"]),
     Entry::module::<auth_basic::AuthBasic>().named(&["ngx_http_auth_basic_module"]),
     Entry::module::<access::Access>().named(&["ngx_http_access_module"]),
@@ -128,7 +128,7 @@ pub static FEATURES: &[Entry] = &[
         .named(&["ngx_http_stub_status_module"])
         .variables(&[stub_status::find]),
     Entry::of(&[metrics::DIRECTIVES]),
-    Entry::of(&[dav_ext::ZONE_DIRECTIVES, dav_ext::DavExt::DIRECTIVES]).prepare(dav_ext::compile),
+    Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.
     Entry::of(&[
         gzip::Gzip::DIRECTIVES,
@@ -216,6 +216,8 @@ mod tests {
 
     /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the names of ours.
     const NGINX: &[&str] = &[
+        "mirror",
+        "try_files",
         "auth_request",
         "auth_basic",
         "access",
@@ -230,7 +232,8 @@ mod tests {
         limit_req_zone $host zone=rates:32k rate=99r/s; limit_conn_zone $host zone=connections:32k;
         server { listen 10.0.0.1:80; set_real_ip_from 10.9.9.9;
             limit_req zone=rates; limit_conn connections 9; allow all;
-            auth_basic realm; auth_basic_user_file users; auth_request /ask; } }";
+            auth_basic realm; auth_basic_user_file users; auth_request /ask;
+            mirror /copy; try_files $uri =404; dav_ext_methods PROPFIND; } }";
 
     /// The module of something that has registered: the folder or file that it stands in.
     fn module_of(name: &'static str) -> &'static str {
@@ -251,7 +254,9 @@ mod tests {
             let access = phases.access.iter().map(|check| module_of(check.name()));
             let access: Vec<&str> = access.collect();
             assert_eq!(access, ["access", "auth_basic", "auth_request"]);
-            for list in [&arrived, &preaccess, &access] {
+            let precontent = names(&phases.precontent);
+            assert_eq!(precontent, ["dav_ext", "try_files", "mirror"]);
+            for list in [&arrived, &preaccess, &access, &precontent] {
                 let of_nginx = NGINX.iter().rev().filter(|name| list.contains(*name));
                 let ours = list.iter().filter(|name| NGINX.contains(*name));
                 assert!(ours.eq(of_nginx), "{list:?}");

@@ -8,7 +8,7 @@ pub(crate) mod residency;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -97,14 +97,27 @@ impl From<Stat> for Metadata {
 /// # Errors
 /// Those of `open()` and `fstat()`.
 pub async fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    match open_cached(path, READ) {
-        Ok(file) => described(file),
-        Err(Errno::AGAIN) => {
-            let path = path.to_owned();
-            blocking(move || open_now(&path)).await
-        }
-        Err(error) => Err(error.into()),
+    match open_in_memory(path) {
+        Some(opened) => opened,
+        None => open_on_disk(path.to_owned()).await,
     }
+}
+
+/// Opens a file or directory for reading where that needs no disk; `None` where it might.
+pub fn open_in_memory(path: &Path) -> Option<io::Result<(File, Metadata)>> {
+    match open_cached(path, READ) {
+        Ok(file) => Some(described(file)),
+        Err(Errno::AGAIN) => None,
+        Err(error) => Some(Err(error.into())),
+    }
+}
+
+/// Opens what [`open_in_memory`] did not, on a thread of the pool.
+///
+/// # Errors
+/// Those of `open()` and `fstat()`.
+pub async fn open_on_disk(path: PathBuf) -> io::Result<(File, Metadata)> {
+    blocking(move || open_now(&path)).await
 }
 
 /// Metadata of what `path` leads to, without waiting for a disk: three cheap calls when the path is in memory, else a job
@@ -113,14 +126,30 @@ pub async fn open(path: &Path) -> io::Result<(File, Metadata)> {
 /// # Errors
 /// Those of `stat()`.
 pub async fn stat(path: &Path) -> io::Result<Metadata> {
-    match open_cached(path, OFlags::PATH.union(OFlags::CLOEXEC)) {
-        Ok(place) => Ok(rustix::fs::fstat(&place)?.into()),
-        Err(Errno::AGAIN) => {
-            let path = path.to_owned();
-            blocking(move || stat_now(&path)).await
-        }
-        Err(error) => Err(error.into()),
+    match stat_in_memory(path) {
+        Some(metadata) => metadata,
+        None => stat_on_disk(path.to_owned()).await,
     }
+}
+
+/// Metadata of what `path` leads to where that needs no disk; `None` where it might.
+pub fn stat_in_memory(path: &Path) -> Option<io::Result<Metadata>> {
+    match open_cached(path, OFlags::PATH.union(OFlags::CLOEXEC)) {
+        Ok(place) => {
+            let stat = rustix::fs::fstat(&place);
+            Some(stat.map(Metadata::from).map_err(io::Error::from))
+        }
+        Err(Errno::AGAIN) => None,
+        Err(error) => Some(Err(error.into())),
+    }
+}
+
+/// Metadata of what [`stat_in_memory`] did not tell, from a thread of the pool.
+///
+/// # Errors
+/// Those of `stat()`.
+pub async fn stat_on_disk(path: PathBuf) -> io::Result<Metadata> {
+    blocking(move || stat_now(&path)).await
 }
 
 /// Metadata of what `path` leads to, at once: for paths that were seen recently, whose directories are in memory.

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use conf::Position;
+use framework::display::for_people;
 
-use super::walk::lossy;
 use super::{Candidate, Explanation, Place, Station};
 
 impl fmt::Display for Explanation {
@@ -73,7 +73,7 @@ impl fmt::Display for Explanation {
 }
 
 fn located(uri: &str, candidates: &[Candidate], out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    writeln!(out, "  location of {}", lossy(uri.as_bytes()))?;
+    writeln!(out, "  location of {}", for_people(uri.as_bytes()))?;
     if !candidates.iter().any(|candidate| candidate.chosen) {
         writeln!(out, "    none: the server itself")?;
     }

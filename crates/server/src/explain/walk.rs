@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use conf::{Contexts, Position, ScopeId, Tree};
 use engine::file;
+use framework::display::for_people;
 
 use super::{Station, directives, locations};
 use crate::http::error_page;
 use crate::http::exchange::Exchange;
-use crate::http::module::Verdict;
-use crate::http::modules::{index, try_files};
+use crate::http::module::{Imagined, Verdict};
+use crate::http::modules::index;
 use crate::http::plan::Handler;
 use crate::http::request::{Phase, Request, Step, advance};
 
@@ -129,22 +130,19 @@ impl Walk<'_> {
         if let Some(status) = self.access() {
             return ControlFlow::Continue(Step::Finish(status));
         }
-        let has_try_files = self.request.plan.try_files.is_some();
-        let step = try_files::precontent(self.request).await;
-        if has_try_files {
-            let text = match &step {
-                Step::Next => format!("{} is there", self.uri()),
-                Step::Redirect { uri, .. } => format!("none is there: to {}", lossy(uri)),
-                Step::Named(name) => format!("none is there: to {}", lossy(name)),
-                Step::Finish(status) => format!("none is there: status {status}"),
-                _ => "done".to_owned(),
+        let plan = Arc::clone(&self.request.plan);
+        for handler in &plan.phases.precontent {
+            let imagined = handler.imagine(self.request).said().await;
+            let Imagined::Does { part, text, step } = imagined else {
+                continue;
             };
-            self.did("try_files", text);
+            self.did(part, text);
+            match step {
+                Step::Next => {}
+                step => return ControlFlow::Continue(step),
+            }
         }
-        match step {
-            Step::Next => self.content().await,
-            step => ControlFlow::Continue(step),
-        }
+        self.content().await
     }
 
     /// What a phase has come to, beyond what its script left behind.
@@ -205,7 +203,7 @@ impl Walk<'_> {
                     ControlFlow::Break((text, None))
                 }
                 Step::Redirect { uri, args } => {
-                    self.did("index", format!("to {}", lossy(&uri)));
+                    self.did("index", format!("to {}", for_people(&uri)));
                     ControlFlow::Continue(Step::Redirect { uri, args })
                 }
                 Step::Finish(status) => {
@@ -217,7 +215,7 @@ impl Walk<'_> {
             };
         }
         let path = self.request.filename();
-        let shown = lossy(&path);
+        let shown = for_people(&path);
         match file::stat_now(&Request::path_of(&path)) {
             Ok(metadata) if metadata.is_dir() => {
                 let text = format!("{shown} is a directory: redirects to the path with a slash");
@@ -244,8 +242,8 @@ impl Walk<'_> {
         let mut sink = Exchange::sink();
         let finished = error_page::finish(self.request, &mut sink, status).await;
         let to = match &finished {
-            Ok(Some(Step::Redirect { uri, .. })) => Some(lossy(uri)),
-            Ok(Some(Step::Named(name))) => Some(lossy(name)),
+            Ok(Some(Step::Redirect { uri, .. })) => Some(for_people(uri)),
+            Ok(Some(Step::Named(name))) => Some(for_people(name)),
             _ => None,
         };
         if let Some(to) = to {
@@ -261,7 +259,7 @@ impl Walk<'_> {
                 let response = &self.request.response;
                 let location = response.location.as_ref();
                 let text = match location.or_else(|| response.field(b"Location")) {
-                    Some(to) => format!("status {}, to {}", response.status, lossy(to)),
+                    Some(to) => format!("status {}, to {}", response.status, for_people(to)),
                     None => format!("status {}", response.status),
                 };
                 ControlFlow::Break((text, Some(response.status)))
@@ -269,23 +267,7 @@ impl Walk<'_> {
         }
     }
 
-    fn uri(&self) -> String {
-        lossy(&self.request.uri)
-    }
-
     fn path(&mut self) -> String {
-        lossy(&self.request.filename())
+        for_people(&self.request.filename())
     }
-}
-
-/// Bytes as text for people. What would steer their terminal is escaped: a URL may have been decoded to it.
-pub(super) fn lossy(bytes: &[u8]) -> String {
-    let mut shown = String::new();
-    for character in String::from_utf8_lossy(bytes).chars() {
-        match character.is_control() {
-            true => shown.extend(character.escape_default()),
-            false => shown.push(character),
-        }
-    }
-    shown
 }

@@ -18,13 +18,12 @@ use crate::http::address::{self, AddressServers, Agreement, Binding, Gathered};
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
-use crate::http::module::Entry;
+use crate::http::module::{Entry, Module as _};
 use crate::http::modules::dav::Dav;
 use crate::http::modules::dav_ext::DavExt;
 use crate::http::modules::metrics::{self, meter::Scopes};
-use crate::http::modules::mirror::Mirror;
 use crate::http::modules::post_action::PostAction;
-use crate::http::modules::{proxy, rewrite, static_file, try_files};
+use crate::http::modules::{proxy, rewrite, static_file};
 use crate::http::plan::{Handler, Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
@@ -340,8 +339,6 @@ struct Kind {
     limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
     /// The handler in force around an `if` or `limit_except`.
     outer_handler: Option<Handler>,
-    /// `if` and `limit_except`: a scope without a name of its own.
-    inner: bool,
 }
 
 impl Builder<'_, '_> {
@@ -668,7 +665,6 @@ impl Builder<'_, '_> {
             .ok()?;
         let kind = Kind {
             outer_handler: handler.filter(Handler::stays_in_limit_except),
-            inner: true,
             ..Kind::default()
         };
         let own = self.handler(scope)?;
@@ -734,9 +730,7 @@ impl Builder<'_, '_> {
             static_file::Types,
             crate::http::error_page::ErrorPages,
             PostAction,
-            Mirror,
             Dav,
-            DavExt,
             crate::http::filters::gzip::Gzip,
             crate::http::filters::sub::Sub,
             crate::http::filters::ssi::Ssi,
@@ -749,10 +743,7 @@ impl Builder<'_, '_> {
             log::AccessLogs,
             log::ErrorLog,
         );
-        if let Err(fault) = try_files::TryFiles::of_scope(self.compiler, scope) {
-            self.compiler.report(fault);
-        }
-        self.phases(scope, false);
+        self.phases(scope);
     }
 
     fn whole_plan(
@@ -772,7 +763,7 @@ impl Builder<'_, '_> {
             compiler.report(fault);
             return None;
         }
-        let phases = self.phases(scope, kind.inner)?;
+        let phases = self.phases(scope)?;
         let mut plan = Plan {
             id: 0,
             scope: scope.id(),
@@ -790,22 +781,12 @@ impl Builder<'_, '_> {
             body: compiler.feature_or_report(scope)?,
             types: compiler.feature_or_report(scope)?,
             error_pages: compiler.feature_or_report(scope)?,
-            try_files: match try_files::TryFiles::of_scope(compiler, scope) {
-                Ok(found) if !kind.inner => found.map(Arc::new),
-                Ok(_) => None,
-                Err(fault) => {
-                    compiler.report(fault);
-                    return None;
-                }
-            },
             referers: compiler.feature_or_report(scope)?,
             secure_link: compiler.feature_or_report(scope)?,
             browsers: compiler.feature_or_report(scope)?,
             userid: compiler.feature_or_report(scope)?,
             post_action: Some(compiler.feature_or_report::<PostAction>(scope)?)
                 .filter(|action| !action.is_off()),
-            mirror: Some(compiler.feature_or_report::<Mirror>(scope)?)
-                .filter(|mirror| !mirror.is_off()),
             dav: Some(compiler.feature_or_report::<Dav>(scope)?).filter(|dav| !dav.is_off()),
             random_index: compiler.feature_or_report(scope)?,
             dav_ext: Some(compiler.feature_or_report::<DavExt>(scope)?).filter(|ext| !ext.is_off()),
@@ -844,8 +825,8 @@ impl Builder<'_, '_> {
     }
 
     /// What modules have to do in a scope. Every one of them is asked, so that every fault is reported.
-    fn phases(&self, scope: ScopeRef<'_>, is_inner: bool) -> Option<Phases> {
-        let mut plan = PlanBuilder::new(self.compiler, scope, is_inner);
+    fn phases(&self, scope: ScopeRef<'_>) -> Option<Phases> {
+        let mut plan = PlanBuilder::new(self.compiler, scope);
         let mut is_whole = true;
         for register in self.features.iter().filter_map(|entry| entry.plan) {
             is_whole &= register(&mut plan).is_some();
@@ -865,7 +846,6 @@ impl Builder<'_, '_> {
             let kind = Kind {
                 name: name.clone(),
                 outer_handler: Some(handler.clone()),
-                inner: true,
                 ..Kind::default()
             };
             let own = self.handler(inner)?;

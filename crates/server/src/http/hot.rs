@@ -170,8 +170,6 @@ pub fn suits(plan: &Plan) -> bool {
             .error_log
             .admits(log::Level::Debug, log::Subsystem::Http)
         && plan.post_action.is_none()
-        && plan.try_files.is_none()
-        && plan.mirror.is_none()
         && plan.precompressed.is_off()
         && plan.disable_symlinks.is_off()
         && plan.headers_more.is_off()

@@ -75,6 +75,17 @@ impl<'a, T> Ran<'a, T> {
             Ran::Wait(future) => future.await,
         }
     }
+
+    /// Goes on with what it says.
+    pub fn then<U: 'a>(self, next: impl FnOnce(T) -> Ran<'a, U> + 'a) -> Ran<'a, U>
+    where
+        T: 'a,
+    {
+        match self {
+            Ran::Now(said) => next(said),
+            Ran::Wait(future) => Ran::wait(async move { next(future.await).said().await }),
+        }
+    }
 }
 
 /// What a module does in a phase that may wait and may end the request.
@@ -82,10 +93,30 @@ pub trait Handle: Send + Sync {
     /// Does it. [`Step::Next`] leaves the request to what follows.
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a>;
 
+    /// What it does to an imagined request, which no client has sent; what cannot be told before there is one, is passed over.
+    fn imagine<'a>(&'a self, _request: &'a mut Request) -> Ran<'a, Imagined> {
+        Ran::Now(Imagined::Unknown)
+    }
+
     /// What it is called in the code.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
+}
+
+/// What a handler does to an imagined request.
+pub enum Imagined {
+    /// That shows only once there is one.
+    Unknown,
+    /// This.
+    Does {
+        /// What part of the way it is, for people.
+        part: &'static str,
+        /// What it comes to.
+        text: String,
+        /// Where the request goes on.
+        step: Step,
+    },
 }
 
 /// Runs handlers one after the other until one of them has something to say.

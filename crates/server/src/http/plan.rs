@@ -22,10 +22,9 @@ use crate::http::location::Locations;
 use crate::http::module::{Check, Handle, Permit};
 use crate::http::modules::{
     autoindex::AutoIndex, dav::Dav, dav_ext::DavExt, disable_symlinks::DisableSymlinks,
-    early_hints::EarlyHints, index::Index, metrics::Format, mirror::Mirror, mp4::Mp4,
+    early_hints::EarlyHints, index::Index, metrics::Format, mp4::Mp4,
     open_file_cache::OpenFileCache, post_action::PostAction, precompressed::Precompressed,
     proxy::Proxy, random_index::RandomIndex, rewrite::Script, static_file::Types,
-    try_files::TryFiles,
 };
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -108,10 +107,6 @@ pub struct Plan {
     pub browsers: Arc<crate::http::modules::browser::Browsers>,
     /// `userid` and its family.
     pub userid: Arc<crate::http::filters::userid::UserId>,
-    /// `try_files` of this very scope.
-    pub try_files: Option<Arc<TryFiles>>,
-    /// `mirror`; `None` where it is off.
-    pub mirror: Option<Arc<Mirror>>,
     /// `dav_methods` and its family; `None` where it is off.
     pub dav: Option<Arc<Dav>>,
     /// `random_index`.
@@ -186,6 +181,8 @@ pub struct Phases {
     pub preaccess: Box<[Arc<dyn Handle>]>,
     /// Who may have what the plan gives; of main requests alone.
     pub access: Box<[Arc<dyn Check>]>,
+    /// Once the client has been let in, before what answers.
+    pub precontent: Box<[Arc<dyn Handle>]>,
     /// What modules have kept, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
     /// Whether prebuilt responses may answer here.

@@ -16,11 +16,10 @@ pub struct PlanBuilder<'a> {
     pub compiler: &'a Compiler<'a>,
     /// The scope.
     pub scope: ScopeRef<'a>,
-    /// Whether it is an `if` or a `limit_except`: a scope within the location that it belongs to.
-    pub is_inner: bool,
     arrived: Vec<Arc<dyn Handle>>,
     preaccess: Vec<Arc<dyn Handle>>,
     access: Vec<Arc<dyn Check>>,
+    precontent: Vec<Arc<dyn Handle>>,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
@@ -30,14 +29,14 @@ pub struct PlanBuilder<'a> {
 
 impl<'a> PlanBuilder<'a> {
     /// One with which nothing has registered.
-    pub fn new(compiler: &'a Compiler<'a>, scope: ScopeRef<'a>, is_inner: bool) -> PlanBuilder<'a> {
+    pub fn new(compiler: &'a Compiler<'a>, scope: ScopeRef<'a>) -> PlanBuilder<'a> {
         PlanBuilder {
             compiler,
             scope,
-            is_inner,
             arrived: Vec::new(),
             preaccess: Vec::new(),
             access: Vec::new(),
+            precontent: Vec::new(),
             kept: Vec::new(),
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
@@ -82,6 +81,11 @@ impl<'a> PlanBuilder<'a> {
         self.access.push(check.clone());
     }
 
+    /// What runs once the client has been let in, before what answers.
+    pub fn precontent<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.precontent.push(handler.clone());
+    }
+
     /// Keeps what the module needs of its settings outside of what it has registered.
     pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
         let number = slot.number();
@@ -97,6 +101,7 @@ impl<'a> PlanBuilder<'a> {
             arrived: from_end(self.arrived),
             preaccess: from_end(self.preaccess),
             access: from_end(self.access),
+            precontent: from_end(self.precontent),
             kept: self.kept.into(),
             shortcuts: self.shortcuts.finish(),
             shortcuts_of_server: self.shortcuts_of_server.finish(),

@@ -27,8 +27,8 @@ use crate::http::filters::userid;
 use crate::http::local::HttpLocal;
 use crate::http::module;
 use crate::http::modules::{
-    acme, autoindex, dav, dav_ext, flv, index, metrics, mirror, mp4, post_action, precompressed,
-    proxy, random_index, rewrite, static_file, stub_status, try_files,
+    acme, autoindex, dav, dav_ext, flv, index, metrics, mp4, post_action, precompressed, proxy,
+    random_index, rewrite, static_file, stub_status,
 };
 use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Handler, Plan, Server};
@@ -414,21 +414,9 @@ async fn phases(
         Step::Next => {}
         step => return Ok(step),
     }
-    if request.plan.dav_ext.is_some() {
-        match Box::pin(dav_ext::precontent(request)).await {
-            Step::Next => {}
-            step => return Ok(step),
-        }
-    }
-    match try_files::precontent(request).await {
+    match module::run(&plan.phases.precontent, request, exchange).await? {
         Step::Next => {}
         step => return Ok(step),
-    }
-    if request.plan.mirror.is_some() {
-        match Box::pin(mirror::precontent(request, exchange)).await? {
-            Step::Next => {}
-            step => return Ok(step),
-        }
     }
     content(request, exchange).await
 }

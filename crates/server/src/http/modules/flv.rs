@@ -74,7 +74,7 @@ pub(super) async fn open(
         .await
         .map_err(Step::Finish)?;
     let path = request.filename();
-    let step = match open_file_cache::lookup(request, &path).await {
+    let step = match open_file_cache::lookup(request, &path).said().await {
         Ok(looked) => match looked.file {
             Some(file) if looked.metadata.is_file() => {
                 request.root_tested = !request.error_page_taken;

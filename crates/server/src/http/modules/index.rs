@@ -87,7 +87,7 @@ pub async fn serve(request: &mut Request) -> Step {
         let mut path = request.filename();
         let directory = path.len();
         path.extend_from_slice(&name);
-        let Err(error) = open_file_cache::test(request, &path).await else {
+        let Err(error) = open_file_cache::test(request, &path).said().await else {
             let mut uri = request.uri.clone();
             uri.extend_from_slice(&name);
             return Step::Redirect {
@@ -133,7 +133,7 @@ async fn check_directory(request: &mut Request, file: &[u8], length: usize) -> O
         [path @ .., b'/'] if !path.is_empty() => path,
         path => path,
     };
-    let error = match open_file_cache::test(request, directory).await {
+    let error = match open_file_cache::test(request, directory).said().await {
         Ok(looked) if looked.metadata.is_dir() => return None,
         Ok(_) => {
             log::error!(

@@ -4,12 +4,16 @@
 //! subrequest with the request's method, arguments and, unless `mirror_request_body` is off, its
 //! body, which is then read whole before the request itself goes on.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
 
 use crate::http::body;
-use crate::http::exchange::{Abort, Exchange};
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Module, Ran};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -72,35 +76,46 @@ impl Feature for Mirror {
     }
 }
 
-impl Mirror {
-    /// Whether no copy is made.
-    pub fn is_off(&self) -> bool {
+impl Module for Mirror {
+    fn is_off(&self) -> bool {
         self.uris.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.precontent(self);
     }
 }
 
-/// Makes the copies of a main request. They start once it waits for another server or its response has a head.
-pub async fn precontent(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    let Some(mirror) = request.plan.mirror.clone() else {
-        return Ok(Step::Next);
-    };
-    if request.depth > 0 {
-        return Ok(Step::Next);
-    }
-    if mirror.request_body {
-        match body::read(request, exchange).await {
-            Ok(()) => {}
-            Err(Ok(status)) => return Ok(Step::Finish(status)),
-            Err(Err(abort)) => return Err(abort),
+impl Handle for Mirror {
+    /// Makes the copies of a main request. They start once it waits for another server or its response has a head.
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        if !request.is_main() {
+            return Ran::Now(Ok(Step::Next));
         }
+        if !self.request_body {
+            return Ran::Now(Ok(self.copy(request)));
+        }
+        Ran::wait(async move {
+            match body::read(request, exchange).await {
+                Ok(()) => Ok(self.copy(request)),
+                Err(Ok(status)) => Ok(Step::Finish(status)),
+                Err(Err(abort)) => Err(abort),
+            }
+        })
     }
-    for uri in &mirror.uris {
-        let Some(child) = request.background_subrequest(uri.to_vec(), request.args.clone()) else {
-            return Ok(Step::Finish(500));
-        };
-        request.background.get_or_insert_default().hold(child);
+}
+
+impl Mirror {
+    fn copy(&self, request: &mut Request) -> Step {
+        for uri in &self.uris {
+            let args = request.args.clone();
+            let Some(child) = request.background_subrequest(uri.to_vec(), args) else {
+                return Step::Finish(500);
+            };
+            request.background.get_or_insert_default().hold(child);
+        }
+        Step::Next
     }
-    Ok(Step::Next)
 }
 
 #[cfg(test)]

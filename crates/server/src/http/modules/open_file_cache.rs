@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
@@ -22,6 +23,7 @@ use framework::compile::{Compiler, Feature};
 use framework::generation::Local;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
+use crate::http::module::Ran;
 use crate::http::modules::disable_symlinks::{Links, Refused};
 use crate::http::request::Request;
 
@@ -203,28 +205,35 @@ impl LookupError {
     }
 }
 
-/// Opens the file at a path, or finds it open in the cache that is in force for the request.
-pub async fn lookup(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+/// Opens the file at a path, or finds it open in the cache that is in force for the request. Only what may need the disk
+/// waits.
+pub fn lookup(request: &mut Request, path: &[u8]) -> Looking {
     let links = Links::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
-        through_cache(request, path, links).await
+        through_cache(request, path, links)
     } else {
-        open(path, links).await
+        open(path, links)
     }
 }
 
 /// What is at a path, without opening it if there is no cache to keep the descriptor.
-pub async fn test(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
+pub fn test(request: &mut Request, path: &[u8]) -> Looking {
     let links = Links::of(request, path);
     if request.plan.open_file_cache.cache.is_some() {
-        through_cache(request, path, links).await
-    } else {
-        Ok(Looked {
-            file: None,
-            metadata: stat(path, links).await?,
-        })
+        return through_cache(request, path, links);
+    }
+    let found = |metadata| Looked {
+        file: None,
+        metadata,
+    };
+    match stat(path, links) {
+        Ran::Now(metadata) => Ran::Now(metadata.map(found)),
+        Ran::Wait(asking) => Ran::wait(async move { asking.await.map(found) }),
     }
 }
+
+/// A look at a path.
+pub type Looking = Ran<'static, Result<Looked, LookupError>>;
 
 /// [`test()`] for scripts, which do not wait: the disk is asked at once.
 pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupError> {
@@ -250,32 +259,60 @@ pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupErro
     outcome
 }
 
-async fn through_cache(
-    request: &Request,
-    path: &[u8],
-    links: Links,
-) -> Result<Looked, LookupError> {
-    let settings = &*request.plan.open_file_cache;
+fn through_cache(request: &Request, path: &[u8], links: Links) -> Looking {
+    let settings = &request.plan.open_file_cache;
     let key = Key { path, links };
     let now = engine::now();
     let files = request.local.at(&FILES);
     let known = files.borrow_mut().find(settings, key, now);
-    let outcome = match known {
-        Known::Fresh(answer) => return answer.into_result(),
-        Known::Stale(looked) => revalidate(key, looked).await,
-        Known::Nothing => open(path, links).await,
+    let looking = match known {
+        Known::Fresh(answer) => return Ran::Now(answer.into_result()),
+        Known::Stale(looked) => revalidate(key, looked),
+        Known::Nothing => open(path, links),
     };
-    // The borrow ended above: other requests of this thread used the cache while this one waited.
-    files.borrow_mut().keep(settings, key, &outcome, now);
-    outcome
+    match looking {
+        Ran::Now(outcome) => {
+            files.borrow_mut().keep(settings, key, &outcome, now);
+            Ran::Now(outcome)
+        }
+        Ran::Wait(looking) => {
+            let (settings, path) = (Arc::clone(settings), path.to_vec());
+            Ran::wait(async move {
+                let outcome = looking.await;
+                let key = Key { path: &path, links };
+                // Other requests of this thread have used the cache while this one waited.
+                files.borrow_mut().keep(&settings, key, &outcome, now);
+                outcome
+            })
+        }
+    }
 }
 
 /// The same file under the path keeps its descriptor; anything else is opened anew.
-async fn revalidate(key: Key<'_>, old: Looked) -> Result<Looked, LookupError> {
-    let metadata = stat(key.path, key.links).await?;
-    match still(old, metadata) {
-        Some(looked) => Ok(looked),
-        None => open(key.path, key.links).await,
+fn revalidate(key: Key<'_>, old: Looked) -> Looking {
+    let Key { path, links } = key;
+    match stat(path, links) {
+        Ran::Now(metadata) => still_or_open(path, links, old, metadata),
+        Ran::Wait(asking) => {
+            let path = path.to_vec();
+            Ran::wait(async move {
+                let metadata = asking.await;
+                still_or_open(&path, links, old, metadata).said().await
+            })
+        }
+    }
+}
+
+fn still_or_open(
+    path: &[u8],
+    links: Links,
+    old: Looked,
+    metadata: Result<Metadata, LookupError>,
+) -> Looking {
+    match metadata.map(|metadata| still(old, metadata)) {
+        Ok(Some(looked)) => Ran::Now(Ok(looked)),
+        Ok(None) => open(path, links),
+        Err(error) => Ran::Now(Err(error)),
     }
 }
 
@@ -290,12 +327,18 @@ fn still(old: Looked, metadata: Metadata) -> Option<Looked> {
     Some(Looked { file, metadata })
 }
 
-async fn open(path: &[u8], links: Links) -> Result<Looked, LookupError> {
-    if links.are_followed() {
-        let opened = file::open(Path::new(OsStr::from_bytes(path))).await;
-        looked(followed(opened))
-    } else {
-        looked(open_looking_at_links(path, links).await)
+fn open(path: &[u8], links: Links) -> Looking {
+    if !links.are_followed() {
+        let opening = open_looking_at_links(path.to_vec(), links);
+        return Ran::wait(async move { looked(opening.await) });
+    }
+    let path = Path::new(OsStr::from_bytes(path));
+    match file::open_in_memory(path) {
+        Some(opened) => Ran::Now(looked(followed(opened))),
+        None => {
+            let opening = file::open_on_disk(path.to_owned());
+            Ran::wait(async move { looked(followed(opening.await)) })
+        }
     }
 }
 
@@ -329,21 +372,26 @@ fn stat_now(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
     }
 }
 
-async fn stat(path: &[u8], links: Links) -> Result<Metadata, LookupError> {
+fn stat(path: &[u8], links: Links) -> Ran<'static, Result<Metadata, LookupError>> {
     if !links.are_followed() {
-        let (_, metadata) = open_looking_at_links(path, links).await?;
-        return Ok(metadata);
+        let opening = open_looking_at_links(path.to_vec(), links);
+        return Ran::wait(async move { Ok(opening.await.map(|(_, metadata)| metadata)?) });
     }
-    file::stat(Path::new(OsStr::from_bytes(path)))
-        .await
-        .map_err(|error| LookupError {
-            error,
-            call: "stat()",
-        })
+    let failed = |error| LookupError {
+        error,
+        call: "stat()",
+    };
+    let path = Path::new(OsStr::from_bytes(path));
+    match file::stat_in_memory(path) {
+        Some(metadata) => Ran::Now(metadata.map_err(failed)),
+        None => {
+            let asking = file::stat_on_disk(path.to_owned());
+            Ran::wait(async move { asking.await.map_err(failed) })
+        }
+    }
 }
 
-async fn open_looking_at_links(path: &[u8], links: Links) -> Result<(File, Metadata), Refused> {
-    let path = path.to_vec();
+async fn open_looking_at_links(path: Vec<u8>, links: Links) -> Result<(File, Metadata), Refused> {
     engine::blocking(move || open_looking_at_links_now(&path, links)).await
 }
 

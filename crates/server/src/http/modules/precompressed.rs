@@ -140,7 +140,7 @@ async fn serve_one(request: &mut Request, coding: Coding, mode: Mode, accepted: 
         Coding::Brotli => b".br",
         Coding::Zstd => b".zst",
     });
-    let looked = match open_file_cache::lookup(request, &path).await {
+    let looked = match open_file_cache::lookup(request, &path).said().await {
         Ok(looked) => looked,
         Err(error) => {
             let (call, text, reason) =

@@ -206,7 +206,7 @@ pub async fn serve(request: &mut Request) -> Step {
         return Step::Next;
     }
     let path = request.filename();
-    let looked = match open_file_cache::lookup(request, &path).await {
+    let looked = match open_file_cache::lookup(request, &path).said().await {
         Ok(looked) => looked,
         Err(error) => {
             hot::offer_missing(request, &path, &error.error);

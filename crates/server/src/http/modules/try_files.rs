@@ -3,12 +3,18 @@
 //! <https://nginx.org/en/docs/http/ngx_http_core_module.html#try_files>. It only chooses the
 //! URI: serving the file is the content phase's business. Not inherited.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word};
-use framework::compile::Compiler;
+use framework::compile::{Compiler, Feature};
+use framework::display::for_people;
 
 use crate::http::core::Alias;
-use crate::http::modules::open_file_cache;
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Imagined, Module, Ran};
+use crate::http::modules::open_file_cache::{self, Looked, LookupError};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::text::Text;
@@ -29,9 +35,6 @@ pub static TRY_FILES: Setting<Parsed> = Setting::new(
          parameter is the URI of an internal redirect, a named location, or a status code.",
 );
 
-/// Directives of this module, for the table.
-pub const DIRECTIVES: &[&dyn Declared] = &[&TRY_FILES];
-
 /// The words of a `try_files`, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed {
@@ -45,7 +48,7 @@ enum ParsedOtherwise {
     Uri(Template),
 }
 
-/// A compiled `try_files`.
+/// What a scope itself writes: it is off in every other.
 #[derive(Debug)]
 pub struct TryFiles {
     candidates: Box<[Candidate]>,
@@ -69,14 +72,23 @@ enum Otherwise {
     Uri(Text),
 }
 
-impl TryFiles {
-    /// What a scope itself writes.
-    pub fn of_scope(
-        compiler: &Compiler<'_>,
-        scope: ScopeRef<'_>,
-    ) -> Result<Option<TryFiles>, Fault> {
+impl Feature for TryFiles {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&TRY_FILES];
+
+    /// No scope gets it from the one around it.
+    fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
+        match scope.writes(Self::DIRECTIVES) {
+            true => scope,
+            false => scope.tree().root(),
+        }
+    }
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TryFiles, Fault> {
         let Some(parsed) = scope.own(&TRY_FILES)? else {
-            return Ok(None);
+            return Ok(TryFiles {
+                candidates: Box::default(),
+                otherwise: Otherwise::Code(404),
+            });
         };
         let candidates = parsed
             .candidates
@@ -85,13 +97,23 @@ impl TryFiles {
                 name: compiler.text(name),
                 is_directory: *is_directory,
             });
-        Ok(Some(TryFiles {
+        Ok(TryFiles {
             candidates: candidates.collect(),
             otherwise: match &parsed.otherwise {
                 ParsedOtherwise::Code(code) => Otherwise::Code(*code),
                 ParsedOtherwise::Uri(uri) => Otherwise::Uri(compiler.text(uri)),
             },
-        }))
+        })
+    }
+}
+
+impl Module for TryFiles {
+    fn is_off(&self) -> bool {
+        self.candidates.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.precontent(self);
     }
 }
 
@@ -126,49 +148,101 @@ fn parsed(setter: &Setter<'_>) -> Result<Parsed, Fault> {
     })
 }
 
-/// The phase before content: chooses the URI, if the scope has a `try_files`.
-pub async fn precontent(request: &mut Request) -> Step {
-    let Some(settings) = request.plan.try_files.clone() else {
-        return Step::Next;
-    };
-    let alias = request.plan.core.root.alias;
-    if !request.has_filename() {
-        return Step::Finish(500);
+impl Handle for TryFiles {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        self.begin(request).then(|step| Ran::Now(Ok(step)))
     }
-    let mut path = request.document_root();
-    let root = path.len();
-    for candidate in &settings.candidates {
+
+    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
+        Ran::wait(async move {
+            let step = self.begin(request).said().await;
+            let text = match &step {
+                Step::Next => format!("{} is there", for_people(&request.uri)),
+                Step::Redirect { uri, .. } => format!("none is there: to {}", for_people(uri)),
+                Step::Named(name) => format!("none is there: to {}", for_people(name)),
+                Step::Finish(status) => format!("none is there: status {status}"),
+                _ => "done".to_owned(),
+            };
+            Imagined::Does {
+                part: "try_files",
+                text,
+                step,
+            }
+        })
+    }
+}
+
+impl TryFiles {
+    /// Chooses the URI.
+    fn begin<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Step> {
+        if !request.has_filename() {
+            return Ran::Now(Step::Finish(500));
+        }
+        let path = request.document_root();
+        let root = path.len();
+        self.go_on(request, path, root, &self.candidates)
+    }
+
+    /// Looks for these, the last of the candidates. The path begins with the root, whose length is given.
+    fn go_on<'a>(
+        &'a self,
+        request: &'a mut Request,
+        mut path: Vec<u8>,
+        root: usize,
+        candidates: &'a [Candidate],
+    ) -> Ran<'a, Step> {
+        let alias = request.plan.core.root.alias;
+        let Some((candidate, rest)) = candidates.split_first() else {
+            return Ran::Now(self.otherwise(request, alias));
+        };
         path.truncate(root);
         append_name(&candidate.name, alias, request, &mut path);
-        match open_file_cache::test(request, &path).await {
-            Ok(looked) if looked.metadata.is_dir() == candidate.is_directory => {
+        open_file_cache::test(request, &path).then(move |looked| {
+            if is_there(request, &path, candidate, looked) {
                 let name = path.get(root..).unwrap_or_default();
                 choose(request, alias, name, candidate.is_directory);
-                return Step::Next;
+                return Ran::Now(Step::Next);
             }
-            Ok(_) => {}
-            Err(error)
-                if matches!(
-                    error.errno(),
-                    libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG
-                ) => {}
-            Err(error) => log::error!(
-                request,
-                Crit,
-                "{} \"{}\" failed {}",
-                error.call,
-                log::Printable(&path),
-                log::Errno(&error.error)
-            ),
-        }
+            self.go_on(request, path, root, rest)
+        })
     }
-    let uri = match &settings.otherwise {
-        Otherwise::Code(code) => return Step::Finish(*code),
-        Otherwise::Uri(uri) => uri,
-    };
-    let mut name = Vec::new();
-    append_name(uri, alias, request, &mut name);
-    redirect(name)
+
+    /// What happens where nothing exists.
+    fn otherwise(&self, request: &mut Request, alias: Option<Alias>) -> Step {
+        let uri = match &self.otherwise {
+            Otherwise::Code(code) => return Step::Finish(*code),
+            Otherwise::Uri(uri) => uri,
+        };
+        let mut name = Vec::new();
+        append_name(uri, alias, request, &mut name);
+        redirect(name)
+    }
+}
+
+/// Whether what was found at a path is what a candidate wants.
+fn is_there(
+    request: &Request,
+    path: &[u8],
+    candidate: &Candidate,
+    looked: Result<Looked, LookupError>,
+) -> bool {
+    match looked {
+        Ok(looked) => return looked.metadata.is_dir() == candidate.is_directory,
+        Err(error)
+            if matches!(
+                error.errno(),
+                libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG
+            ) => {}
+        Err(error) => log::error!(
+            request,
+            Crit,
+            "{} \"{}\" failed {}",
+            error.call,
+            log::Printable(path),
+            log::Errno(&error.error)
+        ),
+    }
+    false
 }
 
 /// Appends a name as it stands below the root. Where an `alias` replaces a prefix and a name with

@@ -23,7 +23,9 @@ use proto::uri::{self, Escape};
 
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::module::{Handle, Module, Ran, Shortcut};
 use crate::http::output::{Body, page};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 
@@ -85,9 +87,6 @@ pub static DAV_EXT_LOCK: Setting<Option<Box<str>>> =
         .manual(
             "Keeps locks in this zone, and lets only those change a locked file who know its lock.",
         );
-
-/// Declarations of zones, for the table.
-pub const ZONE_DIRECTIVES: &[&dyn Declared] = &[&DAV_EXT_LOCK_ZONE];
 
 /// Methods that are allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,10 +199,21 @@ impl Feature for DavExt {
     }
 }
 
-impl DavExt {
-    /// Whether it does nothing.
-    pub fn is_off(&self) -> bool {
+impl Module for DavExt {
+    const TABLES: &'static [&'static [&'static dyn Declared]] =
+        &[&[&DAV_EXT_LOCK_ZONE], DavExt::DIRECTIVES];
+
+    fn is_off(&self) -> bool {
         self.methods == Methods::default() && self.locks.is_none()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.precontent(&Arc::new(Locked));
+    }
+
+    /// None of its methods is GET.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
     }
 }
 
@@ -218,11 +228,20 @@ fn locked_path(request: &mut Request) -> Vec<u8> {
 }
 
 /// Refuses changes of what is locked to a client that does not know the lock, before its body is
-/// read. Whoever makes the change asks again.
-pub async fn precontent(request: &mut Request) -> Step {
-    if request.method == Method::Lock {
-        return Step::Next; // The body says whether it is a new lock.
+/// read. What makes the change asks again.
+struct Locked;
+
+impl Handle for Locked {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        // The body of a LOCK says whether it is a new lock.
+        match request.method {
+            Method::Get | Method::Head | Method::Post | Method::Lock => Ran::Now(Ok(Step::Next)),
+            _ => Ran::wait(async move { Ok(refuse_locked(request).await) }),
+        }
     }
+}
+
+async fn refuse_locked(request: &mut Request) -> Step {
     match Guard::of(request).await {
         Ok(None) => Step::Next,
         Ok(Some(guard)) => match engine::blocking(move || guard.allows()).await {
