@@ -62,15 +62,16 @@ pub static FEATURES: &[Entry] = &[
         .prepare(acme::compile),
     Entry::of(&[AccessLogs::DIRECTIVES]),
     Entry::of(&[upstream::DIRECTIVES]).prepare(upstream::compile),
-    Entry::of(&[precompressed::Precompressed::DIRECTIVES]).named(&[
+    Entry::module::<static_file::StaticFile>(),
+    Entry::module::<precompressed::Precompressed>().named(&[
         "ngx_http_gzip_static_module",
         "ngx_http_brotli_static_module",
         "ngx_http_zstd_static_module",
     ]),
-    Entry::of(&[dav::Dav::DIRECTIVES]).named(&["ngx_http_dav_module"]),
-    Entry::of(&[autoindex::AutoIndex::DIRECTIVES]).named(&["ngx_http_autoindex_module"]),
-    Entry::of(&[index::Index::DIRECTIVES]),
-    Entry::of(&[random_index::RandomIndex::DIRECTIVES]).named(&["ngx_http_random_index_module"]),
+    Entry::module::<dav::Dav>().named(&["ngx_http_dav_module"]),
+    Entry::module::<autoindex::AutoIndex>().named(&["ngx_http_autoindex_module"]),
+    Entry::module::<index::Index>(),
+    Entry::module::<random_index::RandomIndex>().named(&["ngx_http_random_index_module"]),
     Entry::module::<mirror::Mirror>().named(&["ngx_http_mirror_module"]),
     Entry::module::<try_files::TryFiles>(),
     Entry::module::<auth_request::AuthRequest>().named(&["ngx_http_auth_request_module"]),
@@ -114,20 +115,29 @@ pub static FEATURES: &[Entry] = &[
         &proxy::BUFFER_DIRECTIVES,
         &proxy::SSL_DIRECTIVES,
     ])
-    .variables(&[proxy::variables::find]),
-    Entry::of(&[static_file::HANDLERS]).named(&["ngx_http_empty_gif_module"]),
+    .variables(&[proxy::variables::find])
+    .plan(proxy::check)
+    .content("proxy_pass", proxy::content),
+    Entry::of(&[static_file::HANDLERS])
+        .named(&["ngx_http_empty_gif_module"])
+        .content("empty_gif", static_file::empty_gif),
     Entry::of(&[browser::Browsers::DIRECTIVES])
         .named(&["ngx_http_browser_module"])
         .variables(&[browser::find]),
     Entry::of(&[secure_link::SecureLink::DIRECTIVES])
         .named(&["ngx_http_secure_link_module"])
         .variables(&[secure_link::find]),
-    Entry::of(&[flv::DIRECTIVES]).named(&["ngx_http_flv_module"]),
-    Entry::of(&[mp4::HANDLERS, mp4::Mp4::DIRECTIVES]).named(&["ngx_http_mp4_module"]),
+    Entry::of(&[flv::DIRECTIVES])
+        .named(&["ngx_http_flv_module"])
+        .content("flv", flv::content),
+    Entry::of(&[mp4::HANDLERS, mp4::Mp4::DIRECTIVES])
+        .named(&["ngx_http_mp4_module"])
+        .content("mp4", mp4::content),
     Entry::of(&[stub_status::DIRECTIVES])
         .named(&["ngx_http_stub_status_module"])
-        .variables(&[stub_status::find]),
-    Entry::of(&[metrics::DIRECTIVES]),
+        .variables(&[stub_status::find])
+        .content("stub_status", stub_status::content),
+    Entry::of(&[metrics::DIRECTIVES]).content("metrics", metrics::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.
     Entry::of(&[
@@ -216,6 +226,12 @@ mod tests {
 
     /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the names of ours.
     const NGINX: &[&str] = &[
+        "static_file",
+        "precompressed",
+        "dav",
+        "autoindex",
+        "index",
+        "random_index",
         "mirror",
         "try_files",
         "auth_request",
@@ -233,7 +249,8 @@ mod tests {
         server { listen 10.0.0.1:80; set_real_ip_from 10.9.9.9;
             limit_req zone=rates; limit_conn connections 9; allow all;
             auth_basic realm; auth_basic_user_file users; auth_request /ask;
-            mirror /copy; try_files $uri =404; dav_ext_methods PROPFIND; } }";
+            mirror /copy; try_files $uri =404; dav_ext_methods PROPFIND;
+            dav_methods PUT; autoindex on; gzip_static on; location / { random_index on; } } }";
 
     /// The module of something that has registered: the folder or file that it stands in.
     fn module_of(name: &'static str) -> &'static str {
@@ -256,7 +273,18 @@ mod tests {
             assert_eq!(access, ["access", "auth_basic", "auth_request"]);
             let precontent = names(&phases.precontent);
             assert_eq!(precontent, ["dav_ext", "try_files", "mirror"]);
-            for list in [&arrived, &preaccess, &access, &precontent] {
+            let files = names(&request.http.plan(0).phases.files);
+            let of_files = [
+                "dav_ext",
+                "random_index",
+                "index",
+                "autoindex",
+                "dav",
+                "precompressed",
+                "static_file",
+            ];
+            assert_eq!(files, of_files);
+            for list in [&arrived, &preaccess, &access, &precontent, &files] {
                 let of_nginx = NGINX.iter().rev().filter(|name| list.contains(*name));
                 let ours = list.iter().filter(|name| NGINX.contains(*name));
                 assert!(ours.eq(of_nginx), "{list:?}");

@@ -4,15 +4,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use conf::{Contexts, Position, ScopeId, Tree};
-use engine::file;
 use framework::display::for_people;
 
 use super::{Station, directives, locations};
 use crate::http::error_page;
 use crate::http::exchange::Exchange;
 use crate::http::module::{Imagined, Verdict};
-use crate::http::modules::index;
-use crate::http::plan::Handler;
 use crate::http::request::{Phase, Request, Step, advance};
 
 /// How it went.
@@ -133,13 +130,17 @@ impl Walk<'_> {
         let plan = Arc::clone(&self.request.plan);
         for handler in &plan.phases.precontent {
             let imagined = handler.imagine(self.request).said().await;
-            let Imagined::Does { part, text, step } = imagined else {
-                continue;
-            };
-            self.did(part, text);
-            match step {
-                Step::Next => {}
-                step => return ControlFlow::Continue(step),
+            match imagined {
+                Imagined::Unknown => {}
+                Imagined::Answers { text, status } => {
+                    return ControlFlow::Break((text, Some(status)));
+                }
+                Imagined::Does { part, text, step } => {
+                    self.did(part, text);
+                    if !matches!(step, Step::Next) {
+                        return ControlFlow::Continue(step);
+                    }
+                }
             }
         }
         self.content().await
@@ -189,51 +190,27 @@ impl Walk<'_> {
 
     async fn content(&mut self) -> ControlFlow<Outcome, Step> {
         let plan = Arc::clone(&self.request.plan);
-        if !matches!(plan.handler, Handler::Files) {
+        if plan.has_content {
             let scope = self.tree.scope(plan.scope);
             let handler = directives::handler(scope).map(|place| place.text);
             let text = handler.unwrap_or_else(|| "a handler".to_owned());
             return ControlFlow::Break((text, None));
         }
-        if self.request.uri.ends_with(b"/") {
-            return match index::serve(self.request).await {
-                Step::Next => {
-                    let path = self.path();
-                    let text = format!("the directory {path}, which has no index file");
-                    ControlFlow::Break((text, None))
+        for handler in &plan.phases.files {
+            match handler.imagine(self.request).said().await {
+                Imagined::Unknown => {}
+                Imagined::Answers { text, status } => {
+                    return ControlFlow::Break((text, Some(status)));
                 }
-                Step::Redirect { uri, args } => {
-                    self.did("index", format!("to {}", for_people(&uri)));
-                    ControlFlow::Continue(Step::Redirect { uri, args })
+                Imagined::Does { part, text, step } => {
+                    self.did(part, text);
+                    return ControlFlow::Continue(step);
                 }
-                Step::Finish(status) => {
-                    let text = format!("{}: status {status}", self.path());
-                    self.did("index", text);
-                    ControlFlow::Continue(Step::Finish(status))
-                }
-                step => ControlFlow::Continue(step),
-            };
-        }
-        let path = self.request.filename();
-        let shown = for_people(&path);
-        match file::stat_now(&Request::path_of(&path)) {
-            Ok(metadata) if metadata.is_dir() => {
-                let text = format!("{shown} is a directory: redirects to the path with a slash");
-                ControlFlow::Break((text, Some(301)))
-            }
-            Ok(metadata) => {
-                let text = format!("the file {shown}, {} bytes", metadata.size);
-                ControlFlow::Break((text, Some(200)))
-            }
-            Err(error) => {
-                let status = match error.kind() {
-                    std::io::ErrorKind::PermissionDenied => 403,
-                    _ => 404,
-                };
-                self.did("content", format!("{shown}: {error}: status {status}"));
-                ControlFlow::Continue(Step::Finish(status))
             }
         }
+        let path = for_people(&self.request.filename());
+        let text = format!("the directory {path}, which has no index file");
+        ControlFlow::Break((text, None))
     }
 
     /// A status, or where its error page leads.
@@ -265,9 +242,5 @@ impl Walk<'_> {
                 ControlFlow::Break((text, Some(response.status)))
             }
         }
-    }
-
-    fn path(&mut self) -> String {
-        for_people(&self.request.filename())
     }
 }

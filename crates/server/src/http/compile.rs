@@ -18,13 +18,11 @@ use crate::http::address::{self, AddressServers, Agreement, Binding, Gathered};
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
-use crate::http::module::{Entry, Module as _};
-use crate::http::modules::dav::Dav;
-use crate::http::modules::dav_ext::DavExt;
-use crate::http::modules::metrics::{self, meter::Scopes};
+use crate::http::module::{Content, Entry};
+use crate::http::modules::metrics::meter::Scopes;
 use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{proxy, rewrite, static_file};
-use crate::http::plan::{Handler, Phases, Plan, Server};
+use crate::http::plan::{Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
 use crate::http::tables;
@@ -337,8 +335,8 @@ struct Kind {
     named: bool,
     locations: Locations,
     limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
-    /// The handler in force around an `if` or `limit_except`.
-    outer_handler: Option<Handler>,
+    /// What answers around an `if` or `limit_except`.
+    outer_content: Option<Content>,
 }
 
 impl Builder<'_, '_> {
@@ -366,8 +364,8 @@ impl Builder<'_, '_> {
             locations: locations?,
             ..Kind::default()
         };
-        let handler = self.handler(scope)?;
-        let plan = self.plan(scope, handler, kind)?;
+        let content = self.content(scope)?;
+        let plan = self.plan(scope, content, kind)?;
         let (names, tls) = (names?, tls?);
         let server = Arc::new(Server {
             name: names
@@ -627,16 +625,16 @@ impl Builder<'_, '_> {
             },
             _ => None,
         };
-        let (locations, handler) = (
+        let (locations, content) = (
             self.locations(scope, Some(name), named),
-            self.handler(scope),
+            self.content(scope),
         );
-        if locations.is_none() || handler.is_none() {
+        if locations.is_none() || content.is_none() {
             self.report_all(scope);
         }
-        let (locations, handler) = (locations?, handler?);
+        let (locations, content) = (locations?, content?);
         let limit_except = match scope.children("limit_except").next() {
-            Some(inner) => Some(self.limit_except(inner, handler.clone())?),
+            Some(inner) => Some(self.limit_except(inner, content.clone())?),
             None => None,
         };
         let kind = Kind {
@@ -648,13 +646,13 @@ impl Builder<'_, '_> {
             limit_except,
             ..Kind::default()
         };
-        Some((self.plan(scope, handler, kind)?, regex))
+        Some((self.plan(scope, content, kind)?, regex))
     }
 
     fn limit_except(
         &mut self,
         scope: ScopeRef<'_>,
-        handler: Option<Handler>,
+        content: Option<Content>,
     ) -> Option<(Box<[Method]>, Arc<Plan>)> {
         let args = scope
             .line()
@@ -664,48 +662,35 @@ impl Builder<'_, '_> {
             .map_err(|fault| self.compiler.report(fault))
             .ok()?;
         let kind = Kind {
-            outer_handler: handler.filter(Handler::stays_in_limit_except),
+            outer_content: content.filter(|content| content.stays_in_limit_except),
             ..Kind::default()
         };
-        let own = self.handler(scope)?;
+        let own = self.content(scope)?;
         Some((allowed, self.plan(scope, own, kind)?))
     }
 
-    /// The content handler that a scope writes itself.
-    fn handler(&self, scope: ScopeRef<'_>) -> Option<Option<Handler>> {
-        // Made also where another directive is the handler: what is wrong with it is wrong there too.
-        let proxy = match proxy::Proxy::of_scope(self.compiler, scope) {
-            Ok(proxy) => proxy,
-            Err(fault) => {
-                self.compiler.report(fault);
-                return None;
-            }
-        };
-        // Of several the line that stands last chooses, as in nginx.
+    /// What a scope itself says that answers there. Of several lines the last one chooses, as in nginx; all are made, because
+    /// what is wrong with one is wrong there too.
+    fn content(&self, scope: ScopeRef<'_>) -> Option<Option<Content>> {
+        let (mut chosen, mut is_whole) = (None, true);
         for line in scope.lines().iter().rev() {
-            return Some(Some(match &*line.name.bytes {
-                b"empty_gif" => Handler::EmptyGif,
-                b"stub_status" => Handler::StubStatus,
-                b"flv" => Handler::Flv,
-                b"mp4" => Handler::Mp4(self.compiler.feature_or_report(scope)?),
-                b"metrics" => match metrics::of_scope(scope) {
-                    Ok(Some(format)) => Handler::Metrics(format),
-                    Ok(None) => continue,
+            let makers = self.features.iter().filter_map(|entry| entry.content);
+            for (_, make) in makers.filter(|(directive, _)| line.is(directive)) {
+                match make(self.compiler, scope) {
+                    Ok(made) => chosen = chosen.or(made),
                     Err(fault) => {
                         self.compiler.report(fault);
-                        return None;
+                        is_whole = false;
                     }
-                },
-                b"proxy_pass" => break,
-                _ => continue,
-            }));
+                }
+            }
         }
-        Some(proxy.map(Handler::Proxy))
+        is_whole.then_some(chosen)
     }
 
     /// The plan of a scope with the handler that it writes itself: every feature as this scope
     /// sees it.
-    fn plan(&mut self, scope: ScopeRef<'_>, own: Option<Handler>, kind: Kind) -> Option<Arc<Plan>> {
+    fn plan(&mut self, scope: ScopeRef<'_>, own: Option<Content>, kind: Kind) -> Option<Arc<Plan>> {
         let plan = self.whole_plan(scope, own, kind);
         if plan.is_none() {
             self.report_all(scope);
@@ -724,13 +709,11 @@ impl Builder<'_, '_> {
             };
         }
         look_at!(
-            proxy::Settings,
             Core,
             crate::http::body::BodySettings,
             static_file::Types,
             crate::http::error_page::ErrorPages,
             PostAction,
-            Dav,
             crate::http::filters::gzip::Gzip,
             crate::http::filters::sub::Sub,
             crate::http::filters::ssi::Ssi,
@@ -743,27 +726,25 @@ impl Builder<'_, '_> {
             log::AccessLogs,
             log::ErrorLog,
         );
-        self.phases(scope);
+        self.phases(scope, None);
     }
 
     fn whole_plan(
         &mut self,
         scope: ScopeRef<'_>,
-        own: Option<Handler>,
+        own: Option<Content>,
         kind: Kind,
     ) -> Option<Arc<Plan>> {
         let compiler = self.compiler;
-        let auto_redirect =
-            matches!(own, Some(Handler::Proxy(_))) && kind.name.ends_with(b"/") && !kind.regex;
-        let handler = own.or(kind.outer_handler).unwrap_or(Handler::Files);
-        let script = self.script(scope, &handler, &kind.name)?;
-        // Checked wherever they stand, though only `proxy_pass` uses them.
-        compiler.feature_or_report::<proxy::Settings>(scope)?;
+        let adds_slash = own.as_ref().is_some_and(|content| content.adds_slash);
+        let auto_redirect = adds_slash && kind.name.ends_with(b"/") && !kind.regex;
+        let content = own.or(kind.outer_content);
+        let script = self.script(scope, content.as_ref(), &kind.name)?;
         if let Err(fault) = tables::check_of_plan(scope) {
             compiler.report(fault);
             return None;
         }
-        let phases = self.phases(scope)?;
+        let phases = self.phases(scope, content.as_ref())?;
         let mut plan = Plan {
             id: 0,
             scope: scope.id(),
@@ -775,7 +756,7 @@ impl Builder<'_, '_> {
             locations: kind.locations,
             limit_except: kind.limit_except,
             script,
-            handler,
+            has_content: content.is_some(),
             auto_redirect,
             core: compiler.feature_or_report::<Core>(scope)?,
             body: compiler.feature_or_report(scope)?,
@@ -787,16 +768,10 @@ impl Builder<'_, '_> {
             userid: compiler.feature_or_report(scope)?,
             post_action: Some(compiler.feature_or_report::<PostAction>(scope)?)
                 .filter(|action| !action.is_off()),
-            dav: Some(compiler.feature_or_report::<Dav>(scope)?).filter(|dav| !dav.is_off()),
-            random_index: compiler.feature_or_report(scope)?,
-            dav_ext: Some(compiler.feature_or_report::<DavExt>(scope)?).filter(|ext| !ext.is_off()),
             slice: compiler.feature_or_report(scope)?,
-            index: compiler.feature_or_report(scope)?,
-            autoindex: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,
             disable_symlinks: compiler.feature_or_report(scope)?,
             early_hints: compiler.feature_or_report(scope)?,
-            precompressed: compiler.feature_or_report(scope)?,
             brotli: compiler.feature_or_report(scope)?,
             zstd: compiler.feature_or_report(scope)?,
             gzip: compiler.feature_or_report(scope)?,
@@ -825,30 +800,30 @@ impl Builder<'_, '_> {
     }
 
     /// What modules have to do in a scope. Every one of them is asked, so that every fault is reported.
-    fn phases(&self, scope: ScopeRef<'_>) -> Option<Phases> {
+    fn phases(&self, scope: ScopeRef<'_>, content: Option<&Content>) -> Option<Phases> {
         let mut plan = PlanBuilder::new(self.compiler, scope);
         let mut is_whole = true;
         for register in self.features.iter().filter_map(|entry| entry.plan) {
             is_whole &= register(&mut plan).is_some();
         }
-        is_whole.then(|| plan.finish())
+        is_whole.then(|| plan.finish(content))
     }
 
     /// The rewrite script of a scope; an `if` inside becomes a plan of its own.
     fn script(
         &mut self,
         scope: ScopeRef<'_>,
-        handler: &Handler,
+        content: Option<&Content>,
         name: &Bytes,
     ) -> Option<Arc<rewrite::Script>> {
         let compiler = self.compiler;
         let script = rewrite::compile(compiler, scope, &mut |inner| {
             let kind = Kind {
                 name: name.clone(),
-                outer_handler: Some(handler.clone()),
+                outer_content: content.cloned(),
                 ..Kind::default()
             };
-            let own = self.handler(inner)?;
+            let own = self.content(inner)?;
             self.plan(inner, own, kind)
         });
         script

@@ -24,7 +24,7 @@ use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::http::filters::compress;
 use crate::http::modules::{acme, metrics::meter, static_file};
 use crate::http::not_modified::{self, Verdict};
-use crate::http::plan::{Handler, Permits, Plan};
+use crate::http::plan::{Permits, Plan};
 use crate::http::request::Request;
 use crate::http::{error_page, location, secure, status_page};
 use crate::log;
@@ -161,8 +161,7 @@ impl Entry {
 /// Whether responses of a plan may be kept: only files answer there, by a path that depends on
 /// nothing but the URI, and no field of the head is made per request.
 pub fn suits(plan: &Plan) -> bool {
-    matches!(plan.handler, Handler::Files)
-        && plan.script.is_empty()
+    plan.script.is_empty()
         && plan.limit_except.is_none()
         && plan.userid.gives_none()
         && plan.phases.shortcuts.are_open
@@ -170,7 +169,6 @@ pub fn suits(plan: &Plan) -> bool {
             .error_log
             .admits(log::Level::Debug, log::Subsystem::Http)
         && plan.post_action.is_none()
-        && plan.precompressed.is_off()
         && plan.disable_symlinks.is_off()
         && plan.headers_more.is_off()
         && plan.addition.is_off()
@@ -515,17 +513,19 @@ fn is_missing(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOENT)
 }
 
-/// Called by the static handler when it has opened a file for a plain request: keeps the
-/// response for the next one if the file is small and asked for often enough.
-pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
+/// Asked by the static handler when it has opened a file for a plain request: whether the response should be kept for the next
+/// one, because the file is small and asked for often enough.
+pub fn wants(request: &Request, metadata: &Metadata) -> bool {
     if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
-        return;
+        return false;
     }
     // A file changed within the last two seconds may change again without another time stamp.
     let age = engine::wall().as_secs() as i64 - metadata.mtime;
-    if age < 2 || !is_used_often(request) {
-        return;
-    }
+    age >= 2 && is_used_often(request)
+}
+
+/// Keeps the response that is [wanted](wants).
+pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
     let Ok(body) = file.read_at(0, metadata.size as usize).await else {
         return;
     };

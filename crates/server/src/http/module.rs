@@ -8,7 +8,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use conf::{Declared, ScopeRef};
+use conf::{Declared, Fault, ScopeRef};
 use framework::compile::{Compiler, Feature};
 use variables::Find;
 
@@ -108,6 +108,13 @@ pub trait Handle: Send + Sync {
 pub enum Imagined {
     /// That shows only once there is one.
     Unknown,
+    /// It answers.
+    Answers {
+        /// With what.
+        text: String,
+        /// The status.
+        status: u16,
+    },
     /// This.
     Does {
         /// What part of the way it is, for people.
@@ -170,6 +177,35 @@ pub enum Verdict {
     Refused(u16),
 }
 
+/// What answers in a scope, and in those within it that have nothing of the kind.
+#[derive(Clone)]
+pub struct Content {
+    /// It.
+    pub handler: Arc<dyn Handle>,
+    /// It only goes before files, which answer where it has nothing to say.
+    pub leaves_to_files: bool,
+    /// A `limit_except` within the scope keeps it, as every `if` does. In nginx `proxy_pass` and its kin are kept, and what makes
+    /// its answer itself is not: files answer there.
+    pub stays_in_limit_except: bool,
+    /// Where the URI lacks only the slash that its location ends with, the client is redirected to it.
+    pub adds_slash: bool,
+}
+
+impl Content {
+    /// A handler that makes its answer itself.
+    pub fn of(handler: impl Handle + 'static) -> Content {
+        Content {
+            handler: Arc::new(handler),
+            leaves_to_files: false,
+            stays_in_limit_except: false,
+            adds_slash: false,
+        }
+    }
+}
+
+/// Makes what answers of a line of its directive; `None` where the line asks for nothing.
+pub type MakeContent = fn(&Compiler<'_>, ScopeRef<'_>) -> Result<Option<Content>, Fault>;
+
 /// A line of the list of modules: all that one of them brings.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -183,6 +219,8 @@ pub struct Entry {
     pub prepare: Option<Prepare>,
     /// How it registers with the plan of a scope; `None` is for a fault, which has been reported.
     pub plan: Option<Register>,
+    /// The directive by which it answers in a scope, and how.
+    pub content: Option<(&'static str, MakeContent)>,
 }
 
 /// See [`Entry::prepare`].
@@ -200,6 +238,7 @@ impl Entry {
             variables: &[],
             prepare: None,
             plan: None,
+            content: None,
         }
     }
 
@@ -221,6 +260,24 @@ impl Entry {
     #[must_use]
     pub const fn variables(self, variables: &'static [Find<Request>]) -> Entry {
         Entry { variables, ..self }
+    }
+
+    /// With something that is looked at in every scope.
+    #[must_use]
+    pub const fn plan(self, plan: Register) -> Entry {
+        Entry {
+            plan: Some(plan),
+            ..self
+        }
+    }
+
+    /// With what answers where a line of this directive stands.
+    #[must_use]
+    pub const fn content(self, directive: &'static str, make: MakeContent) -> Entry {
+        Entry {
+            content: Some((directive, make)),
+            ..self
+        }
     }
 
     /// With something to do before scopes are compiled.

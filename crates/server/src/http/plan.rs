@@ -21,10 +21,8 @@ use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
 use crate::http::module::{Check, Handle, Permit};
 use crate::http::modules::{
-    autoindex::AutoIndex, dav::Dav, dav_ext::DavExt, disable_symlinks::DisableSymlinks,
-    early_hints::EarlyHints, index::Index, metrics::Format, mp4::Mp4,
-    open_file_cache::OpenFileCache, post_action::PostAction, precompressed::Precompressed,
-    proxy::Proxy, random_index::RandomIndex, rewrite::Script, static_file::Types,
+    disable_symlinks::DisableSymlinks, early_hints::EarlyHints, open_file_cache::OpenFileCache,
+    post_action::PostAction, rewrite::Script, static_file::Types,
 };
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -33,36 +31,6 @@ use crate::resolver::Resolving;
 use crate::tls::dynamic::Dynamic;
 use crate::tls::server::ServerTls;
 use base::hash::Map;
-
-/// What answers in a scope.
-#[derive(Clone)]
-pub enum Handler {
-    /// Files below `root` or `alias`.
-    Files,
-    /// `proxy_pass`.
-    Proxy(Arc<Proxy>),
-    /// `empty_gif`.
-    EmptyGif,
-    /// `flv`.
-    Flv,
-    /// `mp4`.
-    Mp4(Arc<Mp4>),
-    /// `stub_status`.
-    StubStatus,
-    /// `metrics`.
-    Metrics(Format),
-}
-
-impl Handler {
-    /// Whether a `limit_except` within the scope keeps it, as every `if` does. In nginx `proxy_pass` and its kin are kept, and
-    /// what makes its answer itself is not: files answer there.
-    pub fn stays_in_limit_except(&self) -> bool {
-        match self {
-            Handler::Proxy(_) | Handler::Metrics(_) | Handler::Files => true,
-            Handler::EmptyGif | Handler::Flv | Handler::Mp4(_) | Handler::StubStatus => false,
-        }
-    }
-}
 
 /// The compiled form of one scope.
 pub struct Plan {
@@ -87,14 +55,14 @@ pub struct Plan {
     pub limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
     /// The rewrite script of the scope; empty for most.
     pub script: Arc<Script>,
-    /// What answers here.
-    pub handler: Handler,
     /// Adds a slash by redirect where the URI lacks only that (`location /x/` with `proxy_pass`).
     pub auto_redirect: bool,
     /// Directives of nginx's core module.
     pub core: Arc<Core>,
     /// `client_body_temp_path`.
     pub body: Arc<BodySettings>,
+    /// Whether a directive says what answers here.
+    pub has_content: bool,
     /// `types`, `default_type`.
     pub types: Arc<Types>,
     /// `error_page`.
@@ -107,26 +75,14 @@ pub struct Plan {
     pub browsers: Arc<crate::http::modules::browser::Browsers>,
     /// `userid` and its family.
     pub userid: Arc<crate::http::filters::userid::UserId>,
-    /// `dav_methods` and its family; `None` where it is off.
-    pub dav: Option<Arc<Dav>>,
-    /// `random_index`.
-    pub random_index: Arc<RandomIndex>,
     /// `slice`.
     pub slice: Arc<SliceSize>,
-    /// `dav_ext_methods` and `dav_ext_lock`; `None` where both are off.
-    pub dav_ext: Option<Arc<DavExt>>,
-    /// `index`.
-    pub index: Arc<Index>,
-    /// `autoindex`.
-    pub autoindex: Arc<AutoIndex>,
     /// `open_file_cache` and its family.
     pub open_file_cache: Arc<OpenFileCache>,
     /// `disable_symlinks`.
     pub disable_symlinks: Arc<DisableSymlinks>,
     /// `early_hints`.
     pub early_hints: Arc<EarlyHints>,
-    /// `gzip_static`, `brotli_static`, `zstd_static`.
-    pub precompressed: Arc<Precompressed>,
     /// `brotli` and its family.
     pub brotli: Arc<Brotli>,
     /// `zstd` and its family.
@@ -183,6 +139,12 @@ pub struct Phases {
     pub access: Box<[Arc<dyn Check>]>,
     /// Once the client has been let in, before what answers.
     pub precontent: Box<[Arc<dyn Handle>]>,
+    /// What answers; where there is none, files do.
+    pub content: Option<Arc<dyn Handle>>,
+    /// What may answer with a file or a folder.
+    pub files: Box<[Arc<dyn Handle>]>,
+    /// Requests of any method are about files, and their bodies are waited for.
+    pub changes_files: bool,
     /// What modules have kept, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
     /// Whether prebuilt responses may answer here.

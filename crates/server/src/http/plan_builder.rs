@@ -6,7 +6,7 @@ use std::sync::Arc;
 use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
-use crate::http::module::{Check, Handle, Module, Permit, Shortcut};
+use crate::http::module::{Check, Content, Handle, Module, Permit, Shortcut};
 use crate::http::plan::{Permits, Phases};
 use crate::http::slots::PlanSlot;
 
@@ -20,6 +20,8 @@ pub struct PlanBuilder<'a> {
     preaccess: Vec<Arc<dyn Handle>>,
     access: Vec<Arc<dyn Check>>,
     precontent: Vec<Arc<dyn Handle>>,
+    files: Vec<Arc<dyn Handle>>,
+    changes_files: bool,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
@@ -37,6 +39,8 @@ impl<'a> PlanBuilder<'a> {
             preaccess: Vec::new(),
             access: Vec::new(),
             precontent: Vec::new(),
+            files: Vec::new(),
+            changes_files: false,
             kept: Vec::new(),
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
@@ -86,6 +90,16 @@ impl<'a> PlanBuilder<'a> {
         self.precontent.push(handler.clone());
     }
 
+    /// What may answer with a file or a folder, where nothing else answers.
+    pub fn file<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.files.push(handler.clone());
+    }
+
+    /// Requests of any method are about files here, and their bodies are waited for.
+    pub fn changes_files(&mut self) {
+        self.changes_files = true;
+    }
+
     /// Keeps what the module needs of its settings outside of what it has registered.
     pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
         let number = slot.number();
@@ -95,13 +109,25 @@ impl<'a> PlanBuilder<'a> {
         self.kept[number] = Some(settings.clone()); // invariant: there are more than `number`
     }
 
-    /// What has registered, each list in the order in which it runs: as in nginx, from the end of the list of modules.
-    pub fn finish(self) -> Phases {
+    /// What has registered, each list in the order in which it runs: as in nginx, from the end of the list of modules. What
+    /// answers instead of files says nothing of shortcuts.
+    pub fn finish(mut self, content: Option<&Content>) -> Phases {
+        if let Some(content) = content {
+            self.shortcuts.add(Shortcut::Never);
+            if content.leaves_to_files {
+                self.files.push(Arc::clone(&content.handler));
+            }
+        }
         Phases {
             arrived: from_end(self.arrived),
             preaccess: from_end(self.preaccess),
             access: from_end(self.access),
             precontent: from_end(self.precontent),
+            content: content
+                .filter(|content| !content.leaves_to_files)
+                .map(|content| Arc::clone(&content.handler)),
+            files: from_end(self.files),
+            changes_files: self.changes_files,
             kept: self.kept.into(),
             shortcuts: self.shortcuts.finish(),
             shortcuts_of_server: self.shortcuts_of_server.finish(),

@@ -26,12 +26,9 @@ use crate::http::filters::slice::Slices;
 use crate::http::filters::userid;
 use crate::http::local::HttpLocal;
 use crate::http::module;
-use crate::http::modules::{
-    acme, autoindex, dav, dav_ext, flv, index, metrics, mp4, post_action, precompressed, proxy,
-    random_index, rewrite, static_file, stub_status,
-};
+use crate::http::modules::{acme, post_action, proxy, rewrite, static_file};
 use crate::http::output::{self, Body, Stub};
-use crate::http::plan::{Handler, Plan, Server};
+use crate::http::plan::{Plan, Server};
 use crate::http::response::Response;
 use crate::http::shared::Shared;
 use crate::http::{access_phase, error_page, location, secure};
@@ -493,59 +490,25 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     Some(Step::Finish(413))
 }
 
-/// The content handler of the plan, or files: index, listing, precompressed, plain.
+/// What answers in the plan, or files.
 pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    match request.plan.handler.clone() {
-        Handler::Proxy(settings) => {
-            request.start_background();
-            return proxy::serve(request, exchange, &settings).await;
-        }
-        Handler::EmptyGif => return Ok(static_file::empty_gif(request)),
-        Handler::StubStatus => return Ok(stub_status::serve(request)),
-        Handler::Metrics(format) => return Ok(metrics::serve(request, format)),
-        Handler::Files | Handler::Flv | Handler::Mp4(_) => {}
+    let http = Rc::clone(&request.http);
+    let phases = &http.plan(request.plan.id).phases;
+    if let Some(handler) = &phases.content {
+        return handler.run(request, exchange).said().await;
     }
-    let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post)
-        || request.plan.dav.is_some()
-        || request.plan.dav_ext.is_some();
-    if request.plan.dav.is_some() || request.plan.dav_ext.is_some() {
+    if phases.changes_files {
         // They may wait for a body.
         request.start_background();
     }
-    if asks_for_file && !request.has_filename() {
+    let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post);
+    if (asks_for_file || phases.changes_files) && !request.has_filename() {
         return Ok(Step::Finish(500));
     }
-    let video = match request.plan.handler.clone() {
-        Handler::Flv => flv::serve(request, exchange).await,
-        Handler::Mp4(settings) => Box::pin(mp4::serve(request, exchange, &settings)).await,
-        _ => Step::Next,
-    };
-    if !matches!(video, Step::Next) {
-        return Ok(video);
+    match module::run(&phases.files, request, exchange).await? {
+        Step::Next => Ok(static_file::nothing_found(request)),
+        step => Ok(step),
     }
-    if request.plan.dav_ext.is_some() {
-        match Box::pin(dav_ext::serve(request, exchange)).await? {
-            Step::Next => {}
-            step => return Ok(step),
-        }
-    }
-    for source in 0..6 {
-        let step = match source {
-            0 if request.plan.random_index.enabled => random_index::serve(request).await,
-            0 => Step::Next,
-            1 => index::serve(request).await,
-            2 => autoindex::serve(request, exchange).await,
-            3 if request.plan.dav.is_some() => Box::pin(dav::serve(request, exchange)).await?,
-            3 => Step::Next,
-            4 => precompressed::serve(request).await,
-            _ => static_file::serve(request).await,
-        };
-        match step {
-            Step::Next => {}
-            step => return Ok(step),
-        }
-    }
-    Ok(static_file::nothing_found(request))
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@
 //! of a new file; that the byte begins a tag is the player's business.
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Inherit, Setting, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use engine::file::{File, Metadata};
+use framework::compile::Compiler;
 use proto::method::Method;
 use proto::uri;
 
 use crate::http::body;
 use crate::http::exchange::Exchange;
+use crate::http::module::{Content, Handle, Ran};
 use crate::http::modules::open_file_cache;
 use crate::http::modules::static_file::{etag_of, refused};
 use crate::http::output::{Body, Piece};
@@ -30,8 +32,24 @@ pub const DIRECTIVES: &[&dyn Declared] = &[&FLV];
 /// Signature, version 1, audio and video, the header's length, the length of no tag before.
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
+/// What answers where `flv` stands.
+pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    Ok(Some(Content {
+        leaves_to_files: true,
+        ..Content::of(Flv)
+    }))
+}
+
+struct Flv;
+
+impl Handle for Flv {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        Ran::wait(async move { Ok(serve(request, exchange).await) })
+    }
+}
+
 /// Answers with the file of the URI, whole or from a byte on.
-pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
+async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
     let (file, metadata) = match open(request, exchange).await {
         Ok(opened) => opened,
         Err(step) => return step,

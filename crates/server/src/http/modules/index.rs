@@ -4,11 +4,17 @@
 //! internal redirect to its URI, which may lead to another location; the directory itself is
 //! asked for only where the first file is missing.
 
+use std::sync::Arc;
+
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
+use framework::display::for_people;
 use proto::method::Method;
 
-use crate::http::modules::open_file_cache::{self, LookupError};
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Imagined, Module, Ran, Shortcut};
+use crate::http::modules::open_file_cache::{self, Looked, LookupError};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::text::Text;
@@ -64,76 +70,143 @@ fn files(setter: &Setter<'_>) -> Result<Vec<Template>, Fault> {
     Ok(files)
 }
 
-/// Content of a URI that ends with a slash: redirects to the file that stands for it.
-pub async fn serve(request: &mut Request) -> Step {
-    if !request.uri.ends_with(b"/") {
-        return Step::Next;
+impl Module for Index {
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
     }
-    if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
-        return Step::Next;
+
+    /// No response is kept of a URI that ends with a slash.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
     }
-    let settings = request.plan.index.clone();
-    let mut directory_seen = false;
-    let mut name = Vec::new();
-    for file in &settings.files {
-        name.clear();
-        file.append_to(request, &mut name);
-        if name.first() == Some(&b'/') {
-            return Step::Redirect {
-                uri: name,
-                args: request.arguments(),
+}
+
+impl Handle for Index {
+    /// Content of a URI that ends with a slash: redirects to the file that stands for it.
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        self.find(request).then(|step| Ran::Now(Ok(step)))
+    }
+
+    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
+        Ran::wait(async move {
+            let step = self.find(request).said().await;
+            let text = match &step {
+                Step::Redirect { uri, .. } => format!("to {}", for_people(uri)),
+                Step::Finish(status) => {
+                    format!("{}: status {status}", for_people(&request.filename()))
+                }
+                _ => return Imagined::Unknown,
             };
+            Imagined::Does {
+                part: "index",
+                text,
+                step,
+            }
+        })
+    }
+}
+
+impl Index {
+    fn find<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Step> {
+        if !request.uri.ends_with(b"/")
+            || !matches!(request.method, Method::Get | Method::Head | Method::Post)
+        {
+            return Ran::Now(Step::Next);
         }
-        let mut path = request.filename();
-        let directory = path.len();
-        path.extend_from_slice(&name);
-        let Err(error) = open_file_cache::test(request, &path).said().await else {
+        look_for(request, &self.files, false)
+    }
+}
+
+/// Looks for these files. Whether the directory itself is there, is asked but once.
+fn look_for<'a>(
+    request: &'a mut Request,
+    files: &'a [Text],
+    directory_seen: bool,
+) -> Ran<'a, Step> {
+    let Some((file, rest)) = files.split_first() else {
+        return Ran::Now(Step::Next);
+    };
+    let mut name = Vec::new();
+    file.append_to(request, &mut name);
+    if name.first() == Some(&b'/') {
+        return Ran::Now(Step::Redirect {
+            uri: name,
+            args: request.arguments(),
+        });
+    }
+    let mut path = request.filename();
+    let directory = path.len();
+    path.extend_from_slice(&name);
+    open_file_cache::test(request, &path).then(move |looked| {
+        let Err(error) = looked else {
             let mut uri = request.uri.clone();
             uri.extend_from_slice(&name);
-            return Step::Redirect {
+            return Ran::Now(Step::Redirect {
                 uri,
                 args: request.arguments(),
-            };
+            });
         };
         match error.errno() {
-            libc::ELOOP | libc::EMLINK => return Step::Finish(403),
+            libc::ELOOP | libc::EMLINK => return Ran::Now(Step::Finish(403)),
             libc::ENOTDIR | libc::ENAMETOOLONG | libc::EACCES => {
-                return Step::Finish(refused(request, &path, &error));
+                return Ran::Now(Step::Finish(refused(request, &path, &error)));
             }
             _ => {}
         }
-        if !directory_seen {
-            if let Some(status) = check_directory(request, &path, directory).await {
-                return Step::Finish(status);
-            }
-            directory_seen = true;
+        if directory_seen {
+            return go_on(request, &path, &error, rest);
         }
-        if error.errno() != libc::ENOENT {
-            log::error!(
-                request,
-                Crit,
-                "{} \"{}\" failed {}",
-                error.call,
-                log::Printable(&path),
-                log::Errno(&error.error)
-            );
-            return Step::Finish(500);
-        }
+        let looking = open_file_cache::test(request, directory_of(&path, directory));
+        looking.then(
+            move |looked| match check_directory(request, &path, directory, looked) {
+                Some(status) => Ran::Now(Step::Finish(status)),
+                None => go_on(request, &path, &error, rest),
+            },
+        )
+    })
+}
+
+/// Goes on where a file is not there.
+fn go_on<'a>(
+    request: &'a mut Request,
+    path: &[u8],
+    error: &LookupError,
+    rest: &'a [Text],
+) -> Ran<'a, Step> {
+    if error.errno() != libc::ENOENT {
+        log::error!(
+            request,
+            Crit,
+            "{} \"{}\" failed {}",
+            error.call,
+            log::Printable(path),
+            log::Errno(&error.error)
+        );
+        return Ran::Now(Step::Finish(500));
     }
-    Step::Next
+    look_for(request, rest, true)
+}
+
+/// The directory of a path, its first `length` bytes, without the slash at its end unless it is the root or an `alias` was
+/// written without one.
+fn directory_of(file: &[u8], length: usize) -> &[u8] {
+    match file.get(..length).unwrap_or(file) {
+        [path @ .., b'/'] if !path.is_empty() => path,
+        path => path,
+    }
 }
 
 /// What is wrong with the directory itself, as a status; `None` where it is there. `file` is the
 /// path that was looked for, its first `length` bytes are the directory. Lines in the log name the
 /// file, as nginx's do.
-async fn check_directory(request: &mut Request, file: &[u8], length: usize) -> Option<u16> {
-    let directory = file.get(..length).unwrap_or(file);
-    // The slash at the end goes, unless it is the root or an `alias` was written without one.
-    let directory = match directory {
-        [path @ .., b'/'] if !path.is_empty() => path,
-        path => path,
-    };
-    let error = match open_file_cache::test(request, directory).said().await {
+fn check_directory(
+    request: &Request,
+    file: &[u8],
+    length: usize,
+    looked: Result<Looked, LookupError>,
+) -> Option<u16> {
+    let directory = directory_of(file, length);
+    let error = match looked {
         Ok(looked) if looked.metadata.is_dir() => return None,
         Ok(_) => {
             log::error!(

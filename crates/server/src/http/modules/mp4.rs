@@ -5,6 +5,7 @@
 //! since there may be much of it. Samples go from the file to the client as they are.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use proto::mp4::{self, Cut, HEADER_SIZE, Header, Stretch};
 use proto::uri;
 
 use crate::http::exchange::Exchange;
+use crate::http::module::{Content, Handle, Ran};
 use crate::http::modules::flv;
 use crate::http::output::{Body, Piece};
 use crate::http::request::{Request, Step};
@@ -142,8 +144,25 @@ impl Feature for Mp4 {
     }
 }
 
+/// What answers where `mp4` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let settings: Arc<Mp4> = compiler.feature(scope)?;
+    Ok(Some(Content {
+        handler: settings,
+        leaves_to_files: true,
+        stays_in_limit_except: false,
+        adds_slash: false,
+    }))
+}
+
+impl Handle for Mp4 {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        Ran::wait(async move { Ok(serve(request, exchange, self).await) })
+    }
+}
+
 /// Answers with the file of the URI, or a stretch of it.
-pub async fn serve(request: &mut Request, exchange: &mut Exchange, settings: &Mp4) -> Step {
+async fn serve(request: &mut Request, exchange: &mut Exchange, settings: &Mp4) -> Step {
     let (file, metadata) = match flv::open(request, exchange).await {
         Ok(opened) => opened,
         Err(step) => return step,

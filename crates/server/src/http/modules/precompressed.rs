@@ -5,12 +5,18 @@
 //! client takes is [`compress`](crate::http::filters::compress)'s to say; for gzip by the rules of
 //! `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
 
+use std::sync::Arc;
+
 use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting};
 use framework::compile::{Compiler, Feature};
 use proto::method::Method;
 
+use crate::http::exchange::Exchange;
 use crate::http::filters::compress::{BY_PREFERENCE, Coding};
-use crate::http::modules::{open_file_cache, static_file};
+use crate::http::module::{Handle, Module, Ran};
+use crate::http::modules::open_file_cache::{self, Looked, LookupError};
+use crate::http::modules::static_file;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 
@@ -88,13 +94,6 @@ impl Feature for Precompressed {
 }
 
 impl Precompressed {
-    /// Whether no precompressed file is looked for.
-    pub fn is_off(self) -> bool {
-        BY_PREFERENCE
-            .iter()
-            .all(|coding| self.mode(*coding) == Mode::Off)
-    }
-
     fn mode(self, coding: Coding) -> Mode {
         match coding {
             Coding::Gzip => self.gzip,
@@ -104,47 +103,79 @@ impl Precompressed {
     }
 }
 
-/// Answers with a precompressed file of the URI, if there is one for this client.
-pub async fn serve(request: &mut Request) -> Step {
-    let modes = *request.plan.precompressed;
-    if modes.is_off()
-        || !matches!(request.method, Method::Get | Method::Head)
-        || request.uri.ends_with(b"/")
-    {
-        return Step::Next;
+impl Module for Precompressed {
+    /// No precompressed file is looked for.
+    fn is_off(&self) -> bool {
+        BY_PREFERENCE
+            .iter()
+            .all(|coding| self.mode(*coding) == Mode::Off)
     }
-    let mut codings = BY_PREFERENCE.map(|coding| (coding.quality(request), coding));
-    codings.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
-    for (quality, coding) in codings {
-        let accepted = match modes.mode(coding) {
-            Mode::Off => continue,
-            Mode::On => quality > 0,
-            Mode::Always => true,
-        };
-        // A client that does not get the file must still be told that it exists: caches keep both.
-        if !accepted && !request.plan.gzip.vary {
-            continue;
-        }
-        match serve_one(request, coding, modes.mode(coding), accepted).await {
-            Step::Next => {}
-            step => return step,
-        }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
     }
-    Step::Next
 }
 
-async fn serve_one(request: &mut Request, coding: Coding, mode: Mode, accepted: bool) -> Step {
+impl Handle for Precompressed {
+    /// Answers with a precompressed file of the URI, if there is one for this client.
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        if !matches!(request.method, Method::Get | Method::Head) || request.uri.ends_with(b"/") {
+            return Ran::Now(Ok(Step::Next));
+        }
+        let mut codings = BY_PREFERENCE.map(|coding| (coding.quality(request), coding));
+        codings.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
+        look_for(request, *self, codings, 0).then(|step| Ran::Now(Ok(step)))
+    }
+}
+
+/// The codings with what the client thinks of each.
+type Codings = [(u16, Coding); BY_PREFERENCE.len()];
+
+/// Looks for files of the codings from this one on.
+fn look_for<'a>(
+    request: &'a mut Request,
+    modes: Precompressed,
+    codings: Codings,
+    first: usize,
+) -> Ran<'a, Step> {
+    let Some(&(quality, coding)) = codings.get(first) else {
+        return Ran::Now(Step::Next);
+    };
+    let mode = modes.mode(coding);
+    let accepted = match mode {
+        Mode::Off => false,
+        Mode::On => quality > 0,
+        Mode::Always => true,
+    };
+    // A client that does not get the file must still be told that it exists: caches keep both.
+    if mode == Mode::Off || (!accepted && !request.plan.gzip.vary) {
+        return look_for(request, modes, codings, first + 1);
+    }
     let mut path = request.filename();
     path.extend_from_slice(match coding {
         Coding::Gzip => b".gz",
         Coding::Brotli => b".br",
         Coding::Zstd => b".zst",
     });
-    let looked = match open_file_cache::lookup(request, &path).said().await {
+    open_file_cache::lookup(request, &path).then(move |looked| {
+        match answer(request, &path, looked, (coding, mode, accepted)) {
+            Step::Next => look_for(request, modes, codings, first + 1),
+            step => Ran::Now(step),
+        }
+    })
+}
+
+/// The answer by what is at the path of a coding.
+fn answer(
+    request: &mut Request,
+    path: &[u8],
+    looked: Result<Looked, LookupError>,
+    (coding, mode, accepted): (Coding, Mode, bool),
+) -> Step {
+    let looked = match looked {
         Ok(looked) => looked,
         Err(error) => {
-            let (call, text, reason) =
-                (error.call, log::Printable(&path), log::Errno(&error.error));
+            let (call, text, reason) = (error.call, log::Printable(path), log::Errno(&error.error));
             match error.errno() {
                 libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {}
                 libc::EACCES | libc::EMLINK | libc::ELOOP => {
@@ -169,7 +200,7 @@ async fn serve_one(request: &mut Request, coding: Coding, mode: Mode, accepted: 
             request,
             Crit,
             "\"{}\" is not a regular file",
-            log::Printable(&path)
+            log::Printable(path)
         );
         return Step::Finish(404);
     }

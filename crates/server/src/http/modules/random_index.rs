@@ -8,12 +8,16 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use proto::method::Method;
 
 use super::autoindex;
+use crate::http::exchange::Exchange;
+use crate::http::module::{Handle, Module, Ran, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 
@@ -42,6 +46,33 @@ impl Feature for RandomIndex {
     }
 }
 
+impl Module for RandomIndex {
+    fn is_off(&self) -> bool {
+        !self.enabled
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
+    }
+
+    /// No response is kept of a URI that ends with a slash.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
+impl Handle for RandomIndex {
+    /// Content of a URI that ends with a slash: redirects to a file of the directory.
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        if !request.uri.ends_with(b"/")
+            || !matches!(request.method, Method::Get | Method::Head | Method::Post)
+        {
+            return Ran::Now(Ok(Step::Next));
+        }
+        Ran::wait(async move { Ok(choose(request).await) })
+    }
+}
+
 /// Why there is no choice.
 enum ReadError {
     /// The directory cannot be opened.
@@ -50,13 +81,7 @@ enum ReadError {
     Entry { call: String, error: io::Error },
 }
 
-/// Content of a URI that ends with a slash: redirects to a file of the directory.
-pub async fn serve(request: &mut Request) -> Step {
-    if !request.uri.ends_with(b"/")
-        || !matches!(request.method, Method::Get | Method::Head | Method::Post)
-    {
-        return Step::Next;
-    }
+async fn choose(request: &mut Request) -> Step {
     let mut path = request.filename();
     if path.len() > 1 {
         path.pop();

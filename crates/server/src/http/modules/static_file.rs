@@ -15,17 +15,22 @@ use bytes::Bytes;
 use conf::{Arity, Block, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::file::Metadata;
 use framework::compile::{Compiler, Feature};
+use framework::display::for_people;
 use proto::etag;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
 use crate::http::core::Core;
+use crate::http::exchange::Exchange;
 use crate::http::hot;
+use crate::http::module::{Content, Handle, Imagined, Module, Ran, Shortcut};
 use crate::http::modules::open_file_cache::{self, Looked, LookupError};
 use crate::http::output::{Body, page};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::regex::WHILE_SENDING;
+use engine::file;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -197,26 +202,88 @@ fn default_types() -> ByExtension {
     .collect()
 }
 
-/// Answers with the file of the URI.
-pub async fn serve(request: &mut Request) -> Step {
-    if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
-        return Step::Finish(405);
+/// Files as they are: the last of what may answer.
+pub struct StaticFile;
+
+impl Feature for StaticFile {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[];
+
+    fn compile(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<StaticFile, Fault> {
+        Ok(StaticFile)
     }
-    if request.uri.ends_with(b"/") {
-        return Step::Next;
+}
+
+impl Module for StaticFile {
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
     }
-    let path = request.filename();
-    let looked = match open_file_cache::lookup(request, &path).said().await {
+
+    /// What it answers is what is kept.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
+impl Handle for StaticFile {
+    /// Answers with the file of the URI.
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+            return Ran::Now(Ok(Step::Finish(405)));
+        }
+        if request.uri.ends_with(b"/") {
+            return Ran::Now(Ok(Step::Next));
+        }
+        let path = request.filename();
+        open_file_cache::lookup(request, &path).then(|looked| answer(request, path, looked))
+    }
+
+    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
+        if request.uri.ends_with(b"/") {
+            return Ran::Now(Imagined::Unknown);
+        }
+        let path = request.filename();
+        let shown = for_people(&path);
+        Ran::Now(match file::stat_now(&Request::path_of(&path)) {
+            Ok(metadata) if metadata.is_dir() => Imagined::Answers {
+                text: format!("{shown} is a directory: redirects to the path with a slash"),
+                status: 301,
+            },
+            Ok(metadata) => Imagined::Answers {
+                text: format!("the file {shown}, {} bytes", metadata.size),
+                status: 200,
+            },
+            Err(error) => {
+                let status = match error.kind() {
+                    io::ErrorKind::PermissionDenied => 403,
+                    _ => 404,
+                };
+                Imagined::Does {
+                    part: "content",
+                    text: format!("{shown}: {error}: status {status}"),
+                    step: Step::Finish(status),
+                }
+            }
+        })
+    }
+}
+
+/// The answer by what is at the path.
+fn answer<'a>(
+    request: &'a mut Request,
+    path: Vec<u8>,
+    looked: Result<Looked, LookupError>,
+) -> Ran<'a> {
+    let looked = match looked {
         Ok(looked) => looked,
         Err(error) => {
             hot::offer_missing(request, &path, &error.error);
-            return Step::Finish(refused(request, &path, &error));
+            return Ran::Now(Ok(Step::Finish(refused(request, &path, &error))));
         }
     };
     request.root_tested = !request.error_page_taken;
     if looked.metadata.is_dir() {
         request.response.location = Some(with_slash(request));
-        return Step::Finish(301);
+        return Ran::Now(Ok(Step::Finish(301)));
     }
     if !looked.metadata.is_file() {
         log::error!(
@@ -225,16 +292,19 @@ pub async fn serve(request: &mut Request) -> Step {
             "\"{}\" is not a regular file",
             log::Printable(&path)
         );
-        return Step::Finish(404);
+        return Ran::Now(Ok(Step::Finish(404)));
     }
     if request.method == Method::Post {
-        return Step::Finish(405);
+        return Ran::Now(Ok(Step::Finish(405)));
     }
     let step = respond(request, &looked);
-    if let Some(file) = &looked.file {
-        hot::offer(request, &path, file, &looked.metadata).await;
+    match looked.file {
+        Some(file) if hot::wants(request, &looked.metadata) => Ran::wait(async move {
+            hot::offer(request, &path, &file, &looked.metadata).await;
+            Ok(step)
+        }),
+        _ => Ran::Now(Ok(step)),
     }
-    step
 }
 
 /// The response for an open file, its type by the URI. Used for precompressed files too.
@@ -344,8 +414,20 @@ static GIF: [u8; 43] = *b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x0
 /// When the format's pixel was last modified, according to nginx: 28 September 1970, 06:00 UTC.
 const GIF_LAST_MODIFIED: i64 = 23_349_600;
 
-/// Answers for `empty_gif`.
-pub fn empty_gif(request: &mut Request) -> Step {
+/// What answers for `empty_gif`.
+pub fn empty_gif(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    Ok(Some(Content::of(EmptyGif)))
+}
+
+struct EmptyGif;
+
+impl Handle for EmptyGif {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(pixel(request)))
+    }
+}
+
+fn pixel(request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Finish(405);
     }
@@ -361,7 +443,10 @@ pub fn empty_gif(request: &mut Request) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::exchange::memory::Client;
     use crate::http::filters::testing;
+    use crate::http::location;
+    use crate::http::request::tests::{Folder, serve};
 
     #[test]
     fn types_go_by_extension_in_any_case() {
@@ -391,6 +476,39 @@ mod tests {
         }
         let long = format!("/a.{}", "X".repeat(1000));
         assert_eq!(types.content_type(long.as_bytes()), types.default_type());
+    }
+
+    #[test]
+    fn what_is_in_memory_is_answered_at_once() {
+        let folder = Folder::new();
+        let text = format!(
+            "events {{ }} error_log /dev/null; http {{ access_log off; proxy_temp_path {0};
+             client_body_temp_path {0}; server {{ listen 10.0.0.1:80; root {0}; index page.html;
+             location /tried {{ try_files /file.txt =404; }} }} }}",
+            folder.0.display()
+        );
+        for path in ["/file.txt", "/", "/tried"] {
+            serve(
+                &text,
+                &format!("GET {path} HTTP/1.1"),
+                async |mut request| {
+                    let (mut exchange, _) = Client::greedy().begin(0);
+                    let location::Found::Plan(plan) = location::find(&mut request) else {
+                        panic!("there is a location");
+                    };
+                    request.plan = Arc::clone(&plan);
+                    let handlers = plan.phases.precontent.iter().chain(&plan.phases.files);
+                    for handler in handlers {
+                        match handler.run(&mut request, &mut exchange) {
+                            Ran::Now(Ok(Step::Next)) => {}
+                            Ran::Now(_) => return,
+                            Ran::Wait(_) => panic!("{} waits for {path}", handler.name()),
+                        }
+                    }
+                    panic!("nothing answers {path}");
+                },
+            );
+        }
     }
 
     #[test]

@@ -5,10 +5,13 @@
 //! over reloads. Not here: anything per server or location.
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Inherit, Setting, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use framework::compile::Compiler;
 use framework::counters::Totals;
 use proto::method::Method;
 
+use crate::http::exchange::Exchange;
+use crate::http::module::{Content, Handle, Ran};
 use crate::http::output::page;
 use crate::http::request::{Request, Step};
 use crate::variables::{Evaluate, Found};
@@ -31,8 +34,21 @@ pub static STUB_STATUS: Setting<()> = Setting::new("stub_status", &[""], parse::
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[&STUB_STATUS];
 
+/// What answers where `stub_status` stands.
+pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    Ok(Some(Content::of(StubStatus)))
+}
+
+struct StubStatus;
+
+impl Handle for StubStatus {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(serve(request)))
+    }
+}
+
 /// Answers with the page.
-pub fn serve(request: &mut Request) -> Step {
+fn serve(request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Finish(405);
     }

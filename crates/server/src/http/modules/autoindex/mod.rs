@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
@@ -25,7 +26,9 @@ use proto::uri;
 use crate::http::body;
 use crate::http::exchange::Exchange;
 use crate::http::filters::charset;
+use crate::http::module::{Handle, Module, Ran, Shortcut};
 use crate::http::output::Body;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 
@@ -116,15 +119,32 @@ impl Feature for AutoIndex {
     }
 }
 
-/// Answers with the listing of the URI's directory.
-pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
-    let settings = *request.plan.autoindex;
-    if !settings.enabled
-        || !request.uri.ends_with(b"/")
-        || !matches!(request.method, Method::Get | Method::Head)
-    {
-        return Step::Next;
+impl Module for AutoIndex {
+    fn is_off(&self) -> bool {
+        !self.enabled
     }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
+    }
+
+    /// No response is kept of a URI that ends with a slash.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
+impl Handle for AutoIndex {
+    /// Answers with the listing of the URI's directory.
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        if !request.uri.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head) {
+            return Ran::Now(Ok(Step::Next));
+        }
+        Ran::wait(async move { Ok(list(request, exchange, *self).await) })
+    }
+}
+
+async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoIndex) -> Step {
     if let Err(status) = body::drop_at_hand(request, exchange).await {
         return Step::Finish(status);
     }

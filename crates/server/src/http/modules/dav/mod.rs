@@ -8,6 +8,7 @@ mod files;
 
 use std::ops::BitOr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
@@ -19,9 +20,12 @@ use proto::uri::{self, Escape};
 use crate::http::body;
 use crate::http::core::Alias;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::module::{Handle, Module, Ran, Shortcut};
 use crate::http::modules::dav_ext::{self, Guard};
 use crate::http::output::Body;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::slots::PlanSlot;
 use crate::log::{self, Printable};
 
 use files::{Delete, Depth, Done, Put, Transfer};
@@ -189,26 +193,43 @@ impl Dav {
         let allowed = move |method: &Method| methods.contains(Methods::of(*method));
         all.into_iter().filter(allowed).map(Method::name)
     }
+}
 
-    /// Whether no method is allowed.
-    pub fn is_off(&self) -> bool {
+/// What holds in a plan; nothing where no method is allowed.
+pub static DAV: PlanSlot<Dav> = PlanSlot::new();
+
+impl Module for Dav {
+    /// No method is allowed.
+    fn is_off(&self) -> bool {
         self.methods == Methods::NONE
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&DAV, self);
+        plan.changes_files();
+        plan.file(self);
+    }
+
+    /// None of its methods is GET.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
     }
 }
 
-/// Does what a request of one of the allowed methods asks for.
-pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    let Some(dav) = request.plan.dav.clone() else {
-        return Ok(Step::Next);
-    };
-    if !dav.methods.contains(Methods::of(request.method)) {
-        return Ok(Step::Next);
-    }
-    match request.method {
-        Method::Put => put(request, exchange, &dav).await,
-        Method::Delete => Ok(delete(request, &dav).await),
-        Method::Mkcol => Ok(make_collection(request, &dav).await),
-        _ => Ok(transfer(request, &dav).await),
+impl Handle for Dav {
+    /// Does what a request of one of the allowed methods asks for.
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        if !self.methods.contains(Methods::of(request.method)) {
+            return Ran::Now(Ok(Step::Next));
+        }
+        Ran::wait(async move {
+            match request.method {
+                Method::Put => put(request, exchange, self).await,
+                Method::Delete => Ok(delete(request, self).await),
+                Method::Mkcol => Ok(make_collection(request, self).await),
+                _ => Ok(transfer(request, self).await),
+            }
+        })
     }
 }
 

@@ -15,8 +15,8 @@ use crate::http::modules::dav;
 use crate::http::request::Request;
 
 use super::condition;
-use super::locked_path;
 use super::locks::Locks;
+use super::{locked_path, locks_of};
 
 /// One change, and the lock tokens that its client knows.
 pub struct Guard {
@@ -49,8 +49,7 @@ impl Guard {
     /// What this request changes; `None` where it changes nothing that may be locked. The If field
     /// is checked, with 412 where none of its lists holds and 400 where it is none.
     pub async fn of(request: &mut Request) -> Result<Option<Guard>, u16> {
-        let ext = request.plan.dav_ext.clone();
-        let Some(zone) = ext.and_then(|ext| ext.locks.clone()) else {
+        let Some(zone) = locks_of(request) else {
             return Ok(None);
         };
         if request.depth != 0 {

@@ -24,9 +24,11 @@ use proto::uri::{self, Escape};
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::module::{Handle, Module, Ran, Shortcut};
+use crate::http::modules::dav;
 use crate::http::output::{Body, page};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::slots::PlanSlot;
 use crate::log;
 
 pub use guard::Guard;
@@ -208,7 +210,10 @@ impl Module for DavExt {
     }
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&DAV_EXT, self);
         plan.precontent(&Arc::new(Locked));
+        plan.changes_files();
+        plan.file(self);
     }
 
     /// None of its methods is GET.
@@ -252,40 +257,47 @@ async fn refuse_locked(request: &mut Request) -> Step {
     }
 }
 
+/// What holds in a plan; nothing where it is off.
+static DAV_EXT: PlanSlot<DavExt> = PlanSlot::new();
+
+/// The locks that hold where a request is.
+fn locks_of(request: &Request) -> Option<Arc<Zone<Locks>>> {
+    request.plan.of(&DAV_EXT)?.locks.clone()
+}
+
 /// After a file has gone, so have its locks.
 pub fn forget(request: &mut Request) {
-    if let Some(ext) = request.plan.dav_ext.clone()
-        && let Some(zone) = &ext.locks
-    {
+    if let Some(zone) = locks_of(request) {
         let path = locked_path(request);
         zone.state().forget(&path, engine::now());
     }
 }
 
-/// Answers the methods that are allowed.
-pub async fn serve(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
-    let Some(ext) = request.plan.dav_ext.clone() else {
-        return Ok(Step::Next);
-    };
-    let Methods {
-        propfind,
-        options,
-        lock,
-        unlock,
-    } = ext.methods;
-    match (request.method, &ext.locks) {
-        (Method::Propfind, _) if propfind => answer_propfind(request, exchange, &ext).await,
-        (Method::Options, _) if options => Ok(answer_options(request, &ext)),
-        (Method::Lock, Some(zone)) if lock => answer_lock(request, exchange, zone).await,
-        (Method::Unlock, Some(zone)) if unlock => Ok(answer_unlock(request, zone)),
-        _ => Ok(Step::Next),
+impl Handle for DavExt {
+    /// Answers the methods that are allowed.
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        let Methods {
+            propfind,
+            options,
+            lock,
+            unlock,
+        } = self.methods;
+        match (request.method, &self.locks) {
+            (Method::Propfind, _) if propfind => {
+                Ran::wait(answer_propfind(request, exchange, self))
+            }
+            (Method::Options, _) if options => Ran::Now(Ok(answer_options(request, self))),
+            (Method::Lock, Some(zone)) if lock => Ran::wait(answer_lock(request, exchange, zone)),
+            (Method::Unlock, Some(zone)) if unlock => Ran::Now(Ok(answer_unlock(request, zone))),
+            _ => Ran::Now(Ok(Step::Next)),
+        }
     }
 }
 
 fn answer_options(request: &mut Request, ext: &DavExt) -> Step {
     let locks = ext.locks.is_some() && ext.methods.lock && ext.methods.unlock;
     let mut allow = String::from("GET,HEAD,OPTIONS");
-    if let Some(dav) = &request.plan.dav {
+    if let Some(dav) = request.plan.of(&dav::DAV) {
         dav.names().for_each(|name| {
             allow.push(',');
             allow.push_str(name);

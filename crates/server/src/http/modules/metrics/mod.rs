@@ -12,8 +12,11 @@ mod page;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting};
+use framework::compile::Compiler;
 use proto::method::Method;
 
+use crate::http::exchange::Exchange;
+use crate::http::module::{Content, Handle, Ran};
 use crate::http::output;
 use crate::http::request::{Request, Step};
 
@@ -52,9 +55,19 @@ fn format(setter: &Setter<'_>) -> Result<Format, Fault> {
     }
 }
 
-/// What a scope of its own says.
-pub fn of_scope(scope: ScopeRef<'_>) -> Result<Option<Format>, Fault> {
-    scope.own(&METRICS)
+/// What answers where `metrics` stands.
+pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let format = scope.own(&METRICS)?;
+    Ok(format.map(|format| Content {
+        stays_in_limit_except: true,
+        ..Content::of(format)
+    }))
+}
+
+impl Handle for Format {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(serve(request, *self)))
+    }
 }
 
 impl Format {
@@ -86,7 +99,7 @@ impl Format {
 }
 
 /// Answers with the numbers of this moment.
-pub fn serve(request: &mut Request, format: Format) -> Step {
+fn serve(request: &mut Request, format: Format) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Finish(405);
     }

@@ -45,7 +45,7 @@ pub(super) struct Written {
 /// Writes request line and fields.
 pub(super) fn write(
     request: &mut Request,
-    proxy: &Arc<Proxy>,
+    proxy: &Proxy,
     target: &Target,
     buffered: bool,
 ) -> Result<Written, u16> {

@@ -36,6 +36,7 @@ use transport::Transport;
 
 use crate::http::body as request_body;
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::module::{Handle, Ran};
 use crate::http::modules::upstream::STATES;
 use crate::http::modules::upstream::Selection;
 use crate::http::output::Body;
@@ -47,7 +48,8 @@ use crate::regex::WHILE_SENDING_ON;
 
 pub(crate) use settings::TEMP_PATH;
 pub use settings::{
-    BUFFER_DIRECTIVES, DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings,
+    BUFFER_DIRECTIVES, DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings, check,
+    content,
 };
 pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, check_unused};
 
@@ -215,10 +217,17 @@ struct Outgoing {
 }
 
 /// Passes a request on and gives the answer back.
-pub async fn serve(
+impl Handle for Proxy {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        request.start_background();
+        Ran::wait(serve(request, exchange, self))
+    }
+}
+
+async fn serve(
     request: &mut Request,
     exchange: &mut Exchange,
-    proxy: &Arc<Proxy>,
+    proxy: &Proxy,
 ) -> Result<Step, Abort> {
     let settings = Arc::clone(&proxy.settings);
     let target = match proxy.target(request) {
@@ -259,7 +268,7 @@ fn finish(request: &mut Request, status: u16) -> Step {
 async fn pass_on(
     request: &mut Request,
     exchange: &mut Exchange,
-    proxy: &Arc<Proxy>,
+    proxy: &Proxy,
     target: &target::Target,
     begun: Option<Pieces>,
 ) -> Result<Step, Abort> {

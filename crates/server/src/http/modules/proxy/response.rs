@@ -317,7 +317,7 @@ fn bad(cause: Causes) -> Ended {
 /// Turns the answer's head into the response, or into another step.
 pub(super) fn apply(
     request: &mut Request,
-    proxy: &Arc<Proxy>,
+    proxy: &Proxy,
     target: &Target,
     answer: &Answer,
 ) -> Applied {

@@ -16,6 +16,8 @@ use super::buffers;
 use super::family::{BindLine, Causes, Family, local_address};
 use super::ssl::UpstreamTls;
 use super::target::{self, Scheme, Target};
+use crate::http::module::Content;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
@@ -319,6 +321,22 @@ enum Destination {
     Fixed(Target),
     /// With variables: made anew for each request.
     Text(Text),
+}
+
+/// What answers where `proxy_pass` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let proxy = Proxy::of_scope(compiler, scope)?;
+    Ok(proxy.map(|proxy| Content {
+        handler: proxy,
+        leaves_to_files: false,
+        stays_in_limit_except: true,
+        adds_slash: true,
+    }))
+}
+
+/// Settings are checked wherever they stand, though only `proxy_pass` uses them.
+pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.feature::<Settings>().map(drop)
 }
 
 impl Proxy {
