@@ -39,8 +39,20 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["variables", "logs", "framework", "proto", "conf", "engine"],
     ),
     (
+        "rules",
+        &[
+            "transport",
+            "variables",
+            "logs",
+            "framework",
+            "conf",
+            "engine",
+        ],
+    ),
+    (
         "server",
         &[
+            "rules",
             "transport",
             "variables",
             "framework",

@@ -23,6 +23,7 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/logs/",
     "crates/variables/",
     "crates/transport/",
+    "crates/rules/",
     "crates/server/",
     "crates/acme/",
 ];

@@ -19,7 +19,7 @@ use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, disable_symlinks,
-    early_hints, flv, geoip2, headers_more, index, limit_conn, limit_req, metrics, mirror, mp4,
+    early_hints, flv, headers_more, index, limit_conn, limit_req, metrics, mirror, mp4,
     open_file_cache, post_action, precompressed, proxy, random_index, realip, referer, rewrite,
     secure_link, static_file, stub_status, try_files, upstream,
 };
@@ -29,6 +29,7 @@ use crate::resolver::Resolving;
 use crate::tls::handshake::Intercept;
 use crate::tls::settings::TlsSettings;
 use crate::{accepted, http, tls};
+use rules::geoip2;
 use variables::{Find, Found, geo, map, process, split_clients};
 
 /// Every module.
@@ -93,7 +94,7 @@ pub static FEATURES: &[Entry] = &[
         .prepare(split_clients::compile::<Request>),
     Entry::of(&[geoip2::DIRECTIVES])
         .named(&["ngx_http_geoip2_module"])
-        .prepare(geoip2::compile),
+        .prepare(geoip2::compile::<Request>),
     Entry::of(&[geo::DIRECTIVES])
         .named(&["ngx_http_geo_module"])
         .prepare(geo::compile::<Request>),

@@ -3,13 +3,14 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_log_module.html>.
 
-use conf::ScopeRef;
+use conf::{Fault, ScopeRef};
 use framework::compile::Compiler;
+
+use crate::http::request::Request;
 
 mod access;
 mod client;
 mod debug;
-mod format;
 
 pub use logs::{
     Buffering, Compiling, Destination, ERROR_LOG, Errno, ErrorLog, Level, LogFile, LogTable,
@@ -19,10 +20,18 @@ pub use logs::{
     write_line,
 };
 
-pub use access::{ACCESS_LOG, AccessLogs, write_access, write_access_of_ended};
+pub use access::{write_access, write_access_of_ended};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
 pub use debug::{accepted, head, response};
-pub use format::{Escape, Formats, LOG_FORMAT, check};
+pub use rules::access_log::ACCESS_LOG;
+
+/// The access logs of a scope.
+pub type AccessLogs = rules::access_log::AccessLogs<Request>;
+
+/// Compiles the formats of the `http` block, so that faults of unused ones show as well.
+pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
+    rules::format::check::<Request>(compiler, http)
+}
 
 /// Opens the logs that the `http` block itself writes, though each of its servers may write others: nginx opens what is
 /// written, used or not.

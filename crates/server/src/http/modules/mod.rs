@@ -11,7 +11,6 @@ pub mod dav_ext;
 pub mod disable_symlinks;
 pub mod early_hints;
 pub mod flv;
-pub mod geoip2;
 pub mod headers_more;
 pub mod index;
 pub mod limit_conn;

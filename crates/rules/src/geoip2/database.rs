@@ -14,8 +14,6 @@ use std::time::Duration;
 use maxminddb::{PathElement, Reader};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use crate::log;
-
 /// One step of a path into a record.
 pub(super) struct Step {
     key: String,
@@ -128,7 +126,7 @@ impl Database {
                 let outcome = engine::blocking(move || read.read_again()).await;
                 if let Err(error) = outcome {
                     let path = database.path.display();
-                    log::event!(Error, "MMDB_open(\"{path}\") failed to reload - {error}");
+                    logs::event!(Error, "MMDB_open(\"{path}\") failed to reload - {error}");
                 }
             });
         }
@@ -146,7 +144,7 @@ impl Database {
         self.written.store(metadata.mtime, Ordering::Relaxed);
         let now = engine::wall().as_secs();
         self.last_change.store(now, Ordering::Relaxed);
-        log::event!(Info, "Reload MMDB \"{}\"", self.path.display());
+        logs::event!(Info, "Reload MMDB \"{}\"", self.path.display());
         Ok(())
     }
 

@@ -8,70 +8,9 @@ use std::sync::Arc;
 use base::json;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word};
 use framework::compile::{Compiler, Feature};
+use variables::{Compiling as _, Evaluate, Source, TableBuilder, Variable};
 
-use crate::http::request::Request;
-use crate::variables::Compiling as _;
-use crate::variables::{Evaluate, Source, Variable, core};
-use variables::{Context as _, process};
-
-/// The format that exists without being written.
-const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" \
-    $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
-
-/// Variables whose values are ours, never missing and need no escaping, in any escape mode.
-const PLAIN: [&str; 9] = [
-    "pipe",
-    "time_local",
-    "time_iso8601",
-    "msec",
-    "request_time",
-    "status",
-    "bytes_sent",
-    "body_bytes_sent",
-    "request_length",
-];
-
-/// Variables that have their values whether or not the response's head is known, beside `$http_*`, `$arg_*` and
-/// `$cookie_*`. Of any other, those that a configuration defines among them, that is not known.
-const OF_REQUEST: [&str; 31] = [
-    "args",
-    "body_bytes_sent",
-    "bytes_sent",
-    "connection",
-    "connection_requests",
-    "content_length",
-    "content_type",
-    "host",
-    "hostname",
-    "is_args",
-    "msec",
-    "pid",
-    "pipe",
-    "query_string",
-    "remote_addr",
-    "remote_port",
-    "remote_user",
-    "request",
-    "request_id",
-    "request_length",
-    "request_method",
-    "request_time",
-    "request_uri",
-    "scheme",
-    "server_name",
-    "server_port",
-    "server_protocol",
-    "status",
-    "time_iso8601",
-    "time_local",
-    "uri",
-];
-
-/// Whether a variable, by its name, tells of the request alone.
-pub(super) fn tells_of_request(name: &str) -> bool {
-    let family = ["http_", "arg_", "cookie_"];
-    OF_REQUEST.contains(&name) || family.iter().any(|prefix| name.starts_with(prefix))
-}
+use crate::access_log::Logged;
 
 /// The `log_format` directive.
 pub static LOG_FORMAT: Setting<Vec<Written>> = Setting::new(
@@ -208,30 +147,30 @@ fn tokens(mut rest: &[u8], out: &mut Vec<Token>) -> Result<(), String> {
     Ok(())
 }
 
-enum Part {
+enum Part<C> {
     Literal(Box<[u8]>),
-    /// One of [`PLAIN`].
-    Plain(Evaluate),
-    Variable(Variable),
+    /// See [`Logged::is_plain`].
+    Plain(Evaluate<C>),
+    Variable(Variable<C>),
 }
 
 /// A compiled format.
-pub struct Format {
-    parts: Box<[Part]>,
+pub struct Format<C> {
+    parts: Box<[Part<C>]>,
     escape: Escape,
     reads_response: bool,
 }
 
-impl Format {
+impl<C: Logged> Format<C> {
     /// Whether a line may tell of the response's head.
     pub fn reads_response(&self) -> bool {
         self.reads_response
     }
 
-    fn new(compiler: &Compiler<'_>, tokens: &[Token], escape: Escape) -> Format {
+    fn new(compiler: &Compiler<'_>, tokens: &[Token], escape: Escape) -> Format<C> {
         let part = |token: &Token| match token {
             Token::Literal(bytes) => Part::Literal(bytes.as_slice().into()),
-            Token::Variable(name) => match plain(name) {
+            Token::Variable(name) => match plain(compiler, name) {
                 Some(evaluate) => Part::Plain(evaluate),
                 None => Part::Variable(compiler.variable(name)),
             },
@@ -241,22 +180,22 @@ impl Format {
             escape,
             reads_response: tokens.iter().any(|token| match token {
                 Token::Literal(_) => false,
-                Token::Variable(name) => !tells_of_request(name),
+                Token::Variable(name) => !C::is_early(name),
             }),
         }
     }
 
-    /// Appends the line for a request, without its end.
-    pub fn append(&self, request: &mut Request, line: &mut Vec<u8>) {
+    /// Appends the line for a context, without its end.
+    pub fn append(&self, context: &mut C, line: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
                 Part::Literal(bytes) => line.extend_from_slice(bytes),
                 Part::Plain(evaluate) => {
-                    evaluate(request, line);
+                    evaluate(context, line);
                 }
                 Part::Variable(variable) => {
                     let start = line.len();
-                    let found = request.append_logged(*variable, line);
+                    let found = context.append_logged(*variable, line);
                     if found {
                         escape_from(start, self.escape, line);
                     } else {
@@ -271,11 +210,13 @@ impl Format {
     }
 }
 
-fn plain(name: &str) -> Option<Evaluate> {
-    if !PLAIN.contains(&name) {
+fn plain<C: Logged>(compiler: &Compiler<'_>, name: &str) -> Option<Evaluate<C>> {
+    if !C::is_plain(name) {
         return None;
     }
-    match core::find(name).or_else(|| process::find(name))?.source {
+    let variables = compiler.registry::<TableBuilder<C>>();
+    let found = variables.borrow().find_builtin(name);
+    match found?.source {
         Source::Builtin(evaluate) | Source::Kept(evaluate) => Some(evaluate),
         _ => None,
     }
@@ -334,21 +275,32 @@ fn digit(value: u8) -> u8 {
     }
 }
 
-/// All formats of the `http` block.
-pub struct Formats {
-    /// Names, formats, and [`conf::Line::sequence`] of their lines.
-    by_name: Vec<(Box<[u8]>, Arc<Format>, u32)>,
+/// All formats of a block.
+pub struct Formats<C> {
+    all: Vec<Named<C>>,
 }
 
-impl Feature for Formats {
+/// A format by its name.
+struct Named<C> {
+    name: Box<[u8]>,
+    format: Arc<Format<C>>,
+    /// [`conf::Line::sequence`] of its line.
+    order: u32,
+}
+
+impl<C: Logged> Feature for Formats<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&LOG_FORMAT];
 
-    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Formats, Fault> {
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Formats<C>, Fault> {
         let mut combined = Vec::new();
-        tokens(COMBINED, &mut combined).map_err(Fault::new)?;
+        tokens(C::COMBINED.as_bytes(), &mut combined).map_err(Fault::new)?;
         let combined = Format::new(compiler, &combined, Escape::Default);
         let mut formats = Formats {
-            by_name: vec![(Box::from(*b"combined"), Arc::new(combined), 0)],
+            all: vec![Named {
+                name: Box::from(*b"combined"),
+                format: Arc::new(combined),
+                order: 0,
+            }],
         };
         // Each fault is reported here and once, not by every `access_log` that uses formats.
         let written = scope.written(&LOG_FORMAT).unwrap_or_else(|fault| {
@@ -362,35 +314,33 @@ impl Feature for Formats {
             order,
         } in written.unwrap_or_default()
         {
-            if formats
-                .by_name
-                .iter()
-                .any(|(known, ..)| *known == name.bytes)
-            {
+            if formats.all.iter().any(|known| known.name == name.bytes) {
                 let text = format!("duplicate \"log_format\" name \"{}\"", name.text());
                 compiler.report(Fault::at(&name, text).while_reading());
                 continue;
             }
             let format = Format::new(compiler, &parts, escape);
-            formats.by_name.push((name.bytes, Arc::new(format), order));
+            formats.all.push(Named {
+                name: name.bytes,
+                format: Arc::new(format),
+                order,
+            });
         }
         Ok(formats)
     }
 }
 
 /// Compiles the formats of the `http` block, so that faults of unused ones show as well.
-pub fn check(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
-    compiler.feature::<Formats>(http).map(drop)
+pub fn check<C: Logged>(compiler: &Compiler<'_>, http: ScopeRef<'_>) -> Result<(), Fault> {
+    compiler.feature::<Formats<C>>(http).map(drop)
 }
 
-impl Formats {
+impl<C> Formats<C> {
     /// The format of a name, in any case, with [`conf::Line::sequence`] of its line.
-    pub fn find(&self, name: &[u8]) -> Option<(Arc<Format>, u32)> {
-        let found = self
-            .by_name
-            .iter()
-            .find(|(known, ..)| known.eq_ignore_ascii_case(name))?;
-        Some((Arc::clone(&found.1), found.2))
+    pub fn find(&self, name: &[u8]) -> Option<(Arc<Format<C>>, u32)> {
+        let mut all = self.all.iter();
+        let found = all.find(|known| known.name.eq_ignore_ascii_case(name))?;
+        Some((Arc::clone(&found.format), found.order))
     }
 }
 
@@ -467,11 +417,5 @@ mod tests {
         );
         assert_eq!(escaped(Escape::Nothing, value), value);
         assert_eq!(escaped(Escape::Default, b"curl/8.5.0"), b"curl/8.5.0");
-    }
-
-    #[test]
-    fn every_plain_name_is_a_variable() {
-        assert!(PLAIN.iter().all(|name| plain(name).is_some()));
-        assert!(plain("request").is_none());
     }
 }

@@ -17,17 +17,11 @@ use conf::{
 };
 use engine::net::Address;
 use framework::compile::Compiler;
-use variables::forwarded;
+use framework::network::{Cidr, parse_address};
 use variables::name::variable_name;
+use variables::{Compiling as _, Context, Source, Text, Value, forwarded};
 
 use self::database::{Database, Step};
-use crate::http::request::Request;
-use crate::text::Text;
-use crate::variables::Compiling as _;
-use crate::variables::Source;
-use framework::network::{Cidr, parse_address};
-use variables::Context as _;
-use variables::Value;
 
 /// `geoip2 file { … }`
 pub static GEOIP2: Setting<()> = Setting::new("geoip2", &["file { ... }"], parse::nothing)
@@ -75,8 +69,8 @@ fn proxies(setter: &Setter<'_>) -> Result<Vec<Cidr>, Fault> {
     setter.lines().iter().map(proxy).collect()
 }
 
-/// Opens every database of the `http` scope and defines its variables.
-pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+/// Opens every database of a scope and defines its variables, for a kind of context.
+pub fn compile<C: Context>(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let settings = http
         .get(&GEOIP2_PROXY)
         .and_then(|proxies| Ok((proxies, http.get(&GEOIP2_PROXY_RECURSIVE)?)));
@@ -94,7 +88,7 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
             let text = format!("Duplicate GeoIP2 mmdb - {}", file.text());
             Err(Fault::at(file, text))
         } else {
-            block(compiler, line, &proxies)
+            block::<C>(compiler, line, &proxies)
         };
         opened.push(file);
         if let Err(fault) = outcome {
@@ -103,7 +97,11 @@ pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     }
 }
 
-fn block(compiler: &Compiler<'_>, line: &Line, proxies: &Arc<Proxies>) -> Result<(), Fault> {
+fn block<C: Context>(
+    compiler: &Compiler<'_>,
+    line: &Line,
+    proxies: &Arc<Proxies>,
+) -> Result<(), Fault> {
     let file = line.argument(0);
     let path = compiler.conf_prefix.join(file.path());
     let failed = |why: String| {
@@ -124,7 +122,7 @@ fn block(compiler: &Compiler<'_>, line: &Line, proxies: &Arc<Proxies>) -> Result
     let database = Database::new(path.clone(), bytes, interval).map_err(failed)?;
     let database = Arc::new(database);
     for row in rows {
-        let variable = variable(compiler, row, &database, proxies)?;
+        let variable = variable::<C>(compiler, row, &database, proxies)?;
         let name = variable_name(&row.name)?;
         compiler
             .define(&name, Source::Computed(Arc::new(variable)))
@@ -143,12 +141,12 @@ fn reload_interval(row: &Line) -> Result<std::time::Duration, Fault> {
     Ok(std::time::Duration::from_secs(seconds))
 }
 
-fn variable(
+fn variable<C: Context>(
     compiler: &Compiler<'_>,
     row: &Line,
     database: &Arc<Database>,
     proxies: &Arc<Proxies>,
-) -> Result<GeoIp2Variable, Fault> {
+) -> Result<GeoIp2Variable<C>, Fault> {
     let about_database = row
         .args
         .first()
@@ -183,7 +181,11 @@ fn metadata(row: &Line) -> Result<Metadata, Fault> {
     })
 }
 
-fn data(compiler: &Compiler<'_>, row: &Line, proxies: &Arc<Proxies>) -> Result<Data, Fault> {
+fn data<C: Context>(
+    compiler: &Compiler<'_>,
+    row: &Line,
+    proxies: &Arc<Proxies>,
+) -> Result<Data<C>, Fault> {
     let mut data = Data {
         source: None,
         default: None,
@@ -215,21 +217,21 @@ struct Proxies {
 }
 
 /// A variable of a database.
-pub struct GeoIp2Variable {
+pub struct GeoIp2Variable<C> {
     database: Arc<Database>,
-    what: What,
+    what: What<C>,
 }
 
-enum What {
-    Data(Data),
+enum What<C> {
+    Data(Data<C>),
     Metadata(Metadata),
 }
 
 /// A place in the record of an address.
-struct Data {
+struct Data<C> {
     /// The row's word, `source=` included, which an address follows; without it the client's
     /// address is looked up.
-    source: Option<Text>,
+    source: Option<Text<C>>,
     default: Option<Bytes>,
     path: Vec<Step>,
     proxies: Arc<Proxies>,
@@ -243,14 +245,14 @@ enum Metadata {
     LastChange,
 }
 
-impl Value<Request> for GeoIp2Variable {
-    /// The value for a request; `None` where the database has none and there is no default.
-    fn value(&self, request: &mut Request) -> Option<Bytes> {
+impl<C: Context> Value<C> for GeoIp2Variable<C> {
+    /// The value for a context; `None` where the database has none and there is no default.
+    fn value(&self, context: &mut C) -> Option<Bytes> {
         self.database.check();
         match &self.what {
             What::Metadata(field) => Some(self.metadata(*field).into()),
             What::Data(data) => {
-                let address = data.address(request);
+                let address = data.address(context);
                 let found = address.and_then(|address| self.database.find(address, &data.path));
                 found.map(Bytes::from).or_else(|| data.default.clone())
             }
@@ -258,7 +260,7 @@ impl Value<Request> for GeoIp2Variable {
     }
 }
 
-impl GeoIp2Variable {
+impl<C> GeoIp2Variable<C> {
     fn metadata(&self, field: Metadata) -> String {
         match field {
             Metadata::BuildEpoch => self.database.build_epoch().to_string(),
@@ -269,13 +271,13 @@ impl GeoIp2Variable {
     }
 }
 
-impl Data {
-    fn address(&self, request: &mut Request) -> Option<IpAddr> {
+impl<C: Context> Data<C> {
+    fn address(&self, context: &mut C) -> Option<IpAddr> {
         if let Some(source) = &self.source {
-            let text = source.evaluate(request);
+            let text = source.evaluate(context);
             return parse_address(text.strip_prefix(b"source=").unwrap_or(&text));
         }
-        let peer = request.peer();
+        let peer = context.peer();
         let Proxies {
             networks,
             recursive,
@@ -287,7 +289,7 @@ impl Data {
             let ip = address.ip().map(|ip| ip.to_canonical());
             ip.is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
         };
-        let chain = request.forwarded();
+        let chain = context.forwarded();
         forwarded::client(peer.clone(), &chain, trusted, *recursive).ip()
     }
 }

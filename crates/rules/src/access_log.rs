@@ -1,0 +1,548 @@
+//! `access_log`: one line for each request or session, in a format of one's own, to any number of files.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_log_module.html#access_log>. How lines reach a file or
+//! a syslog server is the business of `unwritten` and `syslog`.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::parse;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
+    Word,
+};
+use framework::compile::{Compiler, Feature};
+use logs::by_path::{self, Limits};
+use logs::syslog::{self, Syslog};
+use logs::{
+    Buffering, Compiling as _, LogFile, Noted, OPEN_LOG_FILE_CACHE, unwritten, with_line, write,
+};
+use variables::{Compiling as _, Context, Text};
+
+use crate::format::{Format, Formats, LOG_FORMAT};
+
+/// Bytes that are compressed together unless `buffer=` says otherwise.
+const GZIP_BUFFER_SIZE: usize = 64 * 1024;
+
+/// Level of `gzip` without a number: the fastest.
+const GZIP_LEVEL: u32 = 1;
+
+/// What gets a line when it has ended: a request, a session.
+pub trait Logged: Context {
+    /// The text of the format `combined`, which is there without being written.
+    const COMBINED: &'static str;
+
+    /// Whether the values of a variable are ours, never missing and need no escaping, in any mode.
+    fn is_plain(name: &str) -> bool;
+
+    /// Whether a variable has its value whatever the answer was, or whether there was one. Of those that a configuration
+    /// defines that is not known.
+    fn is_early(name: &str) -> bool;
+
+    /// The folder that must be there for a log below a path with variables to be made, unless that has been seen.
+    fn root(&mut self) -> Option<PathBuf>;
+}
+
+/// The `access_log` directive.
+pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
+    "access_log",
+    &[
+        "path [format [buffer=size] [gzip[=level]] [flush=time] [if=condition]]",
+        "off",
+    ],
+    directives,
+)
+.contexts(
+    Contexts::HTTP
+        .or(Contexts::SERVER)
+        .or(Contexts::LOCATION)
+        .or(Contexts::LOCATION_IF)
+        .or(Contexts::LIMIT_EXCEPT),
+)
+.arity(Arity::at_least(1))
+.default("logs/access.log combined")
+.inherit(Inherit::List)
+.manual(
+    "Where requests are logged and in which `log_format`: a file, or `syslog:` with parameters as \
+     `error_log` has them. Written several times in a scope, each \
+     line names one more log; `off` among them turns all of them off. `buffer` holds lines back \
+     until that many bytes are there or the time of `flush` is over, per worker thread; `gzip` compresses what leaves together. With variables in the path \
+     the file is opened for each line, unless `open_log_file_cache` keeps it open. With `if`, \
+     requests for which the condition is empty or `0` are left out.",
+);
+
+/// One line of `access_log`.
+#[derive(Clone, Debug)]
+pub enum Directive {
+    /// Nothing is logged in this scope.
+    Off,
+    /// One log.
+    Log {
+        /// The file.
+        place: Place,
+        /// The path as written, for messages and their position.
+        word: Word,
+        /// Name of the format; `combined` unless written.
+        format: Option<Word>,
+        /// `buffer=`, `flush=` and `gzip=`.
+        buffering: Option<Buffering>,
+        /// `if=`.
+        condition: Option<Template>,
+        /// [`conf::Line::sequence`] of its line.
+        order: u32,
+    },
+}
+
+/// Where an access log is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Standard error.
+    Stderr,
+    /// A file; a relative path starts at the prefix.
+    File(PathBuf),
+    /// A path with variables.
+    Path(Template),
+    /// A syslog server.
+    Syslog(syslog::Written),
+}
+
+fn directives(setter: &Setter<'_>) -> Result<Vec<Directive>, Fault> {
+    let read = |line: &&Line| {
+        let is_defined = |name: &Word| is_defined(setter.scope(), name, line.sequence());
+        directive(line, is_defined)
+    };
+    setter.lines().iter().map(read).collect()
+}
+
+fn directive(line: &Line, is_defined: impl Fn(&Word) -> bool) -> Result<Directive, Fault> {
+    let [file, rest @ ..] = line.args.as_slice() else {
+        return Err(Fault::new(
+            "invalid number of arguments in \"access_log\" directive",
+        ));
+    };
+    if &*file.bytes == b"off" {
+        return match rest {
+            [] => Ok(Directive::Off),
+            [other, ..] => Err(Fault::invalid_parameter(other)),
+        };
+    }
+    let place = match &*file.bytes {
+        b"" => Place::Stderr,
+        name if name.starts_with(b"syslog:") => Place::Syslog(syslog::Written::parse(file)?),
+        path if path.contains(&b'$') => Place::Path(Template::parse(file)?),
+        _ => Place::File(file.path().to_owned()),
+    };
+    let (format, parameters) = match rest {
+        [] => (None, rest),
+        [format, parameters @ ..] => (Some(format), parameters),
+    };
+    // nginx looks for the format before it reads what stands behind it.
+    log(line, file, place, format, parameters).map_err(|fault| {
+        let unknown = format.filter(|name| !is_defined(name));
+        unknown.map_or(fault, unknown_format)
+    })
+}
+
+/// Whether a format of this name is defined ahead of a line, the one that needs no definition among them.
+fn is_defined(scope: ScopeRef<'_>, name: &Word, order: u32) -> bool {
+    let has_name = |word: &Word| word.bytes.eq_ignore_ascii_case(&name.bytes);
+    let scopes = std::iter::successors(Some(scope), |scope| scope.parent());
+    let mut lines = scopes.flat_map(|scope| scope.own_lines(&LOG_FORMAT.spec));
+    name.bytes.eq_ignore_ascii_case(b"combined")
+        || lines.any(|line| line.sequence() < order && has_name(line.argument(0)))
+}
+
+fn unknown_format(name: &Word) -> Fault {
+    let text = name.text();
+    let fault = Fault::at(name, format!("unknown log format \"{text}\""));
+    fault.while_reading().of_missing(&text, &["log_format"])
+}
+
+fn log(
+    line: &Line,
+    file: &Word,
+    place: Place,
+    format: Option<&Word>,
+    parameters: &[Word],
+) -> Result<Directive, Fault> {
+    let parameters = Parameters::parse(parameters)?;
+    if parameters.flush.is_some() && parameters.size.is_none() {
+        let text = format!("no buffer is defined for access_log \"{}\"", file.text());
+        return Err(Fault::at(file, text));
+    }
+    let Parameters {
+        size,
+        flush,
+        gzip,
+        condition,
+    } = parameters;
+    if size.is_some() && matches!(place, Place::Path(_)) {
+        let text = "buffered logs cannot have variables in name";
+        return Err(Fault::at(file, text));
+    }
+    if size.is_some() && matches!(place, Place::Syslog(_)) {
+        return Err(Fault::at(file, "logs to syslog cannot be buffered"));
+    }
+    Ok(Directive::Log {
+        place,
+        word: file.clone(),
+        format: format.cloned(),
+        buffering: size.map(|size| Buffering { size, flush, gzip }),
+        condition,
+        order: line.sequence(),
+    })
+}
+
+#[derive(Default)]
+struct Parameters {
+    size: Option<usize>,
+    flush: Option<Duration>,
+    gzip: Option<u32>,
+    condition: Option<Template>,
+}
+
+impl Parameters {
+    fn parse(words: &[Word]) -> Result<Parameters, Fault> {
+        let mut parameters = Parameters::default();
+        for word in words {
+            let bytes = &*word.bytes;
+            if let Some(size) = bytes.strip_prefix(b"buffer=") {
+                parameters.size = Some(buffer_size(word, size)?);
+            } else if let Some(time) = bytes.strip_prefix(b"flush=") {
+                parameters.flush = Some(flush_time(word, time)?);
+            } else if bytes == b"gzip" {
+                parameters.compress(GZIP_LEVEL);
+            } else if let Some(level) = bytes.strip_prefix(b"gzip=") {
+                parameters.compress(gzip_level(word, level)?);
+            } else if let Some(condition) = bytes.strip_prefix(b"if=") {
+                let condition = Word {
+                    bytes: condition.into(),
+                    ..word.clone()
+                };
+                parameters.condition = Some(Template::parse(&condition)?);
+            } else {
+                return Err(Fault::invalid_parameter(word));
+            }
+        }
+        Ok(parameters)
+    }
+
+    /// Compression needs a buffer: there is one even where none is written.
+    fn compress(&mut self, level: u32) {
+        self.size.get_or_insert(GZIP_BUFFER_SIZE);
+        self.gzip = Some(level);
+    }
+}
+
+fn gzip_level(word: &Word, level: &[u8]) -> Result<u32, Fault> {
+    parse::number_of(level)
+        .and_then(|level| u32::try_from(level).ok())
+        .filter(|level| (1..=9).contains(level))
+        .ok_or_else(|| {
+            Fault::at(
+                word,
+                format!("invalid compression level \"{}\"", lossy(level)),
+            )
+        })
+}
+
+fn buffer_size(word: &Word, size: &[u8]) -> Result<usize, Fault> {
+    parse::size_of(size)
+        .and_then(|size| usize::try_from(size).ok())
+        .filter(|size| *size > 0)
+        .ok_or_else(|| Fault::at(word, format!("invalid buffer size \"{}\"", lossy(size))))
+}
+
+fn flush_time(word: &Word, time: &[u8]) -> Result<Duration, Fault> {
+    parse::time_milliseconds(time)
+        .filter(|time| *time > 0)
+        .map(Duration::from_millis)
+        .ok_or_else(|| Fault::at(word, format!("invalid flush time \"{}\"", lossy(time))))
+}
+
+fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// One access log of a scope.
+struct AccessLog<C> {
+    target: Target<C>,
+    format: Arc<Format<C>>,
+    condition: Option<Text<C>>,
+}
+
+/// Where its lines go.
+enum Target<C> {
+    File(Arc<LogFile>),
+    Path {
+        path: Text<C>,
+        cache: Option<Arc<Limits>>,
+    },
+    Syslog(Arc<Syslog>),
+}
+
+/// The access logs of a scope; none where they are off.
+pub struct AccessLogs<C> {
+    logs: Box<[AccessLog<C>]>,
+    /// Whether any line, path or condition may tell of the response's head.
+    reads_response: bool,
+}
+
+impl<C: Logged> AccessLogs<C> {
+    /// Whether nothing is logged.
+    pub fn is_empty(&self) -> bool {
+        self.logs.is_empty()
+    }
+
+    /// Appends the line of a context to every log.
+    pub fn write(&self, context: &mut C) {
+        with_line(|line| {
+            for log in &self.logs {
+                line.clear();
+                if let Some(condition) = &log.condition {
+                    condition.append_to(context, line);
+                    if matches!(line.as_slice(), b"" | b"0") {
+                        continue;
+                    }
+                    line.clear();
+                }
+                match &log.target {
+                    Target::File(file) => {
+                        log.format.append(context, line);
+                        line.push(b'\n');
+                        unwritten::append(file, line, file.buffering());
+                    }
+                    Target::Path { path, cache } => {
+                        log.format.append(context, line);
+                        line.push(b'\n');
+                        append_by_path(context, path, cache.as_ref(), line);
+                    }
+                    Target::Syslog(syslog) => {
+                        log.format.append(context, line);
+                        syslog.send_access(line);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Whether the response's head must be there when the request is logged: lines, paths or conditions name variables
+    /// of which it is not known that they tell of the request alone.
+    pub fn reads_response(&self) -> bool {
+        self.reads_response
+    }
+}
+
+impl<C: Logged> Feature for AccessLogs<C> {
+    // `log_format` stands in `http` only, so it makes no difference to who owns the logs; it is
+    // here because the table of all directives is made of these lists.
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &[&ACCESS_LOG, &OPEN_LOG_FILE_CACHE, &LOG_FORMAT];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AccessLogs<C>, Fault> {
+        let formats = compiler.feature::<Formats<C>>(scope)?;
+        let cache = scope.get(&OPEN_LOG_FILE_CACHE)?.map(Arc::new);
+        let mut logs = Vec::new();
+        let mut reads_response = false;
+        for directive in scope.get(&ACCESS_LOG)? {
+            let Directive::Log {
+                place,
+                word,
+                format,
+                buffering,
+                condition,
+                order,
+            } = directive
+            else {
+                return Ok(AccessLogs {
+                    logs: Box::default(),
+                    reads_response: false,
+                });
+            };
+            let name = format
+                .as_ref()
+                .map_or(&b"combined"[..], |format| &format.bytes);
+            let unknown = || {
+                let text = format!("unknown log format \"{}\"", lossy(name));
+                Fault::at(format.as_ref().unwrap_or(&word), text).while_reading()
+            };
+            let found = formats.find(name);
+            let (format, defined) =
+                found.ok_or_else(|| unknown().of_missing(&lossy(name), &["log_format"]))?;
+            if defined > order {
+                return Err(unknown().with_hint("its log_format must stand before it"));
+            }
+            let target = match place {
+                Place::Stderr => Target::File(compiler.standard_error()),
+                Place::File(path) => Target::File(compiler.log_file(&path)),
+                Place::Path(path) => {
+                    reads_response |= names_of_response::<C>(&path);
+                    Target::Path {
+                        path: absolute(compiler, path),
+                        cache: cache.clone(),
+                    }
+                }
+                Place::Syslog(written) => Target::Syslog(Arc::new(written.open(compiler.files)?)),
+            };
+            if let (Target::File(file), Some(buffering)) = (&target, buffering)
+                && !file.set_buffering(buffering)
+            {
+                let text = format!(
+                    "access_log \"{}\" already defined with conflicting parameters",
+                    word.text()
+                );
+                return Err(Fault::at(&word, text));
+            }
+            reads_response |= format.reads_response();
+            reads_response |= condition.as_ref().is_some_and(names_of_response::<C>);
+            let condition = condition.map(|template| compiler.text(&template));
+            logs.push(AccessLog {
+                target,
+                format,
+                condition,
+            });
+        }
+        Ok(AccessLogs {
+            logs: logs.into(),
+            reads_response,
+        })
+    }
+}
+
+/// Whether a value names a variable that may tell of the response.
+fn names_of_response<C: Logged>(template: &Template) -> bool {
+    template.parts.iter().any(|part| match part {
+        Part::Variable(name) => !C::is_early(name),
+        Part::Literal(_) | Part::Capture(_) => false,
+    })
+}
+
+/// A path with variables below the prefix, unless it begins with `/`.
+fn absolute<C: Logged>(compiler: &Compiler<'_>, mut path: Template) -> Text<C> {
+    let begins_with_slash =
+        matches!(path.parts.first(), Some(Part::Literal(bytes)) if bytes.starts_with(b"/"));
+    if !begins_with_slash {
+        let prefix = compiler.path(Path::new(""));
+        let prefix = prefix.as_os_str().as_bytes().into();
+        path.parts.insert(0, Part::Literal(prefix));
+    }
+    compiler.text(&path)
+}
+
+/// Appends a line to the file that a path with variables stands for in this context.
+fn append_by_path<C: Logged>(
+    context: &mut C,
+    path: &Text<C>,
+    cache: Option<&Arc<Limits>>,
+    line: &[u8],
+) {
+    let root = context.root();
+    let mut name = Vec::new();
+    path.append_to(context, &mut name);
+    let (root, path) = (root.as_deref(), Path::new(OsStr::from_bytes(&name)));
+    if let Err(failure) = by_path::append(root, path, cache, line, || Noted::of(context)) {
+        let (level, text) = failure.shown(root, path);
+        write(context, level, format_args!("{text}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Directive, String> {
+        let word = |text: &str| Word {
+            bytes: text.as_bytes().into(),
+            quoted: false,
+            position: Default::default(),
+        };
+        let mut read = Line::default();
+        read.args = line.split(' ').map(word).collect();
+        directive(&read, |_| true).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn lines_of_the_directive() {
+        assert!(matches!(parsed("off"), Ok(Directive::Off)));
+        let Ok(Directive::Log {
+            place: Place::File(path),
+            format,
+            buffering,
+            condition,
+            ..
+        }) = parsed("a.log")
+        else {
+            panic!("a path alone is a log");
+        };
+        assert_eq!(path, Path::new("a.log"));
+        assert!(format.is_none() && buffering.is_none() && condition.is_none());
+
+        let full = parsed("a.log main gzip=9 buffer=32k flush=5m if=$loggable");
+        let Ok(Directive::Log {
+            format,
+            buffering,
+            condition,
+            ..
+        }) = full
+        else {
+            panic!("every parameter at once is a log");
+        };
+        assert_eq!(&*format.unwrap().bytes, b"main");
+        let flush = Some(Duration::from_secs(300));
+        assert_eq!(
+            buffering,
+            Some(Buffering {
+                size: 32 * 1024,
+                flush,
+                gzip: Some(9),
+            })
+        );
+        let variable = Part::Variable("loggable".into());
+        assert_eq!(condition.unwrap().parts, [variable]);
+
+        let Ok(Directive::Log { buffering, .. }) = parsed("a.log main gzip") else {
+            panic!("gzip alone is enough");
+        };
+        let (size, flush) = (GZIP_BUFFER_SIZE, None);
+        let gzip = Some(GZIP_LEVEL);
+        assert_eq!(buffering, Some(Buffering { size, flush, gzip }));
+    }
+
+    /// Texts of nginx 1.31; what it has and we have not is a clear error.
+    #[test]
+    fn faults_in_nginx_words() {
+        for (line, text) in [
+            ("off main", "invalid parameter \"main\""),
+            ("a.log main foo", "invalid parameter \"foo\""),
+            ("a.log main buffer=0", "invalid buffer size \"0\""),
+            ("a.log main buffer=1x", "invalid buffer size \"1x\""),
+            ("a.log main buffer=1k flush=0", "invalid flush time \"0\""),
+            (
+                "a.log main flush=1s",
+                "no buffer is defined for access_log \"a.log\"",
+            ),
+            ("a.log main if=$", "invalid variable name"),
+            ("a.log main gzip=10", "invalid compression level \"10\""),
+            ("a.log main gzip=", "invalid compression level \"\""),
+            (
+                "syslog:server=127.0.0.1 main buffer=1k",
+                "logs to syslog cannot be buffered",
+            ),
+            ("syslog:tag=x", "no syslog server specified"),
+            (
+                "$host.log main buffer=1k",
+                "buffered logs cannot have variables in name",
+            ),
+            (
+                "${host.log",
+                "the closing bracket in \"host\" variable is missing",
+            ),
+        ] {
+            assert_eq!(parsed(line).map(drop), Err(text.to_owned()), "{line}");
+        }
+    }
+}
