@@ -13,7 +13,7 @@ use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
-    addition, brotli, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid, zstd,
+    addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
 use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
@@ -24,6 +24,7 @@ use crate::http::modules::{
     secure_link, static_file, stub_status, try_files, upstream,
 };
 use crate::http::request::Request;
+use crate::http::{not_modified, range};
 use crate::log::{AccessLogs, ErrorLog};
 use crate::resolver::Resolving;
 use crate::tls::handshake::Intercept;
@@ -141,31 +142,30 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[metrics::DIRECTIVES]).content("metrics", metrics::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.
-    Entry::of(&[
-        gzip::Gzip::DIRECTIVES,
-        brotli::Brotli::DIRECTIVES,
-        zstd::Zstd::DIRECTIVES,
-    ])
-    .named(&[
-        "ngx_http_gzip_filter_module",
-        "ngx_http_brotli_filter_module",
-        "ngx_http_zstd_filter_module",
-    ])
-    .variables(&[compress::find]),
-    Entry::of(&[ssi::Ssi::DIRECTIVES])
+    Entry::of(&[]).registers(range::register),
+    // Whether a client takes gzip is asked by several modules, by its directives.
+    Entry::module::<gzip::Gzip>(),
+    Entry::module::<compress::Compression>()
+        .named(&[
+            "ngx_http_gzip_filter_module",
+            "ngx_http_brotli_filter_module",
+            "ngx_http_zstd_filter_module",
+        ])
+        .variables(&[compress::find]),
+    Entry::module::<ssi::Ssi>()
         .named(&["ngx_http_ssi_filter_module"])
         .variables(&[ssi::find]),
-    Entry::of(&[charset::Charset::DIRECTIVES]).named(&["ngx_http_charset_filter_module"]),
-    Entry::of(&[sub::Sub::DIRECTIVES]).named(&["ngx_http_sub_filter_module"]),
-    Entry::of(&[addition::Addition::DIRECTIVES]).named(&["ngx_http_addition_filter_module"]),
-    Entry::of(&[gunzip::Gunzip::DIRECTIVES]).named(&["ngx_http_gunzip_filter_module"]),
-    Entry::of(&[userid::UserId::DIRECTIVES])
+    Entry::module::<charset::Charset>().named(&["ngx_http_charset_filter_module"]),
+    Entry::module::<sub::Sub>().named(&["ngx_http_sub_filter_module"]),
+    Entry::module::<addition::Addition>().named(&["ngx_http_addition_filter_module"]),
+    Entry::module::<gunzip::Gunzip>().named(&["ngx_http_gunzip_filter_module"]),
+    Entry::module::<userid::UserId>()
         .named(&["ngx_http_userid_filter_module"])
         .variables(&[userid::find]),
-    Entry::of(&[headers::Headers::DIRECTIVES]),
-    Entry::of(&[headers_more::HeadersMore::DIRECTIVES])
-        .named(&["ngx_http_headers_more_filter_module"]),
-    Entry::of(&[slice::SliceSize::DIRECTIVES])
+    Entry::module::<headers::Headers>(),
+    Entry::module::<headers_more::HeadersMore>().named(&["ngx_http_headers_more_filter_module"]),
+    Entry::of(&[]).registers(not_modified::register),
+    Entry::module::<slice::SliceSize>()
         .named(&["ngx_http_slice_filter_module"])
         .variables(&[slice::find]),
 ];

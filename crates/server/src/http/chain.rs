@@ -146,7 +146,7 @@ impl Chain {
     pub fn of_response(request: &mut Request) -> Result<Chain, Refused> {
         let mut chain = Chain::default();
         let mut at = 0;
-        while let Some(link) = request.plan.filters.get(at) {
+        while let Some(link) = request.plan.phases.filters.get(at) {
             at += 1;
             match link {
                 Link::Own(_, head) => {

@@ -20,8 +20,8 @@ use proto::h1::{BodyLength, Version, body_length};
 use proto::header;
 use proto::method::Method;
 
+use crate::http::chain::Chain;
 use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
-use crate::http::filters::compress;
 use crate::http::modules::{acme, metrics::meter, static_file};
 use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Permits, Plan};
@@ -163,19 +163,12 @@ impl Entry {
 pub fn suits(plan: &Plan) -> bool {
     plan.script.is_empty()
         && plan.limit_except.is_none()
-        && plan.userid.gives_none()
         && plan.phases.shortcuts.are_open
         && !plan
             .error_log
             .admits(log::Level::Debug, log::Subsystem::Http)
         && plan.post_action.is_none()
         && plan.disable_symlinks.is_off()
-        && plan.headers_more.is_off()
-        && plan.addition.is_off()
-        && plan.sub.is_off()
-        && plan.ssi.is_off()
-        && plan.charset.is_constant()
-        && plan.headers.is_constant()
         && plan.core.root.path.literal().is_some()
         && !plan.core.root.relative_at_run_time
         && plan.core.unlimited()
@@ -224,7 +217,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !Arc::ptr_eq(&request.plan, &plan) {
         request.plan = plan;
     }
-    if compress::may_apply(request) || !request.plan.phases.shortcuts.permit_head(request) {
+    if !request.plan.phases.shortcuts.permit_head(request) {
         return None;
     }
     let after = look_up(request)?;
@@ -430,38 +423,21 @@ fn write(
 
 /// Fills the response's head as the long way does: for the response, and for logs that tell of it.
 fn describe(request: &mut Request, known: &Known, content_type: &Bytes, body_length: u64) {
-    request.response.content_length = Some(body_length);
-    match known {
-        Known::File { identity, etag } => {
-            fill_head(request, content_type, etag.as_ref(), identity.mtime.0);
-            if request.response.status == 304 {
-                not_modified::forget_body(&mut request.response);
-            }
-        }
-        Known::Nothing => {
-            request.response.content_type = content_type.clone();
-            let plan = Arc::clone(&request.plan);
-            plan.charset.apply_constant(&mut request.response);
+    let response = &mut request.response;
+    response.content_length = Some(body_length);
+    response.content_type = content_type.clone();
+    if let Known::File { identity, etag } = known {
+        response.last_modified = Some(identity.mtime.0);
+        response.allow_ranges = true;
+        if let Some(etag) = etag {
+            response.add("ETag", etag.clone());
         }
     }
-}
-
-/// The head's fields as the static handler and the constant filters give them.
-fn fill_head(
-    request: &mut Request,
-    content_type: &Bytes,
-    etag: Option<&Bytes>,
-    last_modified: i64,
-) {
-    request.response.last_modified = Some(last_modified);
-    request.response.content_type = content_type.clone();
-    if let Some(etag) = etag {
-        request.response.add("ETag", etag.clone());
+    if response.status == 304 {
+        not_modified::forget_body(response);
     }
-    let plan = Arc::clone(&request.plan);
-    plan.charset.apply_constant(&mut request.response);
-    plan.headers.apply_constant(request);
-    request.response.set_accept_ranges("bytes");
+    // What permits a response from memory does the same to all that are, and only to their heads.
+    let _ = Chain::of_response(request);
 }
 
 /// The end of a request that was answered here, with this response.
@@ -548,7 +524,7 @@ pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metad
 /// Called by the static handler when there is no such file: keeps the page that says so.
 pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
     let plan = &request.plan;
-    let plain = is_wanted(request) && plan.error_pages.is_empty() && plan.headers.is_empty();
+    let plain = is_wanted(request) && plan.error_pages.is_empty();
     if !plain || !is_missing(error) || !is_used_often(request) {
         return;
     }
@@ -712,6 +688,28 @@ mod tests {
                 (&[200; 3][..], Some(200)),
                 "{lines}"
             );
+        }
+    }
+
+    #[test]
+    fn filters_say_whether_memory_may_answer() {
+        for (lines, may_answer) in [
+            ("charset utf-8; add_header A b always; expires 1h;", true),
+            ("gunzip on; slice 1k; userid log;", true),
+            ("gzip on; brotli on;", true),
+            ("gzip on; gzip_types text/plain; gzip_vary on;", false),
+            ("charset $arg_charset;", false),
+            ("add_header A $uri;", false),
+            ("add_trailer A b;", false),
+            ("userid on;", false),
+            ("more_set_headers 'A: b';", false),
+            ("add_after_body /other;", false),
+            ("sub_filter a b;", false),
+            ("ssi on;", false),
+        ] {
+            let (slow, from_memory) = ask(FEATURES, lines, "/file");
+            assert_eq!(slow, [200; 3], "{lines}");
+            assert_eq!(from_memory, may_answer.then_some(200), "{lines}");
         }
     }
 

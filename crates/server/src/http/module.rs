@@ -250,6 +250,15 @@ impl Entry {
         }
     }
 
+    /// With something of http's own to register.
+    #[must_use]
+    pub const fn registers(self, plan: Register) -> Entry {
+        Entry {
+            plan: Some(plan),
+            ..self
+        }
+    }
+
     /// With the names that `load_module` may call it by.
     #[must_use]
     pub const fn named(self, names: &'static [&'static str]) -> Entry {

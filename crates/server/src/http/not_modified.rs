@@ -11,11 +11,18 @@ use proto::{date, etag};
 
 use crate::http::chain::{Chain, Refused};
 use crate::http::core::IfModifiedSince;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::{Response, last_modified};
 
+/// Registers with a plan.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.own_filter("NotModified", head);
+    Some(())
+}
+
 /// Makes a 304 of the response if the client has it already; 412 if it asked for another one.
-pub fn head(request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+fn head(request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
     let response = &request.response;
     if !request.is_main() || response.status != 200 || response.conditions_judged {
         return Ok(());

@@ -13,10 +13,6 @@ use crate::http::body::BodySettings;
 use crate::http::chain::Link;
 use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
-use crate::http::filters::{
-    addition::Addition, brotli::Brotli, charset::Charset, gunzip::Gunzip, gzip::Gzip,
-    headers::Headers, slice::SliceSize, ssi::Ssi, sub::Sub, zstd::Zstd,
-};
 use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
 use crate::http::module::{Check, Handle, Permit};
@@ -73,36 +69,12 @@ pub struct Plan {
     pub secure_link: Arc<crate::http::modules::secure_link::SecureLink>,
     /// `modern_browser` and its family.
     pub browsers: Arc<crate::http::modules::browser::Browsers>,
-    /// `userid` and its family.
-    pub userid: Arc<crate::http::filters::userid::UserId>,
-    /// `slice`.
-    pub slice: Arc<SliceSize>,
     /// `open_file_cache` and its family.
     pub open_file_cache: Arc<OpenFileCache>,
     /// `disable_symlinks`.
     pub disable_symlinks: Arc<DisableSymlinks>,
     /// `early_hints`.
     pub early_hints: Arc<EarlyHints>,
-    /// `brotli` and its family.
-    pub brotli: Arc<Brotli>,
-    /// `zstd` and its family.
-    pub zstd: Arc<Zstd>,
-    /// `gzip` and its family.
-    pub gzip: Arc<Gzip>,
-    /// `gunzip`.
-    pub gunzip: Arc<Gunzip>,
-    /// `sub_filter` and its family.
-    pub sub: Arc<Sub>,
-    /// `ssi` and its family.
-    pub ssi: Arc<Ssi>,
-    /// `charset` and its family.
-    pub charset: Arc<Charset>,
-    /// `add_header`, `add_trailer`, `expires`.
-    pub headers: Arc<Headers>,
-    /// `more_set_headers` and its family.
-    pub headers_more: Arc<crate::http::modules::headers_more::HeadersMore>,
-    /// `add_before_body`, `add_after_body`.
-    pub addition: Arc<Addition>,
     /// `post_action`; `None` where there is none.
     pub post_action: Option<Arc<PostAction>>,
     /// `resolver`, `resolver_timeout`.
@@ -111,8 +83,6 @@ pub struct Plan {
     pub access_log: Arc<AccessLogs>,
     /// `error_log`.
     pub error_log: Arc<ErrorLog>,
-    /// What its responses pass, in nginx's order.
-    pub filters: Box<[Link]>,
     /// Whether a complete response prepared in memory may answer for this plan: no script, no
     /// handler but files, nothing per request in the response's head.
     pub hot: bool,
@@ -145,6 +115,8 @@ pub struct Phases {
     pub files: Box<[Arc<dyn Handle>]>,
     /// Requests of any method are about files, and their bodies are waited for.
     pub changes_files: bool,
+    /// What responses pass.
+    pub filters: Box<[Link]>,
     /// What modules have kept, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
     /// Whether prebuilt responses may answer here.

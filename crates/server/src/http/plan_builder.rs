@@ -6,8 +6,10 @@ use std::sync::Arc;
 use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
+use crate::http::chain::{Chain, HeadFilter, Link, Refused};
 use crate::http::module::{Check, Content, Handle, Module, Permit, Shortcut};
 use crate::http::plan::{Permits, Phases};
+use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
 
 /// The plan of a scope while modules register with it, in the order of their list.
@@ -22,6 +24,7 @@ pub struct PlanBuilder<'a> {
     precontent: Vec<Arc<dyn Handle>>,
     files: Vec<Arc<dyn Handle>>,
     changes_files: bool,
+    filters: Vec<Link>,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
@@ -41,6 +44,7 @@ impl<'a> PlanBuilder<'a> {
             precontent: Vec::new(),
             files: Vec::new(),
             changes_files: false,
+            filters: Vec::new(),
             kept: Vec::new(),
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
@@ -100,6 +104,20 @@ impl<'a> PlanBuilder<'a> {
         self.changes_files = true;
     }
 
+    /// What looks at the heads of responses.
+    pub fn filter<F: HeadFilter + 'static>(&mut self, filter: &Arc<F>) {
+        self.filters.push(Link::Module(filter.clone()));
+    }
+
+    /// What HTTP itself wants of every response, by this name.
+    pub fn own_filter(
+        &mut self,
+        name: &'static str,
+        head: fn(&mut Request, &mut Chain) -> Result<(), Refused>,
+    ) {
+        self.filters.push(Link::Own(name, head));
+    }
+
     /// Keeps what the module needs of its settings outside of what it has registered.
     pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
         let number = slot.number();
@@ -128,6 +146,7 @@ impl<'a> PlanBuilder<'a> {
                 .map(|content| Arc::clone(&content.handler)),
             files: from_end(self.files),
             changes_files: self.changes_files,
+            filters: from_end(self.filters),
             kept: self.kept.into(),
             shortcuts: self.shortcuts.finish(),
             shortcuts_of_server: self.shortcuts_of_server.finish(),

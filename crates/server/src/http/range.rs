@@ -16,14 +16,21 @@ use proto::range::{self, ByteRange, Outcome};
 use crate::http::chain::{Chain, Refused};
 use crate::http::exchange::Abort;
 use crate::http::output::Piece;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::{Response, last_modified};
 
 /// Numbers the boundaries of multipart responses; all that matters is that none is in the body by chance.
 static BOUNDARY: AtomicU64 = AtomicU64::new(1);
 
+/// Registers with a plan.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.own_filter("Range", head);
+    Some(())
+}
+
 /// Makes a 206 of the response if a part of it is asked for; 416 where there is no such part.
-pub fn head(request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+fn head(request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
     if request.is_main()
         && let Some(cut) = begin(request)?
     {

@@ -11,7 +11,9 @@ use framework::compile::{Compiler, Feature};
 use super::{MediaTypes, media_types};
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
+use crate::http::module::Module;
 use crate::http::output::{Include, Piece, Purpose};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -69,10 +71,13 @@ impl Feature for Addition {
     }
 }
 
-impl Addition {
-    /// Whether nothing is ever added.
-    pub fn is_off(&self) -> bool {
+impl Module for Addition {
+    fn is_off(&self) -> bool {
         self.before.is_empty() && self.after.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
     }
 }
 

@@ -5,6 +5,7 @@
 //! two charsets of one byte a character, or between such a one and UTF-8. Other charsets are not known.
 
 use std::io::Write;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,9 +17,11 @@ use framework::compile::{Compiler, Feature};
 use super::{MediaTypes, media_types};
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
+use crate::http::module::{Module, Shortcut};
 use crate::http::output::Piece;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
-use crate::http::response::Response;
+use crate::http::slots::PlanSlot;
 use crate::log;
 use crate::text::{Part, Text};
 use crate::variables::Compiling as _;
@@ -124,6 +127,9 @@ fn target(setter: &Setter<'_>) -> Result<Option<Name>, Fault> {
     }
 }
 
+/// Charsets of the scope, for listings that a module makes in one.
+static CHARSETS: PlanSlot<Charset> = PlanSlot::new();
+
 /// `charset` and its family as one scope sees them.
 #[derive(Debug)]
 pub struct Charset {
@@ -136,12 +142,12 @@ pub struct Charset {
 
 impl Charset {
     /// Whether responses keep the charset that they have.
-    pub fn is_off(&self) -> bool {
+    fn keeps_charsets(&self) -> bool {
         self.target.is_none()
     }
 
     /// Whether every response of a type gets the same charset, without recoding.
-    pub fn is_constant(&self) -> bool {
+    fn is_constant(&self) -> bool {
         let Some(target) = &self.target else {
             return true;
         };
@@ -155,17 +161,26 @@ impl Charset {
     }
 
     /// Whether the configuration names a charset anywhere.
-    pub fn knows(&self, charset: &[u8]) -> bool {
+    fn knows(&self, charset: &[u8]) -> bool {
         self.maps.spelling(charset).is_some()
     }
+}
 
-    /// Names the charset of a file's response, where it [is constant](Self::is_constant).
-    pub fn apply_constant(&self, response: &mut Response) {
-        if let Some(Text::Literal(target)) = &self.target
-            && !response.content_type.is_empty()
-            && self.types.contain(&response.content_type)
-        {
-            response.charset = target.clone();
+impl Module for Charset {
+    /// Even where it changes no charset, an upstream may ask for one, or a page that another response is included in.
+    fn is_off(&self) -> bool {
+        false
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+        plan.keep(&CHARSETS, self);
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        match self.is_constant() {
+            true => Shortcut::Same,
+            false => Shortcut::Never,
         }
     }
 }
@@ -452,108 +467,115 @@ impl HeadFilter for Charset {
     /// follows that of its page.
     fn concerns(&self, request: &Request) -> bool {
         match request.is_main() {
-            true => !self.is_off() || !request.response.override_charset.is_empty(),
+            true => !self.keeps_charsets() || !request.response.override_charset.is_empty(),
             false => !request.main_charset.is_empty(),
         }
     }
 
     fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
-        if let Some(recode) = begin(request) {
+        if let Some(recode) = self.begin(request) {
             chain.push(recode);
         }
         Ok(())
     }
 }
 
-/// Names the charset in the response's head; a recoder where the text is in another one.
-fn begin(request: &mut Request) -> Option<Recode> {
-    let target = if request.depth == 0 {
-        warn_of_unknown(request);
-        let content_type = request.response.content_type.clone();
-        announced(request, &content_type)?
-    } else if request.main_charset.is_empty() {
-        return None;
-    } else {
-        request.main_charset.clone()
-    };
-    let source = if request.response.charset.is_empty() {
-        let settings = Arc::clone(&request.plan.charset);
-        match &settings.source {
-            Some(name) => name.evaluate(request),
-            None => {
-                name_charset(request, target);
-                return None;
+impl Charset {
+    /// Names the charset in the response's head; a recoder where the text is in another one.
+    fn begin(&self, request: &mut Request) -> Option<Recode> {
+        let target = if request.depth == 0 {
+            self.warn_of_unknown(request);
+            let content_type = request.response.content_type.clone();
+            self.announced(request, &content_type)?
+        } else if request.main_charset.is_empty() {
+            return None;
+        } else {
+            request.main_charset.clone()
+        };
+        let source = if request.response.charset.is_empty() {
+            match &self.source {
+                Some(name) => name.evaluate(request),
+                None => {
+                    name_charset(request, target);
+                    return None;
+                }
             }
+        } else {
+            request.response.charset.clone()
+        };
+        if source.eq_ignore_ascii_case(&target) {
+            request.response.content_type_parameters = Bytes::new();
+            name_charset(request, target);
+            return None;
         }
-    } else {
-        request.response.charset.clone()
-    };
-    if source.eq_ignore_ascii_case(&target) {
+        if request.response.is_coded() {
+            return None;
+        }
+        let Some(recode) = self.maps.find(&source, &target) else {
+            log::error!(
+                request,
+                Error,
+                "no \"charset_map\" between the charsets \"{}\" and \"{}\"{}",
+                log::Printable(&source),
+                log::Printable(&target),
+                request.sending
+            );
+            return None;
+        };
         request.response.content_type_parameters = Bytes::new();
         name_charset(request, target);
-        return None;
+        if recode.changes_length() && request.depth == 0 {
+            request.response.clear_content_length();
+        }
+        Some(recode)
     }
-    if request.response.is_coded() {
-        return None;
+
+    /// The charset that the main response will be in, if this filter has a say for a response of this type.
+    fn announced(&self, request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
+        if content_type.is_empty() {
+            return None;
+        }
+        let asked = &request.response.override_charset;
+        if !asked.is_empty() {
+            return self.knows(asked).then(|| asked.clone());
+        }
+        if self.keeps_charsets() {
+            return None;
+        }
+        let wanted = if request.response.charset.is_empty() {
+            self.types.contain(content_type)
+        } else {
+            self.overrides
+        };
+        if !wanted {
+            return None;
+        }
+        self.target.as_ref().map(|name| name.evaluate(request))
     }
-    let Some(recode) = request.plan.charset.maps.find(&source, &target) else {
-        log::error!(
-            request,
-            Error,
-            "no \"charset_map\" between the charsets \"{}\" and \"{}\"{}",
-            log::Printable(&source),
-            log::Printable(&target),
-            request.sending
-        );
-        return None;
-    };
-    request.response.content_type_parameters = Bytes::new();
-    name_charset(request, target);
-    if recode.changes_length() && request.depth == 0 {
-        request.response.clear_content_length();
+
+    /// Says that an upstream asks for a charset that the configuration names nowhere.
+    fn warn_of_unknown(&self, request: &Request) {
+        let asked = &request.response.override_charset;
+        if asked.is_empty() || request.response.content_type.is_empty() {
+            return;
+        }
+        if !self.knows(asked) {
+            log::error!(
+                request,
+                Error,
+                "unknown charset \"{}\" to override{}",
+                log::Printable(asked),
+                request.sending
+            );
+        }
     }
-    Some(recode)
 }
 
-/// The charset that the main response will be in, if this filter has a say for a response of this type.
+/// The charset that the main response will be in, if that is for a response of this type decided here.
 pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
-    if content_type.is_empty() {
-        return None;
-    }
-    let asked = &request.response.override_charset;
-    if !asked.is_empty() {
-        return request.plan.charset.knows(asked).then(|| asked.clone());
-    }
-    if request.plan.charset.is_off() {
-        return None;
-    }
-    let settings = Arc::clone(&request.plan.charset);
-    let wanted = if request.response.charset.is_empty() {
-        settings.types.contain(content_type)
-    } else {
-        settings.overrides
-    };
-    if !wanted {
-        return None;
-    }
-    settings.target.as_ref().map(|name| name.evaluate(request))
-}
-
-/// Says that an upstream asks for a charset that the configuration names nowhere.
-fn warn_of_unknown(request: &Request) {
-    let asked = &request.response.override_charset;
-    if asked.is_empty() || request.response.content_type.is_empty() {
-        return;
-    }
-    if !request.plan.charset.knows(asked) {
-        log::error!(
-            request,
-            Error,
-            "unknown charset \"{}\" to override{}",
-            log::Printable(asked),
-            request.sending
-        );
-    }
+    let http = Rc::clone(&request.http);
+    let charsets = http.plan(request.plan.id).of(&CHARSETS)?;
+    charsets.announced(request, content_type)
 }
 
 /// The charset of a redirect is not named: old browsers took it for that of the next page.
@@ -945,18 +967,5 @@ mod tests {
                 "{text}"
             );
         }
-        let charset = charset("http { charset utf-8; }").unwrap();
-        let mut response = Response {
-            content_type: "text/html".into(),
-            ..Response::default()
-        };
-        charset.apply_constant(&mut response);
-        assert_eq!(response.charset, "utf-8");
-        let mut image = Response {
-            content_type: "image/gif".into(),
-            ..Response::default()
-        };
-        charset.apply_constant(&mut image);
-        assert!(image.charset.is_empty());
     }
 }

@@ -9,7 +9,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use base::pieces::fitted;
-use conf::{Fault, ScopeRef, Setting};
+use conf::{Declared, Fault, ScopeRef, Setting};
+use framework::compile::{Compiler, Feature};
 use proto::accept;
 use proto::header::Known;
 
@@ -19,7 +20,9 @@ use super::gzip::{self, Gzip};
 use super::zstd::Zstd;
 use crate::http::chain::{Chain, Encoder, HeadFilter, Refused};
 use crate::http::exchange::Abort;
+use crate::http::module::{Module, Permit, Shortcut};
 use crate::http::output::Piece;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
 use crate::variables::Found;
@@ -75,14 +78,6 @@ impl Coding {
             _ => 0,
         }
     }
-
-    fn conditions(self, request: &Request) -> &Conditions {
-        match self {
-            Coding::Brotli => &request.plan.brotli.conditions,
-            Coding::Zstd => &request.plan.zstd.conditions,
-            Coding::Gzip => &request.plan.gzip.conditions,
-        }
-    }
 }
 
 /// Which responses are compressed: what each coding has directives of its own for.
@@ -120,14 +115,6 @@ impl Conditions {
     }
 }
 
-/// Whether `begin` may change a response of the request's plan at all.
-pub fn may_apply(request: &Request) -> bool {
-    BY_PREFERENCE.iter().any(|coding| {
-        coding.conditions(request).enabled
-            && (request.plan.gzip.vary || coding.may_be_wanted(request))
-    })
-}
-
 /// The one of these codings that the client wants most; of equal ones the first.
 pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> Option<Coding> {
     let mut best = None;
@@ -144,21 +131,71 @@ pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> 
 /// The codings of a scope together: a response gets one of them.
 #[derive(Debug)]
 pub struct Compression {
-    /// `brotli` and its family.
-    pub brotli: Arc<Brotli>,
-    /// `zstd` and its family.
-    pub zstd: Arc<Zstd>,
-    /// `gzip` and its family.
-    pub gzip: Arc<Gzip>,
+    brotli: Arc<Brotli>,
+    zstd: Arc<Zstd>,
+    gzip: Arc<Gzip>,
 }
 
-impl Compression {
-    /// Whether nothing is compressed.
-    pub fn is_off(&self) -> bool {
+/// The directives of all codings.
+const OF_ALL: [&[&dyn Declared]; 3] = [Gzip::DIRECTIVES, Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+
+/// The same in one list.
+const ALL: [&dyn Declared; OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len()] = {
+    let mut all = [OF_ALL[0][0]; OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len()];
+    let (mut list, mut at, mut count) = (0, 0, 0);
+    while list < OF_ALL.len() {
+        all[count] = OF_ALL[list][at];
+        count += 1;
+        at += 1;
+        if at == OF_ALL[list].len() {
+            (list, at) = (list + 1, 0);
+        }
+    }
+    all
+};
+
+impl Feature for Compression {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &ALL;
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Compression, Fault> {
+        Ok(Compression {
+            brotli: compiler.feature(scope)?,
+            zstd: compiler.feature(scope)?,
+            gzip: compiler.feature(scope)?,
+        })
+    }
+}
+
+impl Module for Compression {
+    /// Those of gzip stand with [`Gzip`].
+    const TABLES: &'static [&'static [&'static dyn Declared]] =
+        &[Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+
+    fn is_off(&self) -> bool {
         let mut codings = BY_PREFERENCE.iter();
         !codings.any(|coding| self.conditions(*coding).enabled)
     }
 
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::OfHead(self.clone())
+    }
+}
+
+impl Permit for Compression {
+    /// Where no response to the request would be changed, whatever it is.
+    fn permits(&self, request: &Request) -> bool {
+        let mut enabled = BY_PREFERENCE
+            .iter()
+            .filter(|coding| self.conditions(**coding).enabled);
+        !enabled.any(|coding| self.gzip.vary || coding.may_be_wanted(request))
+    }
+}
+
+impl Compression {
     fn conditions(&self, coding: Coding) -> &Conditions {
         match coding {
             Coding::Brotli => &self.brotli.conditions,

@@ -14,7 +14,9 @@ use framework::compile::{Compiler, Feature};
 use super::gzip;
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
+use crate::http::module::{Module, Shortcut};
 use crate::http::output::Piece;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log;
 
@@ -66,10 +68,18 @@ impl Feature for Gunzip {
     }
 }
 
-impl Gunzip {
-    /// Whether every response passes as it is.
-    pub fn is_off(&self) -> bool {
+impl Module for Gunzip {
+    fn is_off(&self) -> bool {
         !self.enabled
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+    }
+
+    /// A file's response has no coding.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
     }
 }
 
@@ -81,7 +91,7 @@ impl HeadFilter for Gunzip {
 
     /// A decompressor for the response, if the client does not take it as it is; its head is changed to say so.
     fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
-        request.response.vary_accept_encoding = request.plan.gzip.vary;
+        request.response.vary_accept_encoding = gzip::varies(request);
         if gzip::is_acceptable(request) {
             return Ok(());
         }

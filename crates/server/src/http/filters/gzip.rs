@@ -5,6 +5,7 @@
 //! and used again.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -16,8 +17,11 @@ use proto::{accept, date};
 use super::compress::{Coder, Coding, Compressor, Conditions};
 use super::{MediaTypes, media_types};
 use crate::http::exchange::Abort;
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
+use crate::http::slots::PlanSlot;
 use crate::regex::{Regex, WHILE_SENDING};
 use pattern::Undecided;
 
@@ -167,6 +171,9 @@ pub struct Proxied {
     no_etag: bool,
 }
 
+/// Which clients take gzip in the scope: precompressed files are for them, too.
+static RULES: PlanSlot<Gzip> = PlanSlot::new();
+
 /// `gzip` and its family as one scope sees them.
 #[derive(Debug)]
 pub struct Gzip {
@@ -293,6 +300,23 @@ fn patterns(setter: &Setter<'_>) -> Result<Vec<Box<str>>, Fault> {
         .collect())
 }
 
+impl Module for Gzip {
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&RULES, self);
+    }
+
+    /// [`Compression`](super::compress::Compression) says it.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
+/// `gzip_vary`
+pub fn varies(request: &Request) -> bool {
+    let rules = request.plan.of(&RULES);
+    rules.is_some_and(|rules| rules.vary)
+}
+
 /// Whether the client of the request takes gzip, by its `Accept-Encoding` and the rules of
 /// `gzip_http_version`, `gzip_proxied` and `gzip_disable` (nginx's `ngx_http_gzip_ok`). As in nginx, where
 /// `gzip_disable` cannot be decided, nothing is compressed.
@@ -316,7 +340,9 @@ fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
     {
         return Ok(false);
     }
-    let rules = &request.plan.gzip;
+    let Some(rules) = request.plan.of(&RULES) else {
+        return Ok(false);
+    };
     if request.version() < rules.version_min {
         return Ok(false);
     }

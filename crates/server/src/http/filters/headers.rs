@@ -17,6 +17,8 @@ use jiff::tz::TimeZone;
 
 use super::date_value;
 use crate::http::chain::{Chain, HeadFilter, Refused, Trailers};
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::{Field, Response, last_modified};
 use crate::text::Text;
@@ -158,16 +160,9 @@ struct Added {
 }
 
 impl Headers {
-    /// Whether responses pass as they are.
-    pub fn is_empty(&self) -> bool {
-        matches!(self.expires, When::Fixed(Expires::Off))
-            && self.fields.is_empty()
-            && self.trailers.is_empty()
-    }
-
     /// Whether what is added is the same for all requests of one second, so that a finished head may be
     /// kept as long.
-    pub fn is_constant(&self) -> bool {
+    fn is_constant(&self) -> bool {
         matches!(self.expires, When::Fixed(_))
             && self
                 .fields
@@ -175,16 +170,23 @@ impl Headers {
                 .all(|field| field.value.literal().is_some() && !field.replaces)
             && self.trailers.is_empty()
     }
+}
 
-    /// Adds the fields of a response with status 200 or 304, where they [are constant](Self::is_constant).
-    pub fn apply_constant(&self, request: &mut Request) {
-        if let When::Fixed(expires) = self.expires {
-            set_expires(&mut request.response, expires, seconds_now());
-        }
-        for field in &self.fields {
-            if let Some(value) = field.value.literal() {
-                add_field(&mut request.response, field, value.clone());
-            }
+impl Module for Headers {
+    fn is_off(&self) -> bool {
+        matches!(self.expires, When::Fixed(Expires::Off))
+            && self.fields.is_empty()
+            && self.trailers.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        match self.is_constant() {
+            true => Shortcut::Same,
+            false => Shortcut::Never,
         }
     }
 }

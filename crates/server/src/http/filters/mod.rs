@@ -1,8 +1,8 @@
 //! The filters of responses, one feature a file.
 //!
-//! Each is a [`HeadFilter`](crate::http::chain::HeadFilter); [`of_plan`] puts those that have something to do in a scope in
-//! nginx's order. Compression comes last and is given to the exchange, because it compresses what included subrequests send as
-//! well.
+//! Each is a [`HeadFilter`](crate::http::chain::HeadFilter) that registers with the plans of the scopes in which it has
+//! something to do. Compression comes last and is given to the exchange, because it compresses what included subrequests send
+//! as well.
 
 pub mod addition;
 pub mod brotli;
@@ -19,45 +19,9 @@ pub(crate) mod testing;
 pub mod userid;
 pub mod zstd;
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use conf::{Fault, Setter};
 use proto::date;
-
-use crate::http::chain::{HeadFilter, Link};
-use crate::http::plan::Plan;
-use crate::http::{not_modified, range};
-use compress::Compression;
-
-/// The chain of a plan's responses: what HTTP itself wants of every response, and the features that are on, in nginx's order.
-pub fn of_plan(plan: &Plan) -> Box<[Link]> {
-    let compression = Arc::new(Compression {
-        brotli: Arc::clone(&plan.brotli),
-        zstd: Arc::clone(&plan.zstd),
-        gzip: Arc::clone(&plan.gzip),
-    });
-    let links = [
-        link(&plan.slice, plan.slice.is_off()),
-        Some(Link::Own("NotModified", not_modified::head)),
-        link(&plan.headers_more, plan.headers_more.keeps_responses()),
-        link(&plan.headers, plan.headers.is_empty()),
-        link(&plan.userid, plan.userid.gives_none()),
-        link(&plan.gunzip, plan.gunzip.is_off()),
-        link(&plan.addition, plan.addition.is_off()),
-        link(&plan.sub, plan.sub.is_off()),
-        // An upstream may ask for a charset, too.
-        link(&plan.charset, false),
-        link(&plan.ssi, plan.ssi.is_off()),
-        link(&compression, compression.is_off()),
-        Some(Link::Own("Range", range::head)),
-    ];
-    links.into_iter().flatten().collect()
-}
-
-fn link<F: HeadFilter + 'static>(filter: &Arc<F>, is_off: bool) -> Option<Link> {
-    (!is_off).then(|| Link::Module(Arc::clone(filter) as Arc<dyn HeadFilter>))
-}
 
 /// A set of media types, as `gzip_types`, `charset_types` and `addition_types` give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +77,7 @@ fn date_value(time: i64) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::chain::Link;
     use crate::http::request::tests::serve;
 
     /// The chain of a location with these directives, by the names of its links.
@@ -126,7 +91,7 @@ mod tests {
                 let shown = format!("{link:?}");
                 shown.split(' ').next().unwrap_or_default().to_owned()
             };
-            request.plan.filters.iter().map(name).collect()
+            request.plan.phases.filters.iter().map(name).collect()
         })
     }
 

@@ -15,7 +15,10 @@ use proto::range::ByteRange;
 
 use crate::http::chain::{Chain, HeadFilter, Parts, Refused};
 use crate::http::exchange::Abort;
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::log;
 use crate::variables::Found;
 
@@ -28,6 +31,9 @@ pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
          `$slice_range`; 0 turns it off. Parts are not kept, since there is no cache yet: each \
          request fetches those that it needs, and no more than those.",
     );
+
+/// The size of parts, where a response may be fetched so.
+static SIZE: PlanSlot<SliceSize> = PlanSlot::new();
 
 /// `slice`.
 #[derive(Debug)]
@@ -68,10 +74,10 @@ const READING: &str = "while reading response header from upstream";
 /// `$slice_range`. Its first use decides that the response is fetched in parts.
 pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.slices.is_none() {
-        let SliceSize(size) = *request.plan.slice;
-        if request.depth > 0 || request.response.status != 0 || size == 0 {
-            return false;
-        }
+        let size = match request.plan.of(&SIZE) {
+            Some(SliceSize(size)) if request.is_main() && request.response.status == 0 => *size,
+            _ => return false,
+        };
         let start = asked_start(request);
         request.slices = Some(Box::new(Slices {
             size,
@@ -137,10 +143,19 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
         .then(|| (start, last.saturating_add(1), length))
 }
 
-impl SliceSize {
-    /// Whether every response is fetched as a whole.
-    pub fn is_off(&self) -> bool {
+impl Module for SliceSize {
+    fn is_off(&self) -> bool {
         self.0 == 0
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+        plan.keep(&SIZE, self);
+    }
+
+    /// Only what is fetched from elsewhere comes in parts.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
     }
 }
 

@@ -4,6 +4,7 @@
 //! server, the time, the process and a number that counts up. In the log it stands as four words of
 //! the machine in hexadecimal, in the cookie as Base64, so that both match those of nginx.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +18,10 @@ use proto::date;
 use proto::header::Known;
 
 use crate::http::chain::{Chain, HeadFilter, Refused};
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::log;
 use crate::variables::Compiling as _;
 use crate::variables::Found;
@@ -190,6 +194,9 @@ fn or_none(setter: &Setter<'_>) -> Result<Bytes, Fault> {
     Ok(if value == "none" { Bytes::new() } else { value })
 }
 
+/// How browsers are told from each other, for the variables.
+static SETTINGS: PlanSlot<UserId> = PlanSlot::new();
+
 /// How browsers are told from each other.
 #[derive(Debug)]
 pub struct UserId {
@@ -239,8 +246,28 @@ impl Feature for UserId {
 
 impl UserId {
     /// Whether no response of the scope sets a cookie.
-    pub fn gives_none(&self) -> bool {
+    fn gives_none(&self) -> bool {
         self.reset.is_none()
+    }
+}
+
+impl Module for UserId {
+    fn is_off(&self) -> bool {
+        self.mode == Mode::Off
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&SETTINGS, self);
+        if !self.gives_none() {
+            plan.filter(self);
+        }
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        match self.gives_none() {
+            true => Shortcut::Same,
+            false => Shortcut::Never,
+        }
     }
 }
 
@@ -462,10 +489,10 @@ fn shown(name: &[u8], identifier: Identifier) -> Vec<u8> {
 
 /// `$uid_got`: the cookie that the client sent.
 pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let settings = request.plan.userid.clone();
-    if settings.mode == Mode::Off {
+    let http = Rc::clone(&request.http);
+    let Some(settings) = http.plan(request.plan.id).of(&SETTINGS) else {
         return false;
-    }
+    };
     let seen = match request.userid.take() {
         Some(seen) => seen,
         None => Box::new(read(request, &settings.name)),
@@ -480,11 +507,12 @@ pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// `$uid_set`: the cookie that the client is given.
 pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let settings = request.plan.userid.clone();
-    if settings.gives_none() {
+    let http = Rc::clone(&request.http);
+    let settings = http.plan(request.plan.id).of(&SETTINGS);
+    let Some(settings) = settings.filter(|settings| !settings.gives_none()) else {
         return false;
-    }
-    let seen = identify(request, &settings);
+    };
+    let seen = identify(request, settings);
     let set = seen.set;
     request.userid = Some(seen);
     if set[3] != 0 {

@@ -20,8 +20,11 @@ use proto::header::Known;
 
 use crate::http::chain::{Chain, HeadFilter, Refused};
 use crate::http::client_head::ClientHead;
+use crate::http::module::Module;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::{Field, Response};
+use crate::http::slots::PlanSlot;
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -139,15 +142,21 @@ impl Feature for HeadersMore {
     }
 }
 
-impl HeadersMore {
-    /// Whether nothing is changed.
-    pub fn is_off(&self) -> bool {
+/// What is changed in requests.
+static OF_REQUESTS: PlanSlot<HeadersMore> = PlanSlot::new();
+
+impl Module for HeadersMore {
+    fn is_off(&self) -> bool {
         self.output.is_empty() && self.input.is_empty()
     }
 
-    /// Whether responses pass as they are.
-    pub fn keeps_responses(&self) -> bool {
-        self.output.is_empty()
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        if !self.output.is_empty() {
+            plan.filter(self);
+        }
+        if !self.input.is_empty() {
+            plan.keep(&OF_REQUESTS, self);
+        }
     }
 }
 
@@ -388,10 +397,13 @@ fn replace(response: &mut Response, new: Field) {
 
 /// Changes the head of a request, as everybody sees it from now on.
 pub fn change_request(request: &mut Request) {
-    if request.plan.headers_more.input.is_empty() {
+    if request.plan.of(&OF_REQUESTS).is_none() {
         return;
     }
-    let more = Arc::clone(&request.plan.headers_more);
+    let http = Rc::clone(&request.http);
+    let Some(more) = http.plan(request.plan.id).of(&OF_REQUESTS) else {
+        return;
+    };
     let copied = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
     let mut fields: Vec<(Vec<u8>, Vec<u8>)> = request.headers().map(copied).collect();
     let content_type = request.header(Known::ContentType).unwrap_or_default();

@@ -13,6 +13,7 @@ use proto::method::Method;
 
 use crate::http::exchange::Exchange;
 use crate::http::filters::compress::{BY_PREFERENCE, Coding};
+use crate::http::filters::gzip;
 use crate::http::module::{Handle, Module, Ran};
 use crate::http::modules::open_file_cache::{self, Looked, LookupError};
 use crate::http::modules::static_file;
@@ -148,7 +149,7 @@ fn look_for<'a>(
         Mode::Always => true,
     };
     // A client that does not get the file must still be told that it exists: caches keep both.
-    if mode == Mode::Off || (!accepted && !request.plan.gzip.vary) {
+    if mode == Mode::Off || (!accepted && !gzip::varies(request)) {
         return look_for(request, modes, codings, first + 1);
     }
     let mut path = request.filename();
@@ -187,7 +188,7 @@ fn answer(
         }
     };
     if mode == Mode::On {
-        request.response.vary_accept_encoding = request.plan.gzip.vary;
+        request.response.vary_accept_encoding = gzip::varies(request);
         if !accepted {
             return Step::Next;
         }

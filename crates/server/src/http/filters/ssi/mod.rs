@@ -20,6 +20,8 @@ use jiff::tz::TimeZone;
 
 use super::{MediaTypes, media_types};
 use crate::http::chain::{Chain, HeadFilter, Refused};
+use crate::http::module::Module;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::variables::Found;
 
@@ -122,10 +124,13 @@ impl Feature for Ssi {
     }
 }
 
-impl Ssi {
-    /// Whether no response is looked at.
-    pub fn is_off(&self) -> bool {
+impl Module for Ssi {
+    fn is_off(&self) -> bool {
         !self.enabled
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
     }
 }
 

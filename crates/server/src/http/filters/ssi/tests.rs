@@ -14,7 +14,8 @@ fn processed(request: &mut Request, body: &str, step: usize) -> String {
     request.uri = b"/folder/page".to_vec();
     request.args = b"a=x&empty=".to_vec();
     request.time_format = None;
-    let mut processor = Processor::new(Arc::clone(&request.plan.ssi));
+    let settings = testing::feature::<Ssi>("http { }", &["http"]).unwrap();
+    let mut processor = Processor::new(settings);
     let mut shown = String::new();
     let pieces = body
         .as_bytes()

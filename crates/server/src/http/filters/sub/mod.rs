@@ -17,7 +17,9 @@ use self::search::{Patterns, Search};
 use super::{MediaTypes, media_types};
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
+use crate::http::module::Module;
 use crate::http::output::Piece;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -142,12 +144,17 @@ impl Feature for Sub {
     }
 }
 
-impl Sub {
-    /// Whether nothing is ever replaced.
-    pub fn is_off(&self) -> bool {
+impl Module for Sub {
+    fn is_off(&self) -> bool {
         self.pairs.is_empty()
     }
 
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+    }
+}
+
+impl Sub {
     /// The strings as this request has them; those that come out empty are not looked for.
     fn patterns(&self, request: &mut Request) -> Option<Arc<Patterns>> {
         if let Some(prepared) = &self.prepared {
