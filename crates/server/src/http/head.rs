@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::Local;
+use framework::slot::Slots;
 use proto::accept::Browser;
 use proto::h1::Version;
 use proto::header::Known;
@@ -53,7 +54,6 @@ impl Request {
             keepalive: false,
             chunked: false,
             main_charset: Bytes::new(),
-            compressed: None,
             internal: false,
             keepalive_refused: false,
             depth: 0,
@@ -69,7 +69,6 @@ impl Request {
             in_memory: false,
             output_begun: false,
             stub: None,
-            time_format: None,
             sending: "",
             started: engine::now(),
             started_wall: engine::wall(),
@@ -79,12 +78,11 @@ impl Request {
             limit_rate: None,
             limit_rate_after: None,
             upstream: None,
-            secure_link_expires: None,
-            userid: None,
+            pass: Slots::default(),
+            own: Slots::default(),
             background: None,
             earlier_error_log: None,
             told_peer: None,
-            slices: None,
             script: Default::default(),
             prepared: false,
             server_undecided: false,
@@ -114,7 +112,6 @@ impl Request {
         self.keepalive = false;
         self.chunked = false;
         self.main_charset = Bytes::new();
-        self.compressed = None;
         self.internal = false;
         self.keepalive_refused = false;
         self.depth = 0;
@@ -129,7 +126,6 @@ impl Request {
         self.clear_shared();
         self.output_begun = false;
         self.stub = None;
-        self.time_format = None;
         self.sending = "";
         self.started = engine::now();
         self.started_wall = engine::wall();
@@ -141,7 +137,6 @@ impl Request {
         self.upstream = None;
         self.background = None;
         self.told_peer = None;
-        self.slices = None;
         self.prepared = false;
         self.server_undecided = false;
         self.repeatable = None;
@@ -208,8 +203,8 @@ impl Request {
     pub fn release(&mut self) -> bool {
         self.connection.release();
         self.shared.main.borrow_mut().end();
-        self.secure_link_expires = None;
-        self.userid = None;
+        self.pass.end();
+        self.own.end();
         self.response.clear();
         self.upstream = None;
         if self.body.is_kept() {

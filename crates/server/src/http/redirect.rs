@@ -119,11 +119,8 @@ impl Request {
     /// response stays, as in nginx: a Location or WWW-Authenticate that was set is still sent.
     fn forget_pass(&mut self) {
         self.response.header_only = false;
-        self.compressed = None;
-        self.secure_link_expires = None;
-        self.userid = None;
+        self.pass.end();
         self.internal = true;
-        self.slices = None;
         if let Some(seen) = &self.upstream {
             seen.borrow_mut().target = None;
         }

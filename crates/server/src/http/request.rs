@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::Local;
+use framework::slot::Slots;
 use proto::method::Method;
 
 use crate::http::address::AddressServers;
@@ -21,9 +22,6 @@ use crate::http::body::{self, RequestBody};
 use crate::http::client_head::ClientHead;
 use crate::http::connection::{Held, READING_HEADERS};
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::filters::compress::Totals;
-use crate::http::filters::slice::Slices;
-use crate::http::filters::userid;
 use crate::http::local::HttpLocal;
 use crate::http::module;
 use crate::http::modules::{acme, post_action, proxy, rewrite, static_file};
@@ -31,6 +29,7 @@ use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Plan, Server};
 use crate::http::response::Response;
 use crate::http::shared::Shared;
+use crate::http::slots::{OfPass, OfRequest};
 use crate::http::{access_phase, error_page, location, secure};
 use crate::log;
 use crate::regex::Captures;
@@ -115,8 +114,6 @@ pub struct Request {
     pub chunked: bool,
     /// In a subrequest: the charset of the main response, which it is recoded to.
     pub main_charset: Bytes,
-    /// What the compressor did, where the response was compressed.
-    pub compressed: Option<Totals>,
     /// Whether it came by a redirect within the server: `internal` locations are open.
     pub internal: bool,
     /// Whether this is a subrequest, and how deep.
@@ -148,8 +145,6 @@ pub struct Request {
     pub output_begun: bool,
     /// In a subrequest: what stands for its response if that is empty or an error.
     pub stub: Option<Stub>,
-    /// The format of `$date_local` and `$date_gmt`, where SSI has set one.
-    pub time_format: Option<Bytes>,
     /// What is being done while its response passes the filters, for log lines about that: empty, or as nginx ends
     /// them (` while sending response to client`).
     pub sending: &'static str,
@@ -176,12 +171,10 @@ pub struct Request {
     pub earlier_error_log: Option<Arc<log::ErrorLog>>,
     /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
     pub told_peer: Option<Box<Address>>,
-    /// The time that `$secure_link` has found in a link.
-    pub secure_link_expires: Option<Bytes>,
-    /// What `userid` knows of the client.
-    pub userid: Option<Box<userid::Seen>>,
-    /// Where its response is fetched in parts (`slice`): how far that has come.
-    pub slices: Option<Box<Slices>>,
+    /// What modules keep until a redirect within the server, or the end.
+    pub pass: Slots<OfPass>,
+    /// What they keep of it until it ends.
+    pub own: Slots<OfRequest>,
     /// Scratch of the rewrite script.
     pub script: rewrite::State,
     /// Whether host, server and URI have been made of the client's head.

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 
 use framework::slot::Slots;
 
-use crate::http::filters::ssi;
 use crate::http::slots::OfMain;
 use crate::variables::Cached;
 
@@ -13,8 +12,6 @@ use crate::variables::Cached;
 pub struct Shared {
     /// Cached and assigned variables, by index.
     pub values: RefCell<Vec<Cached>>,
-    /// What SSI commands have set.
-    pub ssi: RefCell<ssi::Memory>,
     /// The main request goes on as GET, whatever the client sent: `error_page` and `X-Accel-Redirect` lead to a page.
     pub became_get: Cell<bool>,
     /// How many subrequests run [ahead](crate::http::ahead).
@@ -30,15 +27,12 @@ pub struct Shared {
 impl Shared {
     /// Whether nothing has been cached, assigned or set.
     pub fn is_empty(&self) -> bool {
-        self.values.borrow().is_empty()
-            && self.ssi.borrow().is_empty()
-            && self.main.borrow().is_empty()
+        self.values.borrow().is_empty() && self.main.borrow().is_empty()
     }
 
     /// Forgets everything, keeping the capacity.
     pub fn clear(&mut self) {
         self.values.get_mut().clear();
-        self.ssi.get_mut().clear();
         self.became_get.set(false);
         self.ahead.set(0);
         self.subrequests.set(0);

@@ -13,6 +13,12 @@ pub enum OfPlan {}
 /// As long as a main request: its subrequests have it in common.
 pub enum OfMain {}
 
+/// As long as a request has one location to answer in: a redirect within the server begins another pass.
+pub enum OfPass {}
+
+/// As long as a request, be it the main one or a subrequest.
+pub enum OfRequest {}
+
 /// A place in a plan: see [`Plan::of`](crate::http::plan::Plan::of).
 pub type PlanSlot<F> = Slot<F, OfPlan>;
 
@@ -28,4 +34,4 @@ macro_rules! lifetimes {
     };
 }
 
-lifetimes!(OfPlan, OfMain);
+lifetimes!(OfPlan, OfMain, OfPass, OfRequest);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use base::pieces::fitted;
 use conf::{Declared, Fault, ScopeRef, Setting};
 use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
 use proto::accept;
 use proto::header::Known;
 
@@ -25,6 +26,7 @@ use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
+use crate::http::slots::OfPass;
 use crate::variables::Found;
 
 /// How much is compressed at once: what comes of it is in memory until it is sent.
@@ -297,6 +299,15 @@ pub struct Compressor {
     bytes_out: u64,
 }
 
+/// What was done for the response.
+static DONE: Slot<Done, OfPass> = Slot::new();
+
+/// Nothing where it is not compressed.
+#[derive(Default)]
+struct Done(Option<Totals>);
+
+impl Kept for Done {}
+
 /// What a compressor has done, for `$gzip_ratio` and its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
@@ -385,15 +396,15 @@ impl Encoder for Compressor {
     }
 
     fn end(&mut self, request: &mut Request) {
-        request.compressed = Some(self.totals());
+        request.pass.enter(&DONE).0 = Some(self.totals());
     }
 }
 
 /// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the point. False
 /// where the response was not compressed so.
 pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
-    match request.compressed {
-        Some(totals) if totals.coding == coding && totals.bytes_out > 0 => {
+    match request.pass.get(&DONE) {
+        Some(Done(Some(totals))) if totals.coding == coding && totals.bytes_out > 0 => {
             let thousandths = u128::from(totals.bytes_in) * 1000 / u128::from(totals.bytes_out);
             let hundredths = (thousandths + 5) / 10;
             // Writing to a vector does not fail.
@@ -473,7 +484,7 @@ pub(super) mod tests {
                 (1999, 1000, "2.00"),
                 (10, 30, "0.33"),
             ] {
-                request.compressed = Some(Totals {
+                request.pass.enter(&DONE).0 = Some(Totals {
                     coding: Coding::Gzip,
                     bytes_in,
                     bytes_out,
@@ -483,7 +494,7 @@ pub(super) mod tests {
                 assert_eq!(out, expected.as_bytes());
                 assert!(!ratio(request, Coding::Zstd, &mut out));
             }
-            request.compressed = None;
+            request.pass.end();
             assert!(!ratio(request, Coding::Gzip, &mut Vec::new()));
         });
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
 use proto::header::Known;
 use proto::range::ByteRange;
 
@@ -18,7 +19,7 @@ use crate::http::exchange::Abort;
 use crate::http::module::{Module, Shortcut};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
-use crate::http::slots::PlanSlot;
+use crate::http::slots::{OfPass, PlanSlot};
 use crate::log;
 use crate::variables::Found;
 
@@ -47,6 +48,11 @@ impl Feature for SliceSize {
     }
 }
 
+/// How far the response has come, where it is fetched in parts.
+static SLICES: Slot<Slices, OfPass> = Slot::new();
+
+impl Kept for Slices {}
+
 /// How far a response that is fetched in parts has come.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
@@ -73,20 +79,20 @@ const READING: &str = "while reading response header from upstream";
 
 /// `$slice_range`. Its first use decides that the response is fetched in parts.
 pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if request.slices.is_none() {
+    if request.pass.get(&SLICES).is_none() {
         let size = match request.plan.of(&SIZE) {
             Some(SliceSize(size)) if request.is_main() && request.response.status == 0 => *size,
             _ => return false,
         };
         let start = asked_start(request);
-        request.slices = Some(Box::new(Slices {
+        *request.pass.enter(&SLICES) = Slices {
             size,
             asked: start - start % size,
             start: start - start % size,
             ..Slices::default()
-        }));
+        };
     }
-    let Some(slices) = &request.slices else {
+    let Some(slices) = request.pass.get(&SLICES) else {
         return false;
     };
     let last = slices.asked.saturating_add(slices.size) - 1;
@@ -161,7 +167,7 @@ impl Module for SliceSize {
 
 impl HeadFilter for SliceSize {
     fn concerns(&self, request: &Request) -> bool {
-        request.is_main() && request.slices.is_some()
+        request.is_main() && request.pass.get(&SLICES).is_some()
     }
 
     fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
@@ -175,14 +181,14 @@ impl HeadFilter for SliceSize {
 /// Makes the first part the beginning of the whole response, before any other filter sees it; answers where its body begins,
 /// `None` for a response in one piece.
 fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
-    let Some(mut slices) = request.slices.take() else {
+    let Some(mut slices) = request.pass.take(&SLICES) else {
         return Ok(None);
     };
     if request.response.status != 206 {
         return Ok(None);
     }
     let checked = check(request, &mut slices);
-    request.slices = Some(slices);
+    *request.pass.enter(&SLICES) = slices;
     let (start, length) = checked?;
     narrow(request, start, length);
     let response = &mut request.response;
@@ -198,7 +204,7 @@ fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
 
 /// Notes that only these bytes are asked for.
 fn narrow(request: &mut Request, start: u64, end: u64) {
-    if let Some(slices) = &mut request.slices {
+    if let Some(slices) = request.pass.get_mut(&SLICES) {
         if slices.start.saturating_add(slices.size) <= start {
             slices.start = start - start % slices.size;
         }
@@ -215,28 +221,36 @@ impl Parts for ByRange {
     }
 
     fn next(&mut self, request: &mut Request) -> Result<Option<(Box<Request>, u64)>, Abort> {
-        let Some(start) = request.slices.as_mut().and_then(|slices| slices.advance()) else {
-            request.slices = None;
+        let slices = request.pass.get_mut(&SLICES);
+        let Some(start) = slices.and_then(Slices::advance) else {
+            request.pass.take(&SLICES);
             return Ok(None);
         };
         let Some(mut part) = request.again() else {
             return Err(Abort::Internal("no subrequest for a slice"));
         };
-        part.slices = request.slices.take();
+        hand_over(request, &mut part);
         Ok(Some((part, start)))
     }
 
     fn judge(&mut self, part: &mut Request) -> Result<(), Abort> {
-        let Some(mut slices) = part.slices.take() else {
+        let Some(mut slices) = part.pass.take(&SLICES) else {
             return Ok(());
         };
         let checked = check_next(part, &mut slices);
-        part.slices = Some(slices);
+        *part.pass.enter(&SLICES) = slices;
         checked
     }
 
     fn end(&mut self, request: &mut Request, part: &mut Request) {
-        request.slices = part.slices.take();
+        hand_over(part, request);
+    }
+}
+
+/// The one that fetches now knows how far the response has come.
+fn hand_over(from: &mut Request, to: &mut Request) {
+    if let Some(slices) = from.pass.take(&SLICES) {
+        *to.pass.enter(&SLICES) = slices;
     }
 }
 

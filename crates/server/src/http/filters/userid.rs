@@ -13,6 +13,7 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::net::Address;
 use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
 use proto::base64::{self, Alphabet};
 use proto::date;
 use proto::header::Known;
@@ -21,7 +22,7 @@ use crate::http::chain::{Chain, HeadFilter, Refused};
 use crate::http::module::{Module, Shortcut};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
-use crate::http::slots::PlanSlot;
+use crate::http::slots::{OfPass, PlanSlot};
 use crate::log;
 use crate::variables::Compiling as _;
 use crate::variables::Found;
@@ -274,6 +275,11 @@ impl Module for UserId {
 /// An identifier: four words in the machine's order. One that ends with zero is none.
 type Identifier = [u32; 4];
 
+/// What is known of the client.
+static SEEN: Slot<Seen, OfPass> = Slot::new();
+
+impl Kept for Seen {}
+
 /// What is known of a request's identifier.
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -300,17 +306,14 @@ impl HeadFilter for UserId {
                 request.response.add("P3P", self.p3p.clone());
             }
         }
-        request.userid = Some(seen);
+        *request.pass.enter(&SEEN) = seen;
         Ok(())
     }
 }
 
 /// What the client sent and what it is given; made once a request.
-fn identify(request: &mut Request, settings: &UserId) -> Box<Seen> {
-    let mut seen = match request.userid.take() {
-        Some(seen) => seen,
-        None => Box::new(read(request, &settings.name)),
-    };
+fn identify(request: &mut Request, settings: &UserId) -> Seen {
+    let mut seen = known(request, settings);
     if seen.set[3] != 0 || settings.gives_none() {
         return seen;
     }
@@ -344,6 +347,12 @@ fn identify(request: &mut Request, settings: &UserId) -> Box<Seen> {
         _ => newer(settings.service, request.connection.local()),
     };
     seen
+}
+
+/// What is known by now, taken out of its place.
+fn known(request: &mut Request, settings: &UserId) -> Seen {
+    let known = request.pass.take(&SEEN);
+    known.unwrap_or_else(|| read(request, &settings.name))
 }
 
 /// The identifier that the client sent.
@@ -493,12 +502,9 @@ pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(settings) = http.plan(request.plan.id).of(&SETTINGS) else {
         return false;
     };
-    let seen = match request.userid.take() {
-        Some(seen) => seen,
-        None => Box::new(read(request, &settings.name)),
-    };
+    let seen = known(request, settings);
     let got = seen.got;
-    request.userid = Some(seen);
+    *request.pass.enter(&SEEN) = seen;
     if got[3] != 0 {
         out.append(&mut shown(&settings.name, got));
     }
@@ -514,7 +520,7 @@ pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     };
     let seen = identify(request, settings);
     let set = seen.set;
-    request.userid = Some(seen);
+    *request.pass.enter(&SEEN) = seen;
     if set[3] != 0 {
         out.append(&mut shown(&settings.name, set));
     }

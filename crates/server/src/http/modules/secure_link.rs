@@ -7,10 +7,12 @@
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
 use md5::{Digest, Md5};
 use proto::base64::{self, Alphabet};
 
 use crate::http::request::Request;
+use crate::http::slots::OfPass;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::Found;
@@ -115,7 +117,7 @@ pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
             return false;
         };
         expires = Some(time);
-        request.secure_link_expires = Some(text);
+        request.pass.enter(&EXPIRES).0 = text;
     }
     let mut digest = Vec::new();
     if signature.len() > SIGNATURE_LENGTH_MAX
@@ -131,10 +133,18 @@ pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// The time that `$secure_link` has found in a link.
+static EXPIRES: Slot<Expires, OfPass> = Slot::new();
+
+#[derive(Default)]
+struct Expires(Bytes);
+
+impl Kept for Expires {}
+
 /// `$secure_link_expires`, once `$secure_link` has been asked for.
 pub fn secure_link_expires(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match &request.secure_link_expires {
-        Some(expires) => {
+    match request.pass.get(&EXPIRES) {
+        Some(Expires(expires)) => {
             out.extend_from_slice(expires);
             true
         }

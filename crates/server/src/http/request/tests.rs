@@ -14,6 +14,7 @@ use engine::select::{Either, both, either};
 use engine::sim::{self, Faults};
 use framework::compile::Environment;
 use framework::counters::Counters;
+use framework::slot::{Kept, Slot};
 use proto::h1::BodyLength;
 
 use super::*;
@@ -553,4 +554,25 @@ fn the_folders_of_realpath_root_are_in_memory_when_it_is_asked_for() {
         (real.display().to_string().into_bytes(), [true, true])
     );
     assert_eq!(ask("$uri"), (b"/".to_vec(), [false, false]));
+}
+
+#[test]
+fn what_modules_keep_ends_with_the_pass_or_with_the_request() {
+    #[derive(Default)]
+    struct Text(&'static str);
+
+    impl Kept for Text {}
+
+    static PASS: Slot<Text, OfPass> = Slot::new();
+    static REQUEST: Slot<Text, OfRequest> = Slot::new();
+    with_request(|request| {
+        request.pass.enter(&PASS).0 = "pass";
+        request.own.enter(&REQUEST).0 = "request";
+        request.redirect(b"/elsewhere".to_vec(), None).unwrap();
+        assert!(request.pass.get(&PASS).is_none());
+        assert_eq!(request.own.get(&REQUEST).unwrap().0, "request");
+        request.pass.enter(&PASS).0 = "another pass";
+        assert!(request.release());
+        assert!(request.pass.is_empty() && request.own.is_empty());
+    });
 }

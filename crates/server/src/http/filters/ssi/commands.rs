@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::uri::{Escape, escape};
 
-use super::Ssi;
 use super::reader::{Command, Event, PARAMETERS_MAX, Reader};
 use super::value::{append, evaluate};
+use super::{Ssi, TIME_FORMAT, recall, remember};
 use crate::http::chain::BodyFilter;
 use crate::http::exchange::Abort;
 use crate::http::output::{Include, Piece, Purpose, Stub};
@@ -202,7 +202,7 @@ impl Processor {
             match event {
                 Event::Text(text) if self.output => out.push(Piece::Bytes(text)),
                 Event::Text(text) if self.in_block => {
-                    request.shared.ssi.borrow_mut().extend_block(&text);
+                    remember(request, |memory| memory.extend_block(&text));
                 }
                 Event::Text(_) => {}
                 Event::Command(command) => {
@@ -242,8 +242,7 @@ impl Processor {
         };
         if !self.output && kind.place != Place::WithinBlock {
             if self.in_block {
-                let mut memory = request.shared.ssi.borrow_mut();
-                memory.extend_block(&command.text());
+                remember(request, |memory| memory.extend_block(&command.text()));
                 return Ok(());
             }
             if kind.place == Place::Anywhere {
@@ -308,14 +307,15 @@ impl Processor {
         let purpose = match (set, stub) {
             (Some(name), _) => {
                 let name = Bytes::from(name.to_ascii_lowercase());
-                let mut memory = request.shared.ssi.borrow_mut();
-                if memory.value(&name).is_none() {
-                    memory.set(&name, Bytes::new());
-                }
+                remember(request, |memory| {
+                    if memory.value(&name).is_none() {
+                        memory.set(&name, Bytes::new());
+                    }
+                });
                 Purpose::Value {
                     name,
                     put: |request, name, value| {
-                        request.shared.ssi.borrow_mut().set(name, value);
+                        remember(request, |memory| memory.set(name, value));
                     },
                 }
             }
@@ -355,7 +355,7 @@ impl Processor {
     }
 
     fn stub(&self, request: &Request, name: &[u8]) -> Result<Stub, Failed> {
-        let Some(text) = request.shared.ssi.borrow().block(name) else {
+        let Some(text) = recall(request, |memory| memory.block(name)) else {
             let name = log::Printable(name);
             let text = format!("\"stub\"=\"{name}\" for \"include\" not found");
             return Err(failed!(request, "{text}"));
@@ -412,7 +412,7 @@ impl Processor {
         _: &mut Vec<Piece>,
     ) -> Result<(), Failed> {
         if let Some(format) = arguments.find(b"timefmt") {
-            request.time_format = Some(Bytes::copy_from_slice(format));
+            request.own.enter(&TIME_FORMAT).0 = Bytes::copy_from_slice(format);
         }
         if let Some(message) = arguments.find(b"errmsg") {
             self.error_message = Bytes::copy_from_slice(message);
@@ -429,7 +429,7 @@ impl Processor {
     ) -> Result<(), Failed> {
         let value = evaluate(request, arguments.take(b"value"))?;
         let name = arguments.take(b"var").to_ascii_lowercase();
-        request.shared.ssi.borrow_mut().set(&name, value.into());
+        remember(request, |memory| memory.set(&name, value.into()));
         Ok(())
     }
 
@@ -499,8 +499,7 @@ impl Processor {
         _: &mut Vec<Piece>,
     ) -> Result<(), Failed> {
         let name = Bytes::copy_from_slice(arguments.take(b"name"));
-        let mut memory = request.shared.ssi.borrow_mut();
-        memory.blocks.push((name, Vec::new()));
+        remember(request, |memory| memory.blocks.push((name, Vec::new())));
         self.output = false;
         self.in_block = true;
         Ok(())
@@ -662,15 +661,16 @@ fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, 
         }
     };
     let subject = Bytes::from(subject);
-    let mut memory = request.shared.ssi.borrow_mut();
-    memory.groups.clear();
-    for (name, span) in groups {
-        let value = subject.slice(span);
-        if let Some(name) = name {
-            memory.set(name.to_ascii_lowercase().as_bytes(), value.clone());
+    remember(request, |memory| {
+        memory.groups.clear();
+        for (name, span) in groups {
+            let value = subject.slice(span);
+            if let Some(name) = name {
+                memory.set(name.to_ascii_lowercase().as_bytes(), value.clone());
+            }
+            memory.groups.push(value);
         }
-        memory.groups.push(value);
-    }
+    });
     Ok(true)
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -23,6 +24,7 @@ use crate::http::chain::{Chain, HeadFilter, Refused};
 use crate::http::module::Module;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::{OfMain, OfRequest};
 use crate::variables::Found;
 
 use commands::Processor;
@@ -31,7 +33,7 @@ use strftime::Moment;
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// The format of dates until `config timefmt` sets one.
-const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
+const USUAL_TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// `ssi on | off`
 pub static SSI: Setting<bool> = Setting::new("ssi", &["on | off"], parse::flag)
@@ -160,7 +162,7 @@ impl HeadFilter for Ssi {
 
 /// What commands have set, for a main request and its subrequests.
 #[derive(Debug, Default)]
-pub struct Memory {
+struct Memory {
     /// By name in lower case.
     variables: Vec<(Bytes, Bytes)>,
     /// Blocks with their texts; of two of one name the first counts.
@@ -169,19 +171,36 @@ pub struct Memory {
     groups: Vec<Bytes>,
 }
 
-impl Memory {
-    /// Whether nothing has been set.
-    pub fn is_empty(&self) -> bool {
-        self.variables.is_empty() && self.blocks.is_empty() && self.groups.is_empty()
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
+impl Kept for Memory {
+    fn reset(&mut self) {
         self.variables.clear();
         self.blocks.clear();
         self.groups.clear();
     }
+}
 
+/// What commands of the main request and its subrequests have set.
+static MEMORY: Slot<Memory, OfMain> = Slot::new();
+
+/// Does something with what commands have set.
+fn remember<T>(request: &Request, with: impl FnOnce(&mut Memory) -> T) -> T {
+    with(request.shared.main.borrow_mut().enter(&MEMORY))
+}
+
+/// Looks something up in what commands have set.
+fn recall<T>(request: &Request, look: impl FnOnce(&Memory) -> Option<T>) -> Option<T> {
+    request.shared.main.borrow().get(&MEMORY).and_then(look)
+}
+
+/// The format of `$date_local` and `$date_gmt` in the response of a request, where its commands have set one.
+static TIME_FORMAT: Slot<TimeFormat, OfRequest> = Slot::new();
+
+#[derive(Default)]
+struct TimeFormat(Bytes);
+
+impl Kept for TimeFormat {}
+
+impl Memory {
     /// The value of a variable or group.
     fn value(&self, name: &[u8]) -> Option<Bytes> {
         if let [digit @ b'0'..=b'9'] = name
@@ -194,7 +213,7 @@ impl Memory {
     }
 
     /// Sets a variable.
-    pub fn set(&mut self, name: &[u8], value: Bytes) {
+    fn set(&mut self, name: &[u8], value: Bytes) {
         match self
             .variables
             .iter_mut()
@@ -234,9 +253,9 @@ fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     let Ok(now) = Timestamp::from_second(seconds) else {
         return false;
     };
-    let format: &[u8] = match &request.time_format {
-        Some(format) => format,
-        None => TIME_FORMAT,
+    let format: &[u8] = match request.own.get(&TIME_FORMAT) {
+        Some(TimeFormat(format)) => format,
+        None => USUAL_TIME_FORMAT,
     };
     if format == b"%s" {
         out.extend_from_slice(seconds.to_string().as_bytes());

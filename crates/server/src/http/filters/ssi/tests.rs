@@ -13,7 +13,7 @@ fn processed(request: &mut Request, body: &str, step: usize) -> String {
     request.shared = Default::default();
     request.uri = b"/folder/page".to_vec();
     request.args = b"a=x&empty=".to_vec();
-    request.time_format = None;
+    request.own.end();
     let settings = testing::feature::<Ssi>("http { }", &["http"]).unwrap();
     let mut processor = Processor::new(settings);
     let mut shown = String::new();

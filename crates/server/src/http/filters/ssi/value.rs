@@ -1,6 +1,7 @@
 //! Values of commands with variables in them: `"/page?x=$arg_x"`.
 
 use super::commands::Failed;
+use super::recall;
 use crate::http::request::Request;
 use crate::log;
 use variables::Context as _;
@@ -82,7 +83,7 @@ pub(super) fn append(
     out: &mut Vec<u8>,
 ) -> Result<bool, Failed> {
     let name = name.to_ascii_lowercase();
-    let set = request.shared.ssi.borrow().value(&name);
+    let set = recall(request, |memory| memory.value(&name));
     match (set, std::str::from_utf8(&name)) {
         (Some(value), _) => {
             out.extend_from_slice(&value);
