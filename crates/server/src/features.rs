@@ -61,7 +61,8 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
         .named(&["ngx_http_acme_module"])
         .variables(&[acme::find])
-        .prepare(acme::compile),
+        .prepare(acme::compile)
+        .plan(acme::register),
     Entry::of(&[AccessLogs::DIRECTIVES]),
     Entry::of(&[upstream::DIRECTIVES]).prepare(upstream::compile),
     Entry::module::<static_file::StaticFile>(),
@@ -108,7 +109,8 @@ pub static FEATURES: &[Entry] = &[
     // Behind the blocks above, because a name is of the `set` that names it, also where one of them defines it.
     Entry::of(&[rewrite::DIRECTIVES])
         .named(&["ngx_http_rewrite_module"])
-        .prepare(rewrite::define_assigned),
+        .prepare(rewrite::define_assigned)
+        .plan(rewrite::register),
     Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES])
         .named(&["ngx_http_ssl_module"])
         .variables(&[tls::variables::find]),

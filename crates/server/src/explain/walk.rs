@@ -110,9 +110,9 @@ impl Walk<'_> {
                     candidates: locations::candidates(self.request, self.tree),
                 });
             }
-            self.request.script.trail = Some(Vec::new());
+            self.request.trail = Some(Vec::new());
             let passed = advance(self.request, at);
-            let trail = self.request.script.trail.take().unwrap_or_default();
+            let trail = self.request.trail.take().unwrap_or_default();
             for trace in trail {
                 let directive = directives::at(trace.position, self.tree).unwrap_or_default();
                 let text = format!("{directive}: {}", trace.text);

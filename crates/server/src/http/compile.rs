@@ -21,7 +21,7 @@ use crate::http::location::{Locations, Prefix};
 use crate::http::module::{Content, Entry};
 use crate::http::modules::metrics::meter::Scopes;
 use crate::http::modules::post_action::PostAction;
-use crate::http::modules::{proxy, rewrite, static_file};
+use crate::http::modules::{proxy, static_file};
 use crate::http::plan::{Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
@@ -720,7 +720,9 @@ impl Builder<'_, '_> {
             log::AccessLogs,
             log::ErrorLog,
         );
-        self.phases(scope, None);
+        let mut plan_of = |_: ScopeRef<'_>| None;
+        let plan = PlanBuilder::new(self.compiler, scope, &mut plan_of);
+        register_all(plan, self.features, None);
     }
 
     fn whole_plan(
@@ -733,12 +735,11 @@ impl Builder<'_, '_> {
         let adds_slash = own.as_ref().is_some_and(|content| content.adds_slash);
         let auto_redirect = adds_slash && kind.name.ends_with(b"/") && !kind.regex;
         let content = own.or(kind.outer_content);
-        let script = self.script(scope, content.as_ref(), &kind.name)?;
         if let Err(fault) = tables::check_of_plan(scope) {
             compiler.report(fault);
             return None;
         }
-        let phases = self.phases(scope, content.as_ref())?;
+        let phases = self.phases(scope, content.as_ref(), &kind.name)?;
         let mut plan = Plan {
             id: 0,
             scope: scope.id(),
@@ -749,7 +750,6 @@ impl Builder<'_, '_> {
             internal: matches!(scope.written(&INTERNAL), Ok(Some(()))),
             locations: kind.locations,
             limit_except: kind.limit_except,
-            script,
             has_content: content.is_some(),
             auto_redirect,
             core: compiler.feature_or_report::<Core>(scope)?,
@@ -779,25 +779,15 @@ impl Builder<'_, '_> {
         Some(plan)
     }
 
-    /// What modules have to do in a scope. Every one of them is asked, so that every fault is reported.
-    fn phases(&self, scope: ScopeRef<'_>, content: Option<&Content>) -> Option<Phases> {
-        let mut plan = PlanBuilder::new(self.compiler, scope);
-        let mut is_whole = true;
-        for register in self.features.iter().filter_map(|entry| entry.plan) {
-            is_whole &= register(&mut plan).is_some();
-        }
-        is_whole.then(|| plan.finish(content))
-    }
-
-    /// The rewrite script of a scope; an `if` inside becomes a plan of its own.
-    fn script(
+    /// What modules have to do in a scope; an `if` inside becomes a plan of its own.
+    fn phases(
         &mut self,
         scope: ScopeRef<'_>,
         content: Option<&Content>,
         name: &Bytes,
-    ) -> Option<Arc<rewrite::Script>> {
-        let compiler = self.compiler;
-        let script = rewrite::compile(compiler, scope, &mut |inner| {
+    ) -> Option<Phases> {
+        let (compiler, features) = (self.compiler, self.features);
+        let mut plan_of = |inner: ScopeRef<'_>| {
             let kind = Kind {
                 name: name.clone(),
                 outer_content: content.cloned(),
@@ -805,12 +795,23 @@ impl Builder<'_, '_> {
             };
             let own = self.content(inner)?;
             self.plan(inner, own, kind)
-        });
-        script
-            .map_err(|fault| compiler.report(fault))
-            .ok()
-            .map(Arc::new)
+        };
+        let plan = PlanBuilder::new(compiler, scope, &mut plan_of);
+        register_all(plan, features, content)
     }
+}
+
+/// Has every module register with a plan, so that every fault is reported.
+fn register_all(
+    mut plan: PlanBuilder<'_>,
+    features: &[Entry],
+    content: Option<&Content>,
+) -> Option<Phases> {
+    let mut is_whole = true;
+    for register in features.iter().filter_map(|entry| entry.plan) {
+        is_whole &= plan.register(register).is_some();
+    }
+    is_whole.then(|| plan.finish(content))
 }
 
 /// A server name before it is put under an address.

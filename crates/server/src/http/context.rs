@@ -8,8 +8,8 @@ use transport::client::{Client, OfClient};
 use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
 use crate::http::local::HttpLocal;
-use crate::http::modules::rewrite;
 use crate::http::request::Request;
+use crate::log;
 use crate::tls::session::Session;
 
 impl Scope<Request> for HttpLocal {
@@ -56,7 +56,7 @@ impl Context for Request {
     }
 
     fn scratch(&mut self) -> &mut Scratch {
-        &mut self.script.scratch
+        &mut self.scratch
     }
 
     fn peer(&self) -> &Address {
@@ -72,6 +72,8 @@ impl Context for Request {
     }
 
     fn uninitialized(&self, name: &str) {
-        rewrite::uninitialized(self, name);
+        if self.plan.phases.warns_unset {
+            log::error!(self, Warn, "using uninitialized \"{}\" variable", name);
+        }
     }
 }

@@ -24,6 +24,7 @@ use crate::http::plan::Server;
 use crate::http::request::{Request, URI_CHANGES_MAX};
 use crate::http::response::Response;
 use crate::log;
+use variables::Scratch;
 
 /// Bytes that a finished request keeps for the next one's head.
 const HEAD_KEPT_MAX: usize = 4096;
@@ -83,7 +84,8 @@ impl Request {
             background: None,
             earlier_error_log: None,
             told_peer: None,
-            script: Default::default(),
+            scratch: Scratch::default(),
+            trail: None,
             prepared: false,
             server_undecided: false,
             repeatable: None,

@@ -22,7 +22,7 @@ use proto::method::Method;
 
 use crate::http::chain::Chain;
 use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
-use crate::http::modules::{acme, metrics::meter, static_file};
+use crate::http::modules::{metrics::meter, static_file};
 use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Permits, Plan};
 use crate::http::request::Request;
@@ -161,8 +161,7 @@ impl Entry {
 /// Whether responses of a plan may be kept: only files answer there, by a path that depends on
 /// nothing but the URI, and no field of the head is made per request.
 pub fn suits(plan: &Plan) -> bool {
-    plan.script.is_empty()
-        && plan.limit_except.is_none()
+    plan.limit_except.is_none()
         && plan.phases.shortcuts.are_open
         && !plan
             .error_log
@@ -198,9 +197,6 @@ pub fn respond(request: &mut Request) -> Option<After> {
         return None;
     }
     request.begin().ok()?;
-    if !request.server.plan.script.is_empty() || acme::may_answer(request) {
-        return None;
-    }
     let of_server = &request.server.plan.phases.shortcuts_of_server;
     if !of_server.permit_head(request) {
         return None;

@@ -8,7 +8,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use conf::{Declared, Fault, ScopeRef};
+use conf::{Declared, Fault, Position, ScopeRef};
 use framework::compile::{Compiler, Feature};
 use variables::Find;
 
@@ -143,6 +143,49 @@ pub async fn run(
         }
     }
     Ok(Step::Next)
+}
+
+/// What a module does in a phase that finds the plan, the rewrite phases of the server and of its location: it never waits.
+pub trait Script: Send + Sync {
+    /// Does it. [`Step::Relocate`] has the location looked for anew.
+    fn run(&self, request: &mut Request) -> Step;
+
+    /// What it is called in the code.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+}
+
+/// Runs scripts one after the other until one of them has something to say.
+pub fn run_scripts(scripts: &[Arc<dyn Script>], request: &mut Request) -> Step {
+    for script in scripts {
+        match script.run(request) {
+            Step::Next => {}
+            step => return step,
+        }
+    }
+    Step::Next
+}
+
+/// One thing that a script has done, for `explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The directive.
+    pub position: Position,
+    /// What came of it.
+    pub text: String,
+}
+
+impl Request {
+    /// Leaves a trace where `explain` wants to know.
+    pub fn trace(&mut self, position: Position, text: impl FnOnce() -> String) {
+        if let Some(trail) = &mut self.trail {
+            trail.push(Trace {
+                position,
+                text: text(),
+            });
+        }
+    }
 }
 
 /// A check of the access phase: see [`access_phase`](crate::http::access_phase) for how they combine.
@@ -300,5 +343,10 @@ impl Entry {
 }
 
 fn register<M: Module>(plan: &mut PlanBuilder<'_>) -> Option<()> {
-    plan.register::<M>()
+    let module: Arc<M> = plan.feature()?;
+    if !module.is_off() {
+        module.register(plan);
+        plan.shortcut(module.shortcut());
+    }
+    Some(())
 }

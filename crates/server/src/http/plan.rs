@@ -15,10 +15,10 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
-use crate::http::module::{Check, Handle, Permit};
+use crate::http::module::{Check, Handle, Permit, Script};
 use crate::http::modules::{
     disable_symlinks::DisableSymlinks, early_hints::EarlyHints, open_file_cache::OpenFileCache,
-    post_action::PostAction, rewrite::Script, static_file::Types,
+    post_action::PostAction, static_file::Types,
 };
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -49,8 +49,6 @@ pub struct Plan {
     pub locations: Locations,
     /// `limit_except`: the methods it leaves alone, and the plan for all others.
     pub limit_except: Option<(Box<[Method]>, Arc<Plan>)>,
-    /// The rewrite script of the scope; empty for most.
-    pub script: Arc<Script>,
     /// Adds a slash by redirect where the URI lacks only that (`location /x/` with `proxy_pass`).
     pub auto_redirect: bool,
     /// Directives of nginx's core module.
@@ -99,10 +97,13 @@ impl Plan {
 }
 
 /// What modules have registered with a plan; each list in the order in which it runs.
-#[derive(Default)]
 pub struct Phases {
     /// As soon as the head of a main request has been read; of the server's plan.
     pub arrived: Box<[Arc<dyn Handle>]>,
+    /// The rewrite phase: the server's where the plan is one's, else the location's.
+    pub scripts: Box<[Arc<dyn Script>]>,
+    /// Whether it is worth a warning that a variable is read before a script has set it.
+    pub warns_unset: bool,
     /// Once the plan is found, before it is asked who the client is.
     pub preaccess: Box<[Arc<dyn Handle>]>,
     /// Who may have what the plan gives; of main requests alone.

@@ -7,10 +7,13 @@ use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
 use crate::http::chain::{Chain, HeadFilter, Link, Refused};
-use crate::http::module::{Check, Content, Handle, Module, Permit, Shortcut};
-use crate::http::plan::{Permits, Phases};
+use crate::http::module::{Check, Content, Handle, Permit, Register, Script, Shortcut};
+use crate::http::plan::{Permits, Phases, Plan};
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
+
+/// Makes the plan of a block: see [`PlanBuilder::plan_of`].
+pub type PlanOf<'a> = dyn FnMut(ScopeRef<'_>) -> Option<Arc<Plan>> + 'a;
 
 /// The plan of a scope while modules register with it, in the order of their list.
 pub struct PlanBuilder<'a> {
@@ -19,6 +22,8 @@ pub struct PlanBuilder<'a> {
     /// The scope.
     pub scope: ScopeRef<'a>,
     arrived: Vec<Arc<dyn Handle>>,
+    scripts: Vec<Arc<dyn Script>>,
+    warns_unset: bool,
     preaccess: Vec<Arc<dyn Handle>>,
     access: Vec<Arc<dyn Check>>,
     precontent: Vec<Arc<dyn Handle>>,
@@ -28,17 +33,27 @@ pub struct PlanBuilder<'a> {
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
-    /// Whether the module that registers now has something to do before the location is known.
+    /// Of the module that registers now: what it says of shortcuts, whether it has registered anything, and anything that is
+    /// done before the location is known.
+    said: Option<Shortcut>,
+    has_registered: bool,
     comes_before_location: bool,
+    plan_of: &'a mut PlanOf<'a>,
 }
 
 impl<'a> PlanBuilder<'a> {
     /// One with which nothing has registered.
-    pub fn new(compiler: &'a Compiler<'a>, scope: ScopeRef<'a>) -> PlanBuilder<'a> {
+    pub fn new(
+        compiler: &'a Compiler<'a>,
+        scope: ScopeRef<'a>,
+        plan_of: &'a mut PlanOf<'a>,
+    ) -> PlanBuilder<'a> {
         PlanBuilder {
             compiler,
             scope,
             arrived: Vec::new(),
+            scripts: Vec::new(),
+            warns_unset: true,
             preaccess: Vec::new(),
             access: Vec::new(),
             precontent: Vec::new(),
@@ -48,24 +63,37 @@ impl<'a> PlanBuilder<'a> {
             kept: Vec::new(),
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
+            said: None,
+            has_registered: false,
             comes_before_location: false,
+            plan_of,
         }
     }
 
-    /// Has a module register, if it has something to do in the scope. `None` is for a fault, which has been reported.
-    pub fn register<M: Module>(&mut self) -> Option<()> {
-        let module: Arc<M> = self.feature()?;
-        if module.is_off() {
-            return Some(());
+    /// Has a module register, and asks what it says of shortcuts if it has. `None` is for a fault, which has been reported.
+    pub fn register(&mut self, register: Register) -> Option<()> {
+        self.said = None;
+        (self.has_registered, self.comes_before_location) = (false, false);
+        register(self)?;
+        if self.has_registered {
+            let shortcut = self.said.take().unwrap_or(Shortcut::Never);
+            if self.comes_before_location {
+                self.shortcuts_of_server.add(shortcut.clone());
+            }
+            self.shortcuts.add(shortcut);
         }
-        self.comes_before_location = false;
-        module.register(self);
-        let shortcut = module.shortcut();
-        if self.comes_before_location {
-            self.shortcuts_of_server.add(shortcut.clone());
-        }
-        self.shortcuts.add(shortcut);
         Some(())
+    }
+
+    /// What the module that registers now says of shortcuts.
+    pub fn shortcut(&mut self, shortcut: Shortcut) {
+        self.has_registered = true;
+        self.said = Some(shortcut);
+    }
+
+    /// The plan of a block within the scope that may come to be in force instead of this one.
+    pub fn plan_of(&mut self, inner: ScopeRef<'_>) -> Option<Arc<Plan>> {
+        (self.plan_of)(inner)
     }
 
     /// A feature as the scope sees it; a fault is reported.
@@ -75,37 +103,54 @@ impl<'a> PlanBuilder<'a> {
 
     /// What runs as soon as the head of a main request has been read, under the plan of its server.
     pub fn arrived<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
-        self.comes_before_location = true;
+        (self.has_registered, self.comes_before_location) = (true, true);
         self.arrived.push(handler.clone());
+    }
+
+    /// What runs in the rewrite phase: the server's where the scope is one, else the location's.
+    pub fn script<S: Script + 'static>(&mut self, script: &Arc<S>) {
+        (self.has_registered, self.comes_before_location) = (true, true);
+        self.scripts.push(script.clone());
+    }
+
+    /// A variable that is read before a script has set it is worth no warning here.
+    pub fn warn_of_no_unset_variable(&mut self) {
+        self.warns_unset = false;
     }
 
     /// What runs once the plan is found, before it is asked who the client is.
     pub fn preaccess<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.has_registered = true;
         self.preaccess.push(handler.clone());
     }
 
     /// What decides, with others, who may have what the plan gives.
     pub fn access<C: Check + 'static>(&mut self, check: &Arc<C>) {
+        self.has_registered = true;
         self.access.push(check.clone());
     }
 
     /// What runs once the client has been let in, before what answers.
     pub fn precontent<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.has_registered = true;
         self.precontent.push(handler.clone());
     }
 
     /// What may answer with a file or a folder, where nothing else answers.
     pub fn file<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
+        self.has_registered = true;
         self.files.push(handler.clone());
     }
 
     /// Requests of any method are about files here, and their bodies are waited for.
     pub fn changes_files(&mut self) {
+        self.has_registered = true;
         self.changes_files = true;
     }
 
     /// What looks at the heads of responses.
     pub fn filter<F: HeadFilter + 'static>(&mut self, filter: &Arc<F>) {
+        self.has_registered = true;
         self.filters.push(Link::Module(filter.clone()));
     }
 
@@ -120,6 +165,7 @@ impl<'a> PlanBuilder<'a> {
 
     /// Keeps what the module needs of its settings outside of what it has registered.
     pub fn keep<F: Send + Sync + 'static>(&mut self, slot: &PlanSlot<F>, settings: &Arc<F>) {
+        self.has_registered = true;
         let number = slot.number();
         if self.kept.len() <= number {
             self.kept.resize_with(number + 1, || None);
@@ -138,6 +184,8 @@ impl<'a> PlanBuilder<'a> {
         }
         Phases {
             arrived: from_end(self.arrived),
+            scripts: from_end(self.scripts),
+            warns_unset: self.warns_unset,
             preaccess: from_end(self.preaccess),
             access: from_end(self.access),
             precontent: from_end(self.precontent),

@@ -24,7 +24,8 @@ use crate::http::connection::{Held, READING_HEADERS};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::local::HttpLocal;
 use crate::http::module;
-use crate::http::modules::{acme, post_action, proxy, rewrite, static_file};
+use crate::http::module::Trace;
+use crate::http::modules::{post_action, proxy, static_file};
 use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Plan, Server};
 use crate::http::response::Response;
@@ -34,6 +35,7 @@ use crate::http::{access_phase, error_page, location, secure};
 use crate::log;
 use crate::regex::Captures;
 use crate::variables::core::prepare_realpath_root;
+use variables::Scratch;
 
 /// How often a request may change its URI or be redirected within the server (nginx's
 /// `NGX_HTTP_MAX_URI_CHANGES`).
@@ -175,8 +177,10 @@ pub struct Request {
     pub pass: Slots<OfPass>,
     /// What they keep of it until it ends.
     pub own: Slots<OfRequest>,
-    /// Scratch of the rewrite script.
-    pub script: rewrite::State,
+    /// Buffers for values.
+    pub scratch: Scratch,
+    /// What scripts have done, where `explain` wants to know.
+    pub trail: Option<Vec<Trace>>,
     /// Whether host, server and URI have been made of the client's head.
     pub prepared: bool,
     /// Which server its host means could not be decided: no server may answer for it.
@@ -251,7 +255,7 @@ async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
             step => return Ok(step),
         }
     }
-    let answer = acme::answer(request).or_else(|| secure::check(request));
+    let answer = secure::check(request);
     Ok(answer.unwrap_or(Step::Next))
 }
 
@@ -414,9 +418,9 @@ async fn phases(
 /// Passes one of the phases that find the plan: the next one, or the step that ends the search.
 pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
     let (step, next) = match at {
-        Phase::ServerRewrite => (rewrite::server(request), Phase::FindLocation),
+        Phase::ServerRewrite => (rewrite_by_server(request), Phase::FindLocation),
         Phase::FindLocation => (find_location(request), Phase::LocationRewrite),
-        Phase::LocationRewrite => (rewrite::location(request), Phase::Access),
+        Phase::LocationRewrite => (rewrite_by_location(request), Phase::Access),
         Phase::Access => (Step::Next, Phase::Access),
     };
     match step {
@@ -429,6 +433,25 @@ pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
         },
         step => ControlFlow::Break(step),
     }
+}
+
+fn rewrite_by_server(request: &mut Request) -> Step {
+    let plan = &request.server.plan;
+    if plan.phases.scripts.is_empty() {
+        return Step::Next;
+    }
+    let (http, id) = (Rc::clone(&request.http), plan.id);
+    module::run_scripts(&http.plan(id).phases.scripts, request)
+}
+
+/// Where no location was found the server's own plan is in force, whose script has run.
+fn rewrite_by_location(request: &mut Request) -> Step {
+    let plan = &request.plan;
+    if plan.phases.scripts.is_empty() || Arc::ptr_eq(plan, &request.server.plan) {
+        return Step::Next;
+    }
+    let (http, id) = (Rc::clone(&request.http), plan.id);
+    module::run_scripts(&http.plan(id).phases.scripts, request)
 }
 
 /// Finds the location of the URI in force and checks what holds as soon as it is known.

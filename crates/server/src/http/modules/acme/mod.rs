@@ -29,8 +29,11 @@ use proto::method::Method;
 
 pub use self::host::{Held, intercept};
 use crate::http::compile::SERVER_NAME;
+use crate::http::exchange::Exchange;
 use crate::http::handshake::Handshake;
+use crate::http::module::{Handle, Permit, Ran, Shortcut};
 use crate::http::output::page;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::tls::provider;
@@ -335,27 +338,46 @@ fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at
     }
 }
 
+/// Has validators answered by every server, where anything is issued at all.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let is_off = plan.compiler.registry::<Acme>().borrow().is_off();
+    if !is_off && plan.scope.context() == Contexts::SERVER {
+        let validators = Arc::new(Validators);
+        plan.arrived(&validators);
+        plan.shortcut(Shortcut::OfHead(validators));
+    }
+    Some(())
+}
+
+/// What validators that come over HTTP are answered by.
+struct Validators;
+
+impl Handle for Validators {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(answer(request).unwrap_or(Step::Next)))
+    }
+}
+
+impl Permit for Validators {
+    fn permits(&self, request: &Request) -> bool {
+        asked_token(request).is_none()
+    }
+}
+
 /// The answer to a challenge, where the request asks for one. It comes before everything that a
 /// configuration says, as nginx's does.
-pub fn answer(request: &mut Request) -> Option<Step> {
+fn answer(request: &mut Request) -> Option<Step> {
     let token = asked_token(request)?;
     let answer = host::answer(token)?;
     let text = Bytes::from_static(b"text/plain");
     Some(page(request, 200, text, answer.into()))
 }
 
-/// Whether a request may ask for an answer, so that nothing may be kept in memory for it.
-pub fn may_answer(request: &Request) -> bool {
-    asked_token(request).is_some()
-}
-
 fn asked_token(request: &Request) -> Option<&[u8]> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return None;
     }
-    let token = request.uri.strip_prefix(WELL_KNOWN)?;
-    let acme = request.local.generation.part::<Acme>()?;
-    (!acme.is_off()).then_some(token)
+    request.uri.strip_prefix(WELL_KNOWN)
 }
 
 /// `$acme_certificate`

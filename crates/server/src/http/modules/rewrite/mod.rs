@@ -17,9 +17,10 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Position, ScopeRef, Setter, Setting, Template,
     Word, parse,
 };
-use framework::compile::Compiler;
+use framework::compile::{Compiler, Feature};
 
 use crate::http::plan::Plan;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;
@@ -27,11 +28,9 @@ use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::{Source, Variable};
 use variables::Context as _;
-use variables::Scratch;
 use variables::name::variable_name;
 
 use condition::Condition;
-pub use script::{location, server};
 
 const PROGRAM: Contexts = Contexts::SERVER
     .or(Contexts::SERVER_IF)
@@ -128,19 +127,27 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 ];
 
 /// The script of one scope.
-#[derive(Default)]
-pub struct Script {
+struct Steps {
     steps: Box<[Instruction]>,
     /// `rewrite_log`.
     log: bool,
-    /// `uninitialized_variable_warn`.
+}
+
+/// `rewrite_log` and `uninitialized_variable_warn`.
+struct Settings {
+    log: bool,
     warn_uninitialized: bool,
 }
 
-impl Script {
-    /// Whether there is nothing to run.
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+impl Feature for Settings {
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &[&REWRITE_LOG, &UNINITIALIZED_VARIABLE_WARN];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
+        Ok(Settings {
+            log: scope.get(&REWRITE_LOG)?,
+            warn_uninitialized: scope.get(&UNINITIALIZED_VARIABLE_WARN)?,
+        })
     }
 }
 
@@ -206,37 +213,6 @@ struct Answer {
     status: u16,
     /// Text or URL; empty where none is written.
     text: Text,
-}
-
-/// Scratch memory of scripts and maps, kept by a request so that evaluating values allocates
-/// nothing once it is warm.
-#[derive(Debug, Default)]
-pub struct State {
-    /// Buffers for values.
-    pub scratch: Scratch,
-    /// What the scripts have done, where `explain` wants to know.
-    pub trail: Option<Vec<Trace>>,
-}
-
-/// One thing that a script has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
-    /// The directive.
-    pub position: Position,
-    /// What came of it.
-    pub text: String,
-}
-
-impl State {
-    /// Leaves a trace where `explain` wants to know.
-    fn trace(&mut self, position: Position, text: impl FnOnce() -> String) {
-        if let Some(trail) = &mut self.trail {
-            trail.push(Trace {
-                position,
-                text: text(),
-            });
-        }
-    }
 }
 
 /// What `set` and `auth_request_set` write to.
@@ -307,33 +283,25 @@ impl Target {
     }
 }
 
-/// The value of a variable that `set` defines but has not set yet in this request: empty, with
-/// nginx's warning unless `uninitialized_variable_warn` is off.
-pub fn uninitialized(request: &Request, name: &str) {
-    if request.plan.script.warn_uninitialized {
-        log::error!(request, Warn, "using uninitialized \"{}\" variable", name);
+/// Registers the script of a scope. A response from memory passes none: silence says so.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let settings: Arc<Settings> = plan.feature()?;
+    if !settings.warn_uninitialized {
+        plan.warn_of_no_unset_variable();
     }
-}
-
-/// Compiles the script of a scope. `plan_of_if` compiles the plan of an `if` block in a location;
-/// faults are reported and compilation goes on.
-pub fn compile(
-    compiler: &Compiler<'_>,
-    scope: ScopeRef<'_>,
-    plan_of_if: &mut dyn FnMut(ScopeRef<'_>) -> Option<Arc<Plan>>,
-) -> Result<Script, Fault> {
     // The script of an `if` block belongs to the scope around it.
+    let scope = plan.scope;
     let runs = scope.context() == Contexts::SERVER || scope.context() == Contexts::LOCATION;
-    let steps = if runs {
-        instructions(compiler, scope, plan_of_if)
-    } else {
-        Box::default()
-    };
-    Ok(Script {
-        steps,
-        log: scope.get(&REWRITE_LOG)?,
-        warn_uninitialized: scope.get(&UNINITIALIZED_VARIABLE_WARN)?,
-    })
+    if !runs {
+        return Some(());
+    }
+    let compiler = plan.compiler;
+    let steps = instructions(compiler, scope, &mut |inner| plan.plan_of(inner));
+    if !steps.is_empty() {
+        let log = settings.log;
+        plan.script(&Arc::new(Steps { steps, log }));
+    }
+    Some(())
 }
 
 fn instructions(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use conf::Position;
 use proto::uri::{Escape, Unescape, escape, unescape};
 
+use crate::http::module::Script;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::log;
@@ -13,40 +14,22 @@ use crate::text::{Part, Text};
 use variables::Context as _;
 
 use super::condition::matches;
-use super::{Answer, Flag, Instruction, Rewrite, Script};
+use super::{Answer, Flag, Instruction, Rewrite, Steps};
 
-/// The server rewrite phase. `Relocate` where the URI was rewritten, which changes nothing here:
-/// the location is found next in any case.
-pub fn server(request: &mut Request) -> Step {
-    if request.server.plan.script.is_empty() {
-        return Step::Next;
-    }
-    let script = Arc::clone(&request.server.plan.script);
-    run(request, &script)
-}
-
-/// The location rewrite phase. `Relocate` where the URI was rewritten and a location must be
-/// found for it.
-pub fn location(request: &mut Request) -> Step {
-    // Where no location was found the server's own plan is in force, whose script has run.
-    if request.plan.script.is_empty() || Arc::ptr_eq(&request.plan, &request.server.plan) {
-        return Step::Next;
-    }
-    let script = Arc::clone(&request.plan.script);
-    run(request, &script)
-}
-
-fn run(request: &mut Request, script: &Script) -> Step {
-    let mut run = Run {
-        request,
-        log: script.log,
-        quote: true,
-        uri_changed: false,
-    };
-    match run.steps(&script.steps) {
-        ControlFlow::Break(Some(step)) => step,
-        _ if run.uri_changed => Step::Relocate,
-        _ => Step::Next,
+impl Script for Steps {
+    /// `Relocate` where the URI was rewritten and a location must be found for it; in a server that is next in any case.
+    fn run(&self, request: &mut Request) -> Step {
+        let mut run = Run {
+            request,
+            log: self.log,
+            quote: true,
+            uri_changed: false,
+        };
+        match run.steps(&self.steps) {
+            ControlFlow::Break(Some(step)) => step,
+            _ if run.uri_changed => Step::Relocate,
+            _ => Step::Next,
+        }
     }
 }
 
@@ -89,7 +72,7 @@ impl Run<'_> {
                 let Ok(holds) = holds else {
                     return self.undecided(*position);
                 };
-                self.request.script.trace(*position, || match holds {
+                self.request.trace(*position, || match holds {
                     true => "the condition holds".to_owned(),
                     false => "the condition does not hold".to_owned(),
                 });
@@ -106,7 +89,7 @@ impl Run<'_> {
             Instruction::Return(answer) => Flow::Break(Some(self.answer(answer))),
             Instruction::Break(position) => {
                 let text = || "the script ends here".to_owned();
-                self.request.script.trace(*position, text);
+                self.request.trace(*position, text);
                 if self.uri_changed {
                     self.request.valid_location = false;
                     self.uri_changed = false;
@@ -129,7 +112,7 @@ impl Run<'_> {
         };
         if !matched {
             let text = || "does not match".to_owned();
-            self.request.script.trace(rewrite.position, text);
+            self.request.trace(rewrite.position, text);
             return Flow::Continue(());
         }
         self.quote = false;
@@ -159,7 +142,7 @@ impl Run<'_> {
     /// 500: whether a regex matches could not be decided.
     fn undecided(&mut self, position: Position) -> Flow {
         let text = || "could not be decided".to_owned();
-        self.request.script.trace(position, text);
+        self.request.trace(position, text);
         Flow::Break(Some(Step::Finish(500)))
     }
 
@@ -183,7 +166,7 @@ impl Run<'_> {
                 log::Printable(&location)
             );
         }
-        self.request.script.trace(rewrite.position, || {
+        self.request.trace(rewrite.position, || {
             format!("redirects to {}", String::from_utf8_lossy(&location))
         });
         self.request.response.location = Some(location.into());
@@ -220,20 +203,20 @@ impl Run<'_> {
         }
         let old = std::mem::replace(&mut self.request.uri, path);
         self.request.scratch().give_buffer(old);
-        let Request {
-            script, uri, args, ..
-        } = &mut *self.request;
-        script.trace(rewrite.position, || {
-            let mark = if args.is_empty() { "" } else { "?" };
+        let request = &mut *self.request;
+        if request.trail.is_some() {
+            let mark = if request.args.is_empty() { "" } else { "?" };
+            let (uri, args) = (&request.uri, &request.args);
             let (uri, args) = (String::from_utf8_lossy(uri), String::from_utf8_lossy(args));
-            format!("the URI becomes {uri}{mark}{args}")
-        });
+            let text = format!("the URI becomes {uri}{mark}{args}");
+            request.trace(rewrite.position, || text);
+        }
     }
 
     fn answer(&mut self, answer: &Answer) -> Step {
         let status = answer.status;
         let text = || format!("answers with {status}");
-        self.request.script.trace(answer.position, text);
+        self.request.trace(answer.position, text);
         if status >= 400 && answer.text.is_empty() {
             return Step::Finish(status);
         }
