@@ -1,11 +1,16 @@
-//! What protocols with clients have in common, for any kind of context: `access_log` with its formats, and `geoip2`.
+//! What protocols with clients have in common, for any kind of context: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`,
+//! `access_log` with its formats.
 //!
-//! A protocol says what its context is ([`access_log::Logged`]), and when a line is written; here is what the line says and
-//! where it goes.
+//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`], [`realip::ByProxy`]), when each is
+//! asked, and what comes of the answer.
 
+pub mod access;
 pub mod access_log;
 pub mod format;
 pub mod geoip2;
+pub mod limit_conn;
+pub mod limited;
+pub mod realip;
 
 #[cfg(test)]
 mod tests;

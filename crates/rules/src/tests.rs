@@ -5,26 +5,100 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Contexts, Declared, Recording, Registry, Sealed, Setting, parse};
-use engine::net::Address;
+use conf::{Contexts, Declared, Recording, Registry, ScopeRef, Sealed, Setting, parse};
+use engine::net::{Address, TcpInfo};
 use framework::compile::{Compiler, Environment, Feature};
+use framework::door::ListenerId;
 use logs::{ErrorLog, Level, LogTable, Process, Subject};
+use transport::client::{Client, OfClient};
+use transport::tls::session::Session as TlsSession;
 use variables::{
     Captures, Context, Found, Scope, Scratch, Source, Table, TableBuilder, Values, process,
 };
 
 use crate::access_log::{AccessLogs, Logged};
+use crate::limit_conn::{self, Counted, LimitConn, Outcome, Places};
+use crate::realip::{self, ByProxy, RealIp};
 
-struct Session {
+pub(crate) struct Session {
     table: Rc<Variables>,
     said: &'static str,
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
+    client: Client,
     peer: Address,
+    own_peer: Address,
+    places: RefCell<Places<Session>>,
 }
 
-struct Variables(Table<Session>);
+impl Session {
+    /// The session of a client at this address, who says this.
+    fn from(address: &str, said: &'static str, table: &Rc<Variables>) -> Session {
+        let address = Address::Inet((address.parse::<std::net::IpAddr>().unwrap(), 9).into());
+        let listener = ListenerId(Arc::new("listen 10.0.0.1:9".to_owned()));
+        Session {
+            table: Rc::clone(table),
+            said,
+            values: RefCell::default(),
+            captures: Captures::default(),
+            scratch: Scratch::default(),
+            client: Client::new(listener, 1),
+            peer: address.clone(),
+            own_peer: address,
+            places: RefCell::default(),
+        }
+    }
+}
+
+impl OfClient for Session {
+    fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn local(&self) -> &Address {
+        &self.own_peer
+    }
+
+    fn session(&self) -> Option<&TlsSession> {
+        None
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        None
+    }
+}
+
+impl Counted for Session {
+    fn outcome(&self) -> Option<Outcome> {
+        self.places.borrow().outcome
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Places<Session>)) {
+        change(&mut self.places.borrow_mut());
+    }
+}
+
+/// What a session says is where it comes from, if its peer is believed.
+impl ByProxy for Session {
+    fn own_peer(&self) -> &Address {
+        &self.own_peer
+    }
+
+    fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        (name == b"Said").then_some(self.said.as_bytes())
+    }
+
+    fn is_told(&self) -> bool {
+        self.peer != self.own_peer
+    }
+
+    fn tell(&mut self, peer: Address) {
+        self.peer = peer;
+    }
+}
+
+pub(crate) struct Variables(Table<Session>);
 
 impl Scope<Session> for Variables {
     fn variables(&self) -> &Table<Session> {
@@ -102,49 +176,113 @@ static SESSIONS: Setting<()> = Setting::new("sessions", &["{ ... }"], parse::not
     .opens(Contexts::HTTP)
     .manual("A block for sessions.");
 
-const BLOCK: &[&dyn Declared] = &[&SESSIONS];
+const TABLES: &[&[&dyn Declared]] = &[
+    &[&SESSIONS, &limit_conn::LIMIT_CONN_ZONE],
+    AccessLogs::<Session>::DIRECTIVES,
+    LimitConn::<Session>::DIRECTIVES,
+    RealIp::DIRECTIVES,
+];
 
-/// What sessions that say these things leave in `access.log` under these lines, and whether lines may tell of an answer.
-fn logged(name: &str, lines: &str, said: &[&'static str]) -> (String, bool) {
-    let folder = std::env::temp_dir().join(format!("tidegate-rules-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+/// What `work` makes of these lines, relative paths below this folder, and the variables that it has named.
+fn compiled<T>(
+    folder: &Path,
+    lines: &str,
+    work: impl FnOnce(&Compiler<'_>, ScopeRef<'_>) -> T,
+) -> (T, Rc<Variables>) {
     let path = Path::new("/sessions.conf");
     let files = Sealed::new(Recording {
         files: vec![(path.into(), format!("sessions {{ {lines} }}").into_bytes())],
         ..Recording::default()
     });
     let root = Path::new("/");
-    let registry = Registry::new(&[BLOCK, AccessLogs::<Session>::DIRECTIVES]);
-    let loaded = conf::load(path, root, &[], &registry, &files);
+    let loaded = conf::load(path, root, &[], &Registry::new(TABLES), &files);
     assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
     let compiler = Compiler::new(&Environment {
-        prefix: &folder,
+        prefix: folder,
         conf_prefix: root,
         files: &files,
         privileged: false,
     });
     let builder = compiler.registry::<TableBuilder<Session>>();
-    builder.borrow_mut().builtins = &[find, process::find];
+    builder.borrow_mut().builtins = &[
+        find,
+        process::find,
+        limit_conn::find,
+        realip::find,
+        transport::client::find,
+    ];
     let scope = loaded.tree.root().children("sessions").next().unwrap();
-    let access_log = compiler.feature::<AccessLogs<Session>>(scope).unwrap();
-    for log in compiler.registries.take::<LogTable>().into_files() {
-        log.install(log.open().unwrap());
-    }
-    let table = Rc::new(Variables(builder.take().finish().unwrap()));
+    let made = work(&compiler, scope);
+    let table = builder.take().finish().unwrap();
+    let diagnostics = compiler.into_diagnostics();
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+    (made, Rc::new(Variables(table)))
+}
+
+/// What sessions that say these things leave in `access.log` under these lines, and whether lines may tell of an answer.
+fn logged(name: &str, lines: &str, said: &[&'static str]) -> (String, bool) {
+    let folder = std::env::temp_dir().join(format!("tidegate-rules-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (access_log, table) = compiled(&folder, lines, |compiler, scope| {
+        let access_log = compiler.feature::<AccessLogs<Session>>(scope).unwrap();
+        for log in compiler.registries.take::<LogTable>().into_files() {
+            log.install(log.open().unwrap());
+        }
+        access_log
+    });
     for said in said {
-        access_log.write(&mut Session {
-            table: Rc::clone(&table),
-            said,
-            values: RefCell::default(),
-            captures: Captures::default(),
-            scratch: Scratch::default(),
-            peer: Address::Unix("".into()),
-        });
+        access_log.write(&mut Session::from("10.0.0.2", said, &table));
     }
     logs::flush_all();
     let text = std::fs::read_to_string(folder.join("access.log")).unwrap_or_default();
     std::fs::remove_dir_all(&folder).unwrap();
     (text, access_log.reads_response())
+}
+
+fn value(session: &mut Session, name: &str) -> Option<String> {
+    let mut value = Vec::new();
+    let found = session.append_variable_named(name, &mut value);
+    found.then(|| String::from_utf8_lossy(&value).into_owned())
+}
+
+#[test]
+fn sessions_are_counted_by_what_they_say() {
+    let lines = "limit_conn_zone $said zone=said:32k; limit_conn said 1; limit_conn_status 429;";
+    let (limit, table) = compiled(Path::new("/"), lines, |compiler, scope| {
+        limit_conn::compile::<Session>(compiler, scope);
+        compiler.feature::<LimitConn<Session>>(scope).unwrap()
+    });
+    let session = |said| Session::from("10.0.0.2", said, &table);
+    let (mut one, mut same, mut other) = (session("a"), session("a"), session("b"));
+    assert_eq!(value(&mut one, "limit_conn_status"), None);
+    assert_eq!(limit.enter(&mut one), Ok(()));
+    assert_eq!(limit.enter(&mut one), Ok(()), "it is counted once");
+    assert_eq!(limit.enter(&mut same), Err(429));
+    assert_eq!(limit.enter(&mut other), Ok(()));
+    assert_eq!(value(&mut one, "limit_conn_status").unwrap(), "PASSED");
+    assert_eq!(value(&mut same, "limit_conn_status").unwrap(), "REJECTED");
+    drop(one);
+    assert_eq!(limit.enter(&mut session("a")), Ok(()), "its place is free");
+}
+
+#[test]
+fn a_trusted_proxy_tells_where_a_session_comes_from() {
+    let lines = "set_real_ip_from 10.0.0.0/8; real_ip_header Said;";
+    let (real_ip, table) = compiled(Path::new("/"), lines, |compiler, scope| {
+        compiler.feature::<RealIp>(scope).unwrap()
+    });
+    for (from, expected) in [("10.1.1.1", "192.0.2.9"), ("172.16.1.1", "172.16.1.1")] {
+        let mut session = Session::from(from, "192.0.2.9", &table);
+        real_ip.apply(&mut session);
+        assert_eq!(
+            value(&mut session, "remote_addr").as_deref(),
+            Some(expected)
+        );
+        assert_eq!(
+            value(&mut session, "realip_remote_addr").as_deref(),
+            Some(from)
+        );
+    }
 }
 
 #[test]

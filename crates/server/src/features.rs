@@ -19,9 +19,9 @@ use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, disable_symlinks,
-    early_hints, flv, headers_more, index, limit_conn, limit_req, metrics, mirror, mp4,
-    open_file_cache, post_action, precompressed, proxy, random_index, realip, referer, rewrite,
-    secure_link, static_file, stub_status, try_files, upstream,
+    early_hints, flv, headers_more, index, limit_req, metrics, mirror, mp4, open_file_cache,
+    post_action, precompressed, proxy, random_index, realip, referer, rewrite, secure_link,
+    static_file, stub_status, try_files, upstream,
 };
 use crate::http::request::Request;
 use crate::http::{not_modified, range};
@@ -31,6 +31,7 @@ use crate::tls::handshake::Intercept;
 use crate::tls::settings::TlsSettings;
 use crate::{accepted, http, tls};
 use rules::geoip2;
+use rules::limit_conn::{self, LimitConn};
 use variables::{Find, Found, geo, map, process, split_clients};
 
 /// Every module.
@@ -80,10 +81,10 @@ pub static FEATURES: &[Entry] = &[
     Entry::module::<auth_request::AuthRequest>().named(&["ngx_http_auth_request_module"]),
     Entry::module::<auth_basic::AuthBasic>().named(&["ngx_http_auth_basic_module"]),
     Entry::module::<access::Access>().named(&["ngx_http_access_module"]),
-    Entry::module::<limit_conn::LimitConn>()
+    Entry::module::<LimitConn<Request>>()
         .named(&["ngx_http_limit_conn_module"])
         .variables(&[limit_conn::find])
-        .prepare(limit_conn::compile),
+        .prepare(limit_conn::compile::<Request>),
     Entry::module::<limit_req::LimitReq>()
         .named(&["ngx_http_limit_req_module"])
         .variables(&[limit_req::find])
@@ -257,8 +258,12 @@ mod tests {
 
     /// The module of something that has registered: the folder or file that it stands in.
     fn module_of(name: &'static str) -> &'static str {
-        let mut path = name.split("::").skip_while(|part| *part != "modules");
-        path.nth(1).unwrap_or(name)
+        let mut path = name.split("::");
+        let module = match path.next() {
+            Some("tidegate_rules") => path.next(),
+            _ => path.skip_while(|part| *part != "modules").nth(1),
+        };
+        module.unwrap_or(name)
     }
 
     #[test]

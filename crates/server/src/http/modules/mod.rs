@@ -15,7 +15,6 @@ pub mod headers_more;
 pub mod index;
 pub mod limit_conn;
 pub mod limit_req;
-pub mod limited;
 pub mod metrics;
 pub mod mirror;
 pub mod mp4;

@@ -12,11 +12,11 @@ use framework::zone::{self, Refused, Zone};
 
 use super::Buckets;
 use crate::http::module::Module;
-use crate::http::modules::limited;
 use crate::http::plan_builder::PlanBuilder;
 use crate::log::Level;
 use crate::text::Text;
 use crate::variables::Compiling as _;
+use rules::limited;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

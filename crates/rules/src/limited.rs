@@ -2,7 +2,7 @@
 
 use conf::{Fault, Setter, parse};
 
-use crate::log::Level;
+use logs::Level;
 
 /// Reads `limit_req_status` and `limit_conn_status`.
 pub fn status(setter: &Setter<'_>) -> Result<u16, Fault> {

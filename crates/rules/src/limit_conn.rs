@@ -1,0 +1,497 @@
+//! `limit_conn`: how many requests for one key there may be at the same time.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_limit_conn_module.html>. A context is counted from the moment when its protocol
+//! asks until its places are given back.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
+    parse,
+};
+use framework::compile::{Compiler, Feature};
+use framework::slot::Kept;
+use framework::zone::{self, Fact, Refused, Room, State, Tell, Zone};
+use logs::{Level, Printable, error, event, write};
+use variables::write::text;
+use variables::{Compiling as _, Context, Found, Text};
+
+use crate::limited;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// The longest key, in bytes; longer ones are not limited.
+const KEY_LENGTH_MAX: usize = 255;
+
+/// What nginx's entry takes beside its key, in bytes.
+const ENTRY_SIZE: usize = 36;
+
+/// What nginx keeps about a zone as a whole, in bytes.
+const HEAD_SIZE: u64 = 64;
+
+/// `limit_conn_zone key zone=name:size`
+pub static LIMIT_CONN_ZONE: Setting<()> = Setting::new(
+    "limit_conn_zone",
+    &["key zone=name:size"],
+    |setter| {
+        setter
+            .lines()
+            .iter()
+            .try_for_each(|line| declaration(line).map(drop))
+    },
+)
+.contexts(Contexts::HTTP)
+.arity(Arity::exactly(2))
+.inherit(Inherit::List)
+.manual(
+    "Declares a zone that counts connections by the key, which may hold variables; requests with \
+     an empty key are not counted. Where the zone is full, requests for new keys are refused.",
+);
+
+/// `limit_conn zone number`
+pub static LIMIT_CONN: Setting<Vec<LimitLine>> =
+    Setting::new("limit_conn", &["zone number"], limits)
+        .contexts(HSL)
+        .arity(Arity::exactly(2))
+        .inherit(Inherit::List)
+        .manual(
+            "Limits how many requests for one key of the zone are served at the same time. Several \
+         lines limit together.",
+        );
+
+static LIMIT_CONN_STATUS: Setting<u16> =
+    Setting::new("limit_conn_status", &["code"], limited::status)
+        .contexts(HSL)
+        .default("503")
+        .manual("The status of requests that are refused.");
+
+static LIMIT_CONN_LOG_LEVEL: Setting<Level> = Setting::new(
+    "limit_conn_log_level",
+    &["info | notice | warn | error"],
+    limited::level,
+)
+.contexts(HSL)
+.default("error")
+.manual("The level of the line about a request that is refused.");
+
+static LIMIT_CONN_DRY_RUN: Setting<bool> =
+    Setting::new("limit_conn_dry_run", &["on | off"], parse::flag)
+        .contexts(HSL)
+        .arity(Arity::flag())
+        .default("off")
+        .manual("Only counts and logs; no request is refused.");
+
+/// What has become of a request under `limit_conn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It went on.
+    Passed,
+    /// It was refused.
+    Rejected,
+    /// It would have been refused.
+    RejectedDryRun,
+}
+
+impl Outcome {
+    /// The value of `$limit_conn_status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Passed => "PASSED",
+            Outcome::Rejected => "REJECTED",
+            Outcome::RejectedDryRun => "REJECTED_DRY_RUN",
+        }
+    }
+}
+
+/// What a zone counts.
+pub struct ZoneSettings<C> {
+    key: Text<C>,
+    /// The same as written.
+    key_text: Box<str>,
+}
+
+/// One `limit_conn`, before its zone is found.
+pub struct LimitLine {
+    zone: Box<str>,
+    connections: u32,
+}
+
+struct Limit<C: Context> {
+    zone: Arc<Zone<Connections<C>>>,
+    connections: u32,
+}
+
+/// The limits of a scope.
+pub struct LimitConn<C: Context> {
+    limits: Box<[Limit<C>]>,
+    status: u16,
+    level: Level,
+    dry_run: bool,
+}
+
+impl<C: Context> Feature for LimitConn<C> {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &LIMIT_CONN,
+        &LIMIT_CONN_STATUS,
+        &LIMIT_CONN_LOG_LEVEL,
+        &LIMIT_CONN_DRY_RUN,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<LimitConn<C>, Fault> {
+        let mut limits: Vec<Limit<C>> = Vec::new();
+        for line in scope.get(&LIMIT_CONN)? {
+            let zone = compiler.zones.borrow().find::<Connections<C>>(&line.zone);
+            let zone =
+                zone.map_err(|text| Fault::new(text).of_missing(&line.zone, &["limit_conn_zone"]))?;
+            limits.push(Limit {
+                zone,
+                connections: line.connections,
+            });
+        }
+        Ok(LimitConn {
+            limits: limits.into(),
+            status: scope.get(&LIMIT_CONN_STATUS)?,
+            level: scope.get(&LIMIT_CONN_LOG_LEVEL)?,
+            dry_run: scope.get(&LIMIT_CONN_DRY_RUN)?,
+        })
+    }
+}
+
+/// What has become of a context, and the places that it holds.
+pub struct Places<C: Context> {
+    /// `$limit_conn_status`, once a limit has been asked.
+    pub outcome: Option<Outcome>,
+    leases: Vec<Lease<C>>,
+}
+
+impl<C: Context> Default for Places<C> {
+    fn default() -> Places<C> {
+        Places {
+            outcome: None,
+            leases: Vec::new(),
+        }
+    }
+}
+
+impl<C: Context> Kept for Places<C> {
+    fn reset(&mut self) {
+        self.outcome = None;
+        self.leases.clear();
+    }
+}
+
+/// A context that is counted.
+pub trait Counted: Context {
+    /// What has become of it, if it has been asked for.
+    fn outcome(&self) -> Option<Outcome>;
+
+    /// Changes what is known of it, and its places.
+    fn note(&self, change: impl FnOnce(&mut Places<Self>));
+}
+
+impl<C: Counted> LimitConn<C> {
+    /// Whether nothing is limited.
+    pub fn is_off(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// Takes a place under every limit, unless the context has been counted already.
+    ///
+    /// # Errors
+    /// The status that it is refused with.
+    pub fn enter(&self, context: &mut C) -> Result<(), u16> {
+        if context.outcome().is_some() {
+            return Ok(());
+        }
+        for limit in &self.limits {
+            let Some(key) = key(context, limit) else {
+                continue;
+            };
+            context.note(|places| places.outcome = Some(Outcome::Passed));
+            match Connections::enter(limit, &key) {
+                Ok(lease) => context.note(|places| places.leases.push(lease)),
+                Err(refusal) => return self.refuse(context, limit, refusal),
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, context: &C, limit: &Limit<C>, refusal: Refusal) -> Result<(), u16> {
+        let zone = limit.zone.name();
+        match refusal {
+            Refusal::TooMany => {
+                let dry_run = if self.dry_run { ", dry run," } else { "" };
+                let text = format_args!("limiting connections{dry_run} by zone \"{zone}\"");
+                write(context, self.level, text);
+            }
+            Refusal::Full => event!(
+                Crit,
+                "ngx_slab_alloc() failed: no memory in limit_conn_zone \"{zone}\""
+            ),
+        }
+        let (outcome, refused) = match self.dry_run {
+            true => (Outcome::RejectedDryRun, Ok(())),
+            false => (Outcome::Rejected, Err(self.status)),
+        };
+        context.note(|places| {
+            places.leases.clear();
+            places.outcome = Some(outcome);
+        });
+        refused
+    }
+}
+
+/// The key of a limit for this context; `None` where the limit does not apply.
+fn key<C: Context>(context: &mut C, limit: &Limit<C>) -> Option<Bytes> {
+    let zone = limit.zone.settings();
+    let key = zone.key.evaluate(context);
+    if key.len() > KEY_LENGTH_MAX {
+        error!(
+            context,
+            Error,
+            "the value of the \"{}\" key is more than 255 bytes: \"{}\"",
+            zone.key_text,
+            Printable(&key)
+        );
+    }
+    (1..=KEY_LENGTH_MAX).contains(&key.len()).then_some(key)
+}
+
+/// Why a connection is not let in.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// There are as many as there may be.
+    TooMany,
+    /// There is no room in the zone for another key.
+    Full,
+}
+
+/// What a zone keeps: how many connections there are for each key.
+pub struct Connections<C> {
+    table: Mutex<Table>,
+    of: PhantomData<fn(C)>,
+}
+
+struct Table {
+    counts: Map<Box<[u8]>, u32>,
+    room: Room,
+}
+
+impl<C: Context> State for Connections<C> {
+    const KIND: &'static str = "limit_conn";
+
+    type Settings = ZoneSettings<C>;
+
+    fn new(size: u64) -> Connections<C> {
+        Connections {
+            table: Mutex::new(Table {
+                counts: Map::default(),
+                room: Room::new(size, HEAD_SIZE),
+            }),
+            of: PhantomData,
+        }
+    }
+
+    /// What was counted by one key says nothing of another.
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        let (key, old) = (&zone.settings().key_text, &previous.settings().key_text);
+        if key == old || zone.size() != previous.size() {
+            return Ok(zone.all_of(previous));
+        }
+        let name = zone.name();
+        Err(format!(
+            "limit_conn_zone \"{name}\" uses the \"{key}\" key while previously it used the \"{old}\" key"
+        ))
+    }
+
+    fn describe(&self, settings: &ZoneSettings<C>, tell: &mut Tell<'_>) {
+        tell("key", Fact::Text(&settings.key_text));
+        tell("keys", Fact::Number(self.table().counts.len() as u64));
+    }
+}
+
+impl<C: Context> Connections<C> {
+    fn enter(limit: &Limit<C>, key: &[u8]) -> Result<Lease<C>, Refusal> {
+        let connections = limit.zone.state();
+        connections.table().enter(key, limit.connections)?;
+        Ok(Lease {
+            connections: Arc::clone(connections),
+            key: key.into(),
+        })
+    }
+}
+
+impl<C> Connections<C> {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing under the lock panics.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn enter(&mut self, key: &[u8], most: u32) -> Result<(), Refusal> {
+        if let Some(count) = self.counts.get_mut(key) {
+            if *count >= most {
+                return Err(Refusal::TooMany);
+            }
+            *count += 1;
+            return Ok(());
+        }
+        if !self.room.take(ENTRY_SIZE + key.len()) {
+            return Err(Refusal::Full);
+        }
+        self.counts.insert(key.into(), 1);
+        Ok(())
+    }
+
+    fn leave(&mut self, key: &[u8]) {
+        let Some(count) = self.counts.get_mut(key) else {
+            return; // whoever leaves has entered
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(key);
+            self.room.give(ENTRY_SIZE + key.len());
+        }
+    }
+}
+
+/// A place among the connections of a key, given back when it is dropped.
+struct Lease<C> {
+    connections: Arc<Connections<C>>,
+    key: Box<[u8]>,
+}
+
+impl<C> Drop for Lease<C> {
+    fn drop(&mut self) {
+        self.connections.table().leave(&self.key);
+    }
+}
+
+/// Declares the zones of a scope, before anything looks for them.
+pub fn compile<C: Context>(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    for line in http
+        .lines()
+        .iter()
+        .filter(|line| line.is("limit_conn_zone"))
+    {
+        if let Err(fault) = declare::<C>(compiler, line) {
+            compiler.report(fault.or_at(line.position));
+        }
+    }
+}
+
+fn declare<C: Context>(compiler: &Compiler<'_>, line: &Line) -> Result<(), Fault> {
+    let (key, name, size) = declaration(line)?;
+    let settings = ZoneSettings {
+        key: compiler.text(&Template::parse(key)?),
+        key_text: key.text().into(),
+    };
+    let declared = compiler.zones.borrow_mut().declare::<Connections<C>>(
+        &String::from_utf8_lossy(&name),
+        size,
+        settings,
+    );
+    match declared {
+        Ok(_) => Ok(()),
+        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
+        Err(Refused::Declared(known)) => Err(Fault::new(format!(
+            "limit_conn_zone \"{}\" is already bound to key \"{}\"",
+            known.name(),
+            known.settings().key_text
+        ))),
+    }
+}
+
+/// Key, name and size in bytes of a `limit_conn_zone`.
+fn declaration(line: &Line) -> Result<(&Word, Bytes, u64), Fault> {
+    let mut zone = None;
+    for word in line.args.iter().skip(1) {
+        if !word.bytes.starts_with(b"zone=") {
+            return Err(Fault::invalid_parameter(word));
+        }
+        zone = Some(zone::parse_declaration(word)?);
+    }
+    match zone.filter(|(name, _)| !name.is_empty()) {
+        Some((name, size)) => Ok((line.argument(0), name, size)),
+        None => Err(Fault::new(
+            "\"limit_conn_zone\" must have \"zone\" parameter",
+        )),
+    }
+}
+
+fn limits(setter: &Setter<'_>) -> Result<Vec<LimitLine>, Fault> {
+    let mut limits: Vec<LimitLine> = Vec::new();
+    for line in setter.lines() {
+        let limit = limit(line)?;
+        if limits.iter().any(|known| known.zone == limit.zone) {
+            return Err(Fault::at(
+                &line.name,
+                "\"limit_conn\" directive is duplicate",
+            ));
+        }
+        limits.push(limit);
+    }
+    Ok(limits)
+}
+
+fn limit(line: &Line) -> Result<LimitLine, Fault> {
+    let number = line.argument(1);
+    let connections = parse::number_of(&number.bytes).filter(|connections| *connections > 0);
+    let connections = connections.ok_or_else(|| {
+        let text = format!("invalid number of connections \"{}\"", number.text());
+        Fault::at(number, text)
+    })?;
+    if connections > 65_535 {
+        return Err(Fault::at(number, "connection limit must be less 65536"));
+    }
+    Ok(LimitLine {
+        zone: line.argument(0).text().into(),
+        connections: connections as u32,
+    })
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find<C: Counted>(name: &str) -> Option<Found<C>> {
+    (name == "limit_conn_status").then(|| {
+        Found::computed(|context: &mut C, out| match context.outcome() {
+            Some(outcome) => text(outcome.name(), out),
+            None => false,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Session;
+
+    #[test]
+    fn a_key_is_counted_up_and_down() {
+        let connections = Connections::<Session>::new(32768);
+        let mut table = connections.table();
+        assert_eq!(table.enter(b"a", 2), Ok(()));
+        assert_eq!(table.enter(b"a", 2), Ok(()));
+        assert_eq!(table.enter(b"a", 2), Err(Refusal::TooMany));
+        assert_eq!(table.enter(b"b", 2), Ok(()));
+        table.leave(b"a");
+        assert_eq!(table.enter(b"a", 2), Ok(()));
+        table.leave(b"a");
+        table.leave(b"a");
+        assert_eq!(table.counts.len(), 1);
+    }
+
+    #[test]
+    fn a_full_zone_takes_no_new_key() {
+        let connections = Connections::<Session>::new(32768);
+        let mut table = connections.table();
+        let taken = (0..1000_u32).take_while(|key| table.enter(&key.to_le_bytes(), 1).is_ok());
+        assert_eq!(taken.count(), 383);
+        assert_eq!(table.enter(b"more", 1), Err(Refusal::Full));
+        table.leave(&7_u32.to_le_bytes());
+        assert_eq!(table.enter(b"more", 1), Ok(()));
+    }
+}
