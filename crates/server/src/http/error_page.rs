@@ -216,7 +216,7 @@ pub async fn refuse(
         Ok(Some(step)) => Box::pin(request::resume(request, exchange, step)).await,
         Err(abort) => Err(abort),
     };
-    Box::pin(request::follow_up(request, &outcome)).await;
+    Box::pin(request::follow_up(request, exchange, &outcome)).await;
     outcome
 }
 

@@ -13,6 +13,7 @@ use proto::accept::Browser;
 use proto::h1::Version;
 use proto::header::Known;
 use proto::method::Method;
+use transport::client::OfClient as _;
 
 use crate::http::body::RequestBody;
 use crate::http::client_head::ClientHead;
@@ -320,7 +321,7 @@ impl Request {
     /// Puts the request under the server that its connection's handshake named, as if its own head named none.
     pub fn choose_negotiated_server(&mut self) {
         self.client_mut().host.clear();
-        let session = self.connection.stream.session();
+        let session = self.session();
         let Some(name) = session.and_then(|session| session.server_name.clone()) else {
             return;
         };
@@ -357,9 +358,14 @@ impl Request {
             .map(|(_, value)| value)
     }
 
+    /// Whether the client speaks TLS.
+    pub fn is_secure(&self) -> bool {
+        self.session().is_some()
+    }
+
     /// `http`, or `https` where the client speaks TLS.
     pub fn scheme(&self) -> &'static str {
-        match self.connection.stream.is_secure() {
+        match self.is_secure() {
             true => "https",
             false => "http",
         }

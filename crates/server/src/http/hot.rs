@@ -219,8 +219,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     let after = look_up(request)?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
-    let by_handshake =
-        request.connection.stream.is_secure() && request.client.server_name().is_none();
+    let by_handshake = request.is_secure() && request.client.server_name().is_none();
     if !captured && !by_handshake {
         let connection = &request.connection;
         request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);

@@ -275,7 +275,7 @@ async fn next_piece(
             more.await;
         } else if let Either::Second(left) = either(more, exchange.client_gone()).await {
             source.give_up(&left).write(request);
-            return Err(request.client_left());
+            return Err(request.client_left(exchange));
         }
     }
 }

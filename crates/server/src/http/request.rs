@@ -240,7 +240,7 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
         Ok(step) => resume(request, exchange, step).await,
         Err(abort) => Err(abort),
     };
-    follow_up(request, &outcome).await;
+    follow_up(request, exchange, &outcome).await;
     outcome
 }
 
@@ -260,7 +260,7 @@ async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
 }
 
 /// What is still done for a request once it has been answered.
-pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
+pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Result<(), Abort>) {
     if request.depth == 0 {
         if outcome.is_ok() {
             request.start_background();
@@ -268,7 +268,7 @@ pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
         let has_acted = match outcome {
             // A subrequest has ended it.
             Err(Abort::Unanswered(status)) if *status != request.response.status => {
-                note_unanswered(request, *status);
+                note_unanswered(request, exchange, *status);
                 false
             }
             _ => post_action::run(request, outcome).await,
@@ -288,9 +288,8 @@ pub async fn follow_up(request: &mut Request, outcome: &Result<(), Abort>) {
 }
 
 /// The status that logs show of a request that has not been answered, unless some of its response has left.
-fn note_unanswered(request: &mut Request, status: u16) {
-    let stream = &request.connection.stream;
-    if request.response.status == 0 || stream.holds_back(request.bytes_sent) {
+fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
+    if request.response.status == 0 || exchange.holds_back(request) {
         request.response.status = status;
     }
 }
@@ -298,9 +297,9 @@ fn note_unanswered(request: &mut Request, status: u16) {
 impl Request {
     /// Notes that the client has left while its response was awaited, for logs; how that ends the exchange. A subrequest tells
     /// its request.
-    pub fn client_left(&mut self) -> Abort {
+    pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
         const CLIENT_CLOSED: u16 = 499;
-        note_unanswered(self, CLIENT_CLOSED);
+        note_unanswered(self, exchange, CLIENT_CLOSED);
         match self.is_main() {
             true => Abort::Silently,
             false => Abort::Unanswered(CLIENT_CLOSED),

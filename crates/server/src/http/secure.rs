@@ -7,6 +7,7 @@ use crate::http::plan::Server;
 use crate::http::request::{Request, Step};
 use crate::log;
 use crate::tls::verify::{Mode, Verdict};
+use transport::client::OfClient as _;
 
 /// Whether requests to a server must be looked at here.
 pub fn must_check(connection: &Connection, server: &Server) -> bool {
@@ -34,7 +35,7 @@ fn judge(request: &Request) -> Option<Step> {
         );
         return Some(Step::Finish(497));
     }
-    let session = request.connection.stream.session()?;
+    let session = request.session()?;
     let wanted = request.server.verify_client?;
     match session.verdict.get() {
         Verdict::Good => None,

@@ -97,16 +97,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "http_x_forwarded_for" => {
             |request, out| client::known_header(request, Known::XForwardedFor, out)
         }
-        "https" => |request, out| {
-            text(
-                if request.connection.stream.is_secure() {
-                    "on"
-                } else {
-                    ""
-                },
-                out,
-            )
-        },
+        "https" => |request, out| text(if request.is_secure() { "on" } else { "" }, out),
         "is_args" => |request, out| text(if request.args.is_empty() { "" } else { "?" }, out),
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)

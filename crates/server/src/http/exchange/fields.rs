@@ -100,7 +100,7 @@ fn absolute_location(request: &Request) -> Option<Bytes> {
     if path.first() != Some(&b'/') || !core.absolute_redirect {
         return None;
     }
-    let (scheme, usual_port): (&[u8], u16) = match request.connection.stream.is_secure() {
+    let (scheme, usual_port): (&[u8], u16) = match request.is_secure() {
         true => (b"https://", 443),
         false => (b"http://", 80),
     };

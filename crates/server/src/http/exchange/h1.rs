@@ -508,15 +508,20 @@ impl H1 {
             }
         }
         // Where nothing has left yet, the client gets no answer rather than a broken one.
-        if self.taken_back || self.connection.stream.holds_back(request.bytes_sent) {
+        if self.taken_back || self.holds_back(request) {
             return After::Drop;
         }
         After::CLOSE
     }
 
+    /// See `Exchange::holds_back`.
+    pub fn holds_back(&self, request: &Request) -> bool {
+        self.connection.stream.holds_back(request.bytes_sent)
+    }
+
     /// See `Exchange::take_back`.
     pub fn take_back(&mut self, request: &mut Request) {
-        if self.connection.stream.holds_back(request.bytes_sent) {
+        if self.holds_back(request) {
             self.taken_back = true;
             request.bytes_sent = 0;
             request.body_bytes_sent = 0;

@@ -356,6 +356,11 @@ impl Stream {
         self.with(|flow| flow.recorder.status != 0)
     }
 
+    /// See `Exchange::holds_back`: nothing has come to the client, not even a head.
+    pub fn holds_back(&self) -> bool {
+        !self.has_sent_head()
+    }
+
     /// Leaves the stream, as the connection's owner does when the request has ended so.
     pub fn leave(self, outcome: &Result<(), Abort>) {
         self.with(|flow| {

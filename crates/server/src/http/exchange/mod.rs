@@ -223,6 +223,20 @@ impl Exchange {
         }
     }
 
+    /// Whether all that has been sent of the request's response still waits here: the client has seen nothing of it.
+    pub fn holds_back(&self, request: &Request) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.holds_back(request),
+            // What it sends waits with the main request's.
+            Protocol::Ahead(_) | Protocol::Sink => {
+                let stream = &request.connection.stream;
+                stream.holds_back(request.bytes_sent)
+            }
+            #[cfg(test)]
+            Protocol::Memory(stream) => stream.holds_back(),
+        }
+    }
+
     /// Sends the head of `request.response`; decides how the body is framed.
     pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
         settle_head(request);

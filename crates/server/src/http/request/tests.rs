@@ -576,3 +576,17 @@ fn what_modules_keep_ends_with_the_pass_or_with_the_request() {
         assert!(request.pass.is_empty() && request.own.is_empty());
     });
 }
+
+#[test]
+fn a_client_that_leaves_shows_in_the_status_unless_it_has_seen_something() {
+    with_request(|request| {
+        let (mut exchange, _) = Client::greedy().begin(u64::MAX / 2);
+        request.response.status = 200;
+        assert!(matches!(request.client_left(&exchange), Abort::Silently));
+        assert_eq!(request.response.status, 499);
+        request.response.status = 200;
+        exchange.send_head(request).unwrap();
+        assert!(matches!(request.client_left(&exchange), Abort::Silently));
+        assert_eq!(request.response.status, 200);
+    });
+}

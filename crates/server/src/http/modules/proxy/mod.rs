@@ -299,7 +299,7 @@ async fn pass_on(
         Ok(Err(status)) => return Ok(finish(request, status)),
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
-            return Err(request.client_left());
+            return Err(request.client_left(exchange));
         }
     };
     let mut selection = Selection::new(&group, settings.next_upstream_tries);
@@ -547,7 +547,7 @@ async fn connect(
         match either(connecting, exchange.client_gone()).await {
             Either::First(connected) => connected,
             Either::Second(abort) => {
-                return Err(client_left(request, &abort, CONNECTING).into());
+                return Err(client_left(request, exchange, &abort, CONNECTING).into());
             }
         }
     };
@@ -592,7 +592,9 @@ async fn secure(
     }
     match either(shaking, exchange.client_gone()).await {
         Either::First(shaken) => shaken,
-        Either::Second(abort) => Err(client_left(request, &abort, ssl::SHAKING_HANDS).into()),
+        Either::Second(abort) => {
+            Err(client_left(request, exchange, &abort, ssl::SHAKING_HANDS).into())
+        }
     }
 }
 
@@ -719,7 +721,9 @@ async fn wait_for_peer(
     } else {
         match either(taken, exchange.client_gone()).await {
             Either::First(taken) => taken,
-            Either::Second(abort) => return Err(client_left(request, &abort, SENDING).into()),
+            Either::Second(abort) => {
+                return Err(client_left(request, exchange, &abort, SENDING).into());
+            }
         }
     };
     match taken {
@@ -841,10 +845,10 @@ fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str)
 }
 
 /// The client closed its connection while the upstream was being asked.
-fn client_left(request: &mut Request, abort: &Abort, doing: &str) -> Abort {
+fn client_left(request: &mut Request, exchange: &Exchange, abort: &Abort, doing: &str) -> Abort {
     told_left(abort, doing).write(request);
     note(request, |attempt, elapsed| attempt.response_time = elapsed);
-    request.client_left()
+    request.client_left(exchange)
 }
 
 /// What there is to log of a client that closed its connection.

@@ -113,7 +113,9 @@ async fn read_head(
             match either(receiving, exchange.client_gone()).await {
                 Either::First(received) => received,
                 // As nginx has it, the request is being sent until the answer begins.
-                Either::Second(abort) => return Err(client_left(request, &abort, SENDING).into()),
+                Either::Second(abort) => {
+                    return Err(client_left(request, exchange, &abort, SENDING).into());
+                }
             }
         };
         let buffer = match received {
