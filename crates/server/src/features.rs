@@ -46,9 +46,6 @@ pub static FEATURES: &[Entry] = &[
         ErrorPages::DIRECTIVES,
         static_file::Types::DIRECTIVES,
         open_file_cache::OpenFileCache::DIRECTIVES,
-        disable_symlinks::DisableSymlinks::DIRECTIVES,
-        early_hints::EarlyHints::DIRECTIVES,
-        post_action::PostAction::DIRECTIVES,
         Resolving::DIRECTIVES,
         accepted::DIRECTIVES,
     ])
@@ -58,6 +55,10 @@ pub static FEATURES: &[Entry] = &[
         transport::client::find,
         transport::proxy_protocol::find,
     ]),
+    // nginx has these in its core module.
+    Entry::module::<disable_symlinks::DisableSymlinks>(),
+    Entry::module::<early_hints::EarlyHints>(),
+    Entry::module::<post_action::PostAction>(),
     // The client's address is known when it answers.
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
         .named(&["ngx_http_acme_module"])
@@ -104,7 +105,7 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[map::DIRECTIVES])
         .named(&["ngx_http_map_module"])
         .prepare(map::compile::<Request>),
-    Entry::of(&[referer::Referers::DIRECTIVES])
+    Entry::module::<referer::Referers>()
         .named(&["ngx_http_referer_module"])
         .variables(&[referer::find]),
     // Behind the blocks above, because a name is of the `set` that names it, also where one of them defines it.
@@ -126,10 +127,10 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[static_file::HANDLERS])
         .named(&["ngx_http_empty_gif_module"])
         .content("empty_gif", static_file::empty_gif),
-    Entry::of(&[browser::Browsers::DIRECTIVES])
+    Entry::module::<browser::Browsers>()
         .named(&["ngx_http_browser_module"])
         .variables(&[browser::find]),
-    Entry::of(&[secure_link::SecureLink::DIRECTIVES])
+    Entry::module::<secure_link::SecureLink>()
         .named(&["ngx_http_secure_link_module"])
         .variables(&[secure_link::find]),
     Entry::of(&[flv::DIRECTIVES])

@@ -20,7 +20,6 @@ use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
 use crate::http::module::{Content, Entry};
 use crate::http::modules::metrics::meter::Scopes;
-use crate::http::modules::post_action::PostAction;
 use crate::http::modules::{proxy, static_file};
 use crate::http::plan::{Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
@@ -713,9 +712,6 @@ impl Builder<'_, '_> {
             crate::http::body::BodySettings,
             static_file::Types,
             crate::http::error_page::ErrorPages,
-            PostAction,
-            crate::http::modules::referer::Referers,
-            crate::http::modules::secure_link::SecureLink,
             crate::resolver::Resolving,
             log::AccessLogs,
             log::ErrorLog,
@@ -756,14 +752,7 @@ impl Builder<'_, '_> {
             body: compiler.feature_or_report(scope)?,
             types: compiler.feature_or_report(scope)?,
             error_pages: compiler.feature_or_report(scope)?,
-            referers: compiler.feature_or_report(scope)?,
-            secure_link: compiler.feature_or_report(scope)?,
-            browsers: compiler.feature_or_report(scope)?,
-            post_action: Some(compiler.feature_or_report::<PostAction>(scope)?)
-                .filter(|action| !action.is_off()),
             open_file_cache: compiler.feature_or_report(scope)?,
-            disable_symlinks: compiler.feature_or_report(scope)?,
-            early_hints: compiler.feature_or_report(scope)?,
             resolving: compiler.feature_or_report(scope)?,
             access_log: compiler.feature_or_report(scope)?,
             error_log: compiler.feature_or_report(scope)?,

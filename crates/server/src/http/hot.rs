@@ -166,8 +166,6 @@ pub fn suits(plan: &Plan) -> bool {
         && !plan
             .error_log
             .admits(log::Level::Debug, log::Subsystem::Http)
-        && plan.post_action.is_none()
-        && plan.disable_symlinks.is_off()
         && plan.core.root.path.literal().is_some()
         && !plan.core.root.relative_at_run_time
         && plan.core.unlimited()
@@ -724,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_limited_is_not_answered_from_memory() {
+    fn where_a_request_must_be_looked_at_memory_does_not_answer() {
         for (zone, limit) in [
             ("limit_conn_zone $host zone=z:32k;", "limit_conn z 9;"),
             (
@@ -732,10 +730,18 @@ mod tests {
                 "limit_req zone=z burst=9 nodelay;",
             ),
             ("", "set_real_ip_from 10.9.9.9;"),
+            ("", "set $a b;"),
+            ("", "more_set_input_headers X:y;"),
+            ("", "try_files $uri =404;"),
+            ("", "gzip_static on;"),
+            ("", "disable_symlinks on;"),
         ] {
             let lines = format!("location / {{ {limit} }} }} {zone} server {{ listen 10.0.0.2:80;");
             let (slow, from_memory) = ask(FEATURES, &lines, "/file");
             assert_eq!((&slow[..], from_memory), (&[200; 3][..], None), "{limit}");
         }
+        // Its own status is that of the action.
+        let with_action = "location / { post_action /none; }";
+        assert_eq!(ask(FEATURES, with_action, "/file").1, None);
     }
 }

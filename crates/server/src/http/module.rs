@@ -188,6 +188,16 @@ impl Request {
     }
 }
 
+/// What a module does with a main request after its response.
+pub trait After: Send + Sync {
+    /// Does it by how the request has ended, as where its client has left; whether there was anything to be done.
+    fn after<'a>(
+        &'a self,
+        request: &'a mut Request,
+        outcome: &'a Result<(), Abort>,
+    ) -> Ran<'a, bool>;
+}
+
 /// A check of the access phase: see [`access_phase`](crate::http::access_phase) for how they combine.
 pub trait Check: Send + Sync {
     /// Makes it.

@@ -15,11 +15,8 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
-use crate::http::module::{Check, Handle, Permit, Script};
-use crate::http::modules::{
-    disable_symlinks::DisableSymlinks, early_hints::EarlyHints, open_file_cache::OpenFileCache,
-    post_action::PostAction, static_file::Types,
-};
+use crate::http::module::{After, Check, Handle, Permit, Script};
+use crate::http::modules::{open_file_cache::OpenFileCache, static_file::Types};
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
 use crate::log::{AccessLogs, ErrorLog};
@@ -61,20 +58,8 @@ pub struct Plan {
     pub types: Arc<Types>,
     /// `error_page`.
     pub error_pages: Arc<ErrorPages>,
-    /// `valid_referers`.
-    pub referers: Arc<crate::http::modules::referer::Referers>,
-    /// `secure_link` and its family.
-    pub secure_link: Arc<crate::http::modules::secure_link::SecureLink>,
-    /// `modern_browser` and its family.
-    pub browsers: Arc<crate::http::modules::browser::Browsers>,
     /// `open_file_cache` and its family.
     pub open_file_cache: Arc<OpenFileCache>,
-    /// `disable_symlinks`.
-    pub disable_symlinks: Arc<DisableSymlinks>,
-    /// `early_hints`.
-    pub early_hints: Arc<EarlyHints>,
-    /// `post_action`; `None` where there is none.
-    pub post_action: Option<Arc<PostAction>>,
     /// `resolver`, `resolver_timeout`.
     pub resolving: Arc<Resolving>,
     /// `access_log`.
@@ -104,6 +89,10 @@ pub struct Phases {
     pub scripts: Box<[Arc<dyn Script>]>,
     /// Whether it is worth a warning that a variable is read before a script has set it.
     pub warns_unset: bool,
+    /// What changes a request once its plan is found.
+    pub prepared: Box<[Arc<dyn Script>]>,
+    /// What is done with main requests after their responses.
+    pub after: Box<[Arc<dyn After>]>,
     /// Once the plan is found, before it is asked who the client is.
     pub preaccess: Box<[Arc<dyn Handle>]>,
     /// Who may have what the plan gives; of main requests alone.

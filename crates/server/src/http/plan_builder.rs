@@ -7,7 +7,7 @@ use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
 use crate::http::chain::{Chain, HeadFilter, Link, Refused};
-use crate::http::module::{Check, Content, Handle, Permit, Register, Script, Shortcut};
+use crate::http::module::{After, Check, Content, Handle, Permit, Register, Script, Shortcut};
 use crate::http::plan::{Permits, Phases, Plan};
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -24,6 +24,8 @@ pub struct PlanBuilder<'a> {
     arrived: Vec<Arc<dyn Handle>>,
     scripts: Vec<Arc<dyn Script>>,
     warns_unset: bool,
+    prepared: Vec<Arc<dyn Script>>,
+    after: Vec<Arc<dyn After>>,
     preaccess: Vec<Arc<dyn Handle>>,
     access: Vec<Arc<dyn Check>>,
     precontent: Vec<Arc<dyn Handle>>,
@@ -54,6 +56,8 @@ impl<'a> PlanBuilder<'a> {
             arrived: Vec::new(),
             scripts: Vec::new(),
             warns_unset: true,
+            prepared: Vec::new(),
+            after: Vec::new(),
             preaccess: Vec::new(),
             access: Vec::new(),
             precontent: Vec::new(),
@@ -116,6 +120,18 @@ impl<'a> PlanBuilder<'a> {
     /// A variable that is read before a script has set it is worth no warning here.
     pub fn warn_of_no_unset_variable(&mut self) {
         self.warns_unset = false;
+    }
+
+    /// What changes a request once its plan is found, before anything else looks at it.
+    pub fn prepared<S: Script + 'static>(&mut self, script: &Arc<S>) {
+        self.has_registered = true;
+        self.prepared.push(script.clone());
+    }
+
+    /// What is done with main requests after their responses.
+    pub fn after<A: After + 'static>(&mut self, after: &Arc<A>) {
+        self.has_registered = true;
+        self.after.push(after.clone());
     }
 
     /// What runs once the plan is found, before it is asked who the client is.
@@ -186,6 +202,8 @@ impl<'a> PlanBuilder<'a> {
             arrived: from_end(self.arrived),
             scripts: from_end(self.scripts),
             warns_unset: self.warns_unset,
+            prepared: from_end(self.prepared),
+            after: from_end(self.after),
             preaccess: from_end(self.preaccess),
             access: from_end(self.access),
             precontent: from_end(self.precontent),

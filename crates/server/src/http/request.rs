@@ -25,7 +25,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::local::HttpLocal;
 use crate::http::module;
 use crate::http::module::Trace;
-use crate::http::modules::{post_action, proxy, static_file};
+use crate::http::modules::{proxy, static_file};
 use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Plan, Server};
 use crate::http::response::Response;
@@ -271,7 +271,7 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
                 note_unanswered(request, exchange, *status);
                 false
             }
-            _ => post_action::run(request, outcome).await,
+            _ => act_after(request, outcome).await,
         };
         let waits = match outcome {
             // As far as nginx goes a request whose upstream broke off has been answered.
@@ -285,6 +285,18 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
     if let Some(seen) = &request.upstream {
         seen.borrow_mut().end();
     }
+}
+
+/// Has modules do what they do after a response; whether there was anything to be done.
+async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
+    if request.plan.phases.after.is_empty() {
+        return false;
+    }
+    let (http, mut has_acted) = (Rc::clone(&request.http), false);
+    for after in &http.plan(request.plan.id).phases.after {
+        has_acted |= after.after(request, outcome).said().await;
+    }
+    has_acted
 }
 
 /// The status that logs show of a request that has not been answered, unless some of its response has left.
@@ -395,10 +407,13 @@ async fn phases(
             ControlFlow::Break(step) => return Ok(step),
         };
     }
-    crate::http::modules::headers_more::change_request(request);
     // The plan stays as long as the request holds on to the generation.
     let http = Rc::clone(&request.http);
     let plan = http.plan(request.plan.id);
+    match module::run_scripts(&plan.phases.prepared, request) {
+        Step::Next => {}
+        step => return Ok(step),
+    }
     match module::run(&plan.phases.preaccess, request, exchange).await? {
         Step::Next => {}
         step => return Ok(step),

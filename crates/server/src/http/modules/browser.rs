@@ -3,13 +3,18 @@
 //! <https://nginx.org/en/docs/http/ngx_http_browser_module.html>. The browsers are those of its
 //! time; today's all pass for the ones that came before them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use memchr::memmem;
 use proto::header::Known;
 
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::variables::{Evaluate, Found};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -271,10 +276,25 @@ fn ancient(setter: &Setter<'_>) -> Result<Ancient, Fault> {
     Ok(ancient)
 }
 
+/// What holds in a plan.
+static BROWSERS: PlanSlot<Browsers> = PlanSlot::new();
+
+impl Module for Browsers {
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&BROWSERS, self);
+    }
+
+    /// It makes variables.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
 /// `$modern_browser`
 pub fn modern_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let browsers = &request.plan.browsers;
-    if browsers.is_modern(request.header(Known::UserAgent)) {
+    if let Some(browsers) = request.plan.of(&BROWSERS)
+        && browsers.is_modern(request.header(Known::UserAgent))
+    {
         out.extend_from_slice(&browsers.modern_value);
     }
     true
@@ -282,8 +302,9 @@ pub fn modern_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// `$ancient_browser`
 pub fn ancient_browser(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let browsers = &request.plan.browsers;
-    if !browsers.is_modern(request.header(Known::UserAgent)) {
+    if let Some(browsers) = request.plan.of(&BROWSERS)
+        && !browsers.is_modern(request.header(Known::UserAgent))
+    {
         out.extend_from_slice(&browsers.ancient_value);
     }
     true

@@ -10,13 +10,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, Template, Word};
 use framework::compile::{Compiler, Feature};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, open, openat, statat};
 use rustix::io::Errno;
 
+use crate::http::module::Module;
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 
@@ -107,10 +112,17 @@ impl Feature for DisableSymlinks {
     }
 }
 
-impl DisableSymlinks {
-    /// Whether every link is followed.
-    pub fn is_off(&self) -> bool {
+/// What holds in a plan; nothing where it is off.
+static OF_PLAN: PlanSlot<DisableSymlinks> = PlanSlot::new();
+
+impl Module for DisableSymlinks {
+    /// Every link is followed.
+    fn is_off(&self) -> bool {
         self.policy == Policy::Off
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&OF_PLAN, self);
     }
 }
 
@@ -149,10 +161,13 @@ impl Links {
 
     /// What the plan in force says about a path.
     pub fn of(request: &mut Request, path: &[u8]) -> Links {
-        if request.plan.disable_symlinks.is_off() {
+        if request.plan.of(&OF_PLAN).is_none() {
             return Links::FOLLOWED;
         }
-        let settings = request.plan.disable_symlinks.clone();
+        let http = Rc::clone(&request.http);
+        let Some(settings) = http.plan(request.plan.id).of(&OF_PLAN) else {
+            return Links::FOLLOWED;
+        };
         let from = settings.from.as_ref().map(|from| from.evaluate(request));
         Links::below(settings.policy, path, from.as_deref().unwrap_or_default())
     }

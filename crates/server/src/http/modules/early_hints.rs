@@ -4,10 +4,15 @@
 //! take a 103 for the final response, hence the condition. Reading what upstreams send is the
 //! business of `proxy`.
 
+use std::sync::Arc;
+
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
 
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 
@@ -43,6 +48,24 @@ impl Feature for EarlyHints {
         Ok(EarlyHints {
             conditions: texts.collect(),
         })
+    }
+}
+
+/// What holds in a plan; nothing where it is off.
+pub static OF_PLAN: PlanSlot<EarlyHints> = PlanSlot::new();
+
+impl Module for EarlyHints {
+    fn is_off(&self) -> bool {
+        self.conditions.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&OF_PLAN, self);
+    }
+
+    /// It is about responses of upstreams.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
     }
 }
 

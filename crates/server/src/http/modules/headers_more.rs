@@ -20,11 +20,10 @@ use proto::header::Known;
 
 use crate::http::chain::{Chain, HeadFilter, Refused};
 use crate::http::client_head::ClientHead;
-use crate::http::module::Module;
+use crate::http::module::{Module, Script};
 use crate::http::plan_builder::PlanBuilder;
-use crate::http::request::Request;
+use crate::http::request::{Request, Step};
 use crate::http::response::{Field, Response};
-use crate::http::slots::PlanSlot;
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -142,9 +141,6 @@ impl Feature for HeadersMore {
     }
 }
 
-/// What is changed in requests.
-static OF_REQUESTS: PlanSlot<HeadersMore> = PlanSlot::new();
-
 impl Module for HeadersMore {
     fn is_off(&self) -> bool {
         self.output.is_empty() && self.input.is_empty()
@@ -155,7 +151,7 @@ impl Module for HeadersMore {
             plan.filter(self);
         }
         if !self.input.is_empty() {
-            plan.keep(&OF_REQUESTS, self);
+            plan.prepared(self);
         }
     }
 }
@@ -395,15 +391,15 @@ fn replace(response: &mut Response, new: Field) {
     }
 }
 
-/// Changes the head of a request, as everybody sees it from now on.
-pub fn change_request(request: &mut Request) {
-    if request.plan.of(&OF_REQUESTS).is_none() {
-        return;
+impl Script for HeadersMore {
+    fn run(&self, request: &mut Request) -> Step {
+        change_request(self, request);
+        Step::Next
     }
-    let http = Rc::clone(&request.http);
-    let Some(more) = http.plan(request.plan.id).of(&OF_REQUESTS) else {
-        return;
-    };
+}
+
+/// Changes the head of a request, as everybody sees it from now on.
+fn change_request(more: &HeadersMore, request: &mut Request) {
     let copied = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
     let mut fields: Vec<(Vec<u8>, Vec<u8>)> = request.headers().map(copied).collect();
     let content_type = request.header(Known::ContentType).unwrap_or_default();

@@ -4,13 +4,18 @@
 //! the server; what that answers is dropped, and the next request of the connection waits until
 //! it is done. The access log's line is written after it and shows its URI and status.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use proto::h1::Version;
 
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::module::{After, Module, Ran};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{self, Request, Step};
+use crate::http::slots::PlanSlot;
 
 static POST_ACTION: Setting<Bytes> = Setting::new("post_action", &["uri"], parse::bytes)
     .contexts(
@@ -41,12 +46,21 @@ impl Feature for PostAction {
     }
 }
 
-impl PostAction {
-    /// Whether nothing is done.
-    pub fn is_off(&self) -> bool {
+/// What holds in a plan; nothing where it is off.
+static OF_PLAN: PlanSlot<PostAction> = PlanSlot::new();
+
+impl Module for PostAction {
+    fn is_off(&self) -> bool {
         self.target.is_empty()
     }
 
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&OF_PLAN, self);
+        plan.after(self);
+    }
+}
+
+impl PostAction {
     fn step(&self) -> Step {
         match self.target.first() {
             Some(b'/') => Step::Redirect {
@@ -64,14 +78,22 @@ const CHANGES_AFTER_CYCLE: u8 = 16;
 /// Of all ways to end a request `return 444` alone leads to no action.
 const WITHOUT_ACTION: u16 = 444;
 
-/// Does what is to be done for a main request that ended with `outcome`, as where its client has left. The place that the
-/// request comes to may have a `post_action` too: they end with the changes of its URI. Returns whether there was anything to
-/// be done.
-pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
-    let dropped = matches!(outcome, Err(Abort::Unanswered(WITHOUT_ACTION)));
-    if dropped || request.plan.post_action.is_none() {
-        return false;
+impl After for PostAction {
+    fn after<'a>(
+        &'a self,
+        request: &'a mut Request,
+        outcome: &'a Result<(), Abort>,
+    ) -> Ran<'a, bool> {
+        match outcome {
+            Err(Abort::Unanswered(WITHOUT_ACTION)) => Ran::Now(false),
+            _ => Ran::wait(act(request)),
+        }
     }
+}
+
+/// Does what is to be done. The place that the request comes to may have a `post_action` too: they end with the changes of its
+/// URI. Returns that there was something to be done.
+async fn act(request: &mut Request) -> bool {
     let header_only = request.response.header_only;
     request.head_only = true;
     request.body.end_unread();
@@ -86,10 +108,10 @@ pub async fn run(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
         request.changes_left = CHANGES_AFTER_CYCLE;
     }
     while request.changes_left > 0
-        && let Some(action) = request.plan.post_action.clone()
+        && let Some(step) = request.plan.of(&OF_PLAN).map(PostAction::step)
     {
         // Whatever comes of it: it has been logged.
-        let _ = Box::pin(request::resume(request, &mut sink, action.step())).await;
+        let _ = Box::pin(request::resume(request, &mut sink, step)).await;
     }
     request.response.header_only = header_only;
     // No head has been written of what was dropped, with which its charset would have joined its type.

@@ -15,7 +15,10 @@ use proto::header::Known;
 use variables::map::{Keys, Kind};
 
 use crate::http::compile::SERVER_NAME;
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::slots::PlanSlot;
 use crate::regex::Regex;
 use crate::variables::Found;
 use pattern::Undecided;
@@ -154,7 +157,7 @@ impl Referers {
     /// Whether a Referer field may be there, or be missing. `undecided` hears of a pattern that could not be
     /// decided on this part of the field.
     fn allow(&self, referer: Option<&[u8]>, undecided: impl Fn(&Regex, &[u8], Undecided)) -> bool {
-        if self.names.is_empty() && self.patterns.is_empty() && self.server_patterns.is_empty() {
+        if self.is_off() {
             return true;
         }
         let Some(referer) = referer else {
@@ -241,13 +244,32 @@ impl Names {
     }
 }
 
+/// What holds in a plan; nothing where it is off.
+static REFERERS: PlanSlot<Referers> = PlanSlot::new();
+
+impl Module for Referers {
+    fn is_off(&self) -> bool {
+        self.names.is_empty() && self.patterns.is_empty() && self.server_patterns.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&REFERERS, self);
+    }
+
+    /// It makes a variable.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
 /// `$invalid_referer`: `1`, or empty where the Referer is valid.
 pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let undecided = |regex: &Regex, subject: &[u8], cause| {
         regex.alert(request, subject, cause, "");
     };
     let referer = request.header(Known::Referer);
-    if !request.plan.referers.allow(referer, undecided) {
+    let referers = request.plan.of(&REFERERS);
+    if referers.is_some_and(|referers| !referers.allow(referer, undecided)) {
         out.push(b'1');
     }
     true

@@ -4,6 +4,9 @@
 //! variables; what becomes of a request whose link is not right is for `if` to say. Signatures are
 //! MD5 digests over a text with a secret in it, because that is what the links out there have.
 
+use std::rc::Rc;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
@@ -11,8 +14,11 @@ use framework::slot::{Kept, Slot};
 use md5::{Digest, Md5};
 use proto::base64::{self, Alphabet};
 
+use crate::http::module::{Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::OfPass;
+use crate::http::slots::PlanSlot;
 use crate::text::Text;
 use crate::variables::Compiling as _;
 use crate::variables::Found;
@@ -94,9 +100,30 @@ impl Feature for SecureLink {
     }
 }
 
+/// What holds in a plan; nothing where it is off.
+static OF_PLAN: PlanSlot<SecureLink> = PlanSlot::new();
+
+impl Module for SecureLink {
+    fn is_off(&self) -> bool {
+        self.secret.is_none() && self.compiled.is_none()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&OF_PLAN, self);
+    }
+
+    /// It makes variables.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
+}
+
 /// `$secure_link`
 pub fn secure_link(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let link = request.plan.secure_link.clone();
+    let http = Rc::clone(&request.http);
+    let Some(link) = http.plan(request.plan.id).of(&OF_PLAN) else {
+        return false;
+    };
     if let Some(secret) = &link.secret {
         return match rest_of_link(request.request_uri(), secret) {
             Some(rest) => {

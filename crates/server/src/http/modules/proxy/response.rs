@@ -14,6 +14,7 @@ use super::settings::{Redirect, Settings};
 use super::target::Target;
 use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
 use crate::http::exchange::Exchange;
+use crate::http::modules::early_hints;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
 use crate::http::response::Field;
@@ -274,7 +275,11 @@ impl Informational {
             return Ok(());
         }
         let plan = Arc::clone(&request.plan);
-        if request.is_main() && plan.early_hints.are_wanted(request) {
+        if request.is_main()
+            && plan
+                .of(&early_hints::OF_PLAN)
+                .is_some_and(|hints| hints.are_wanted(request))
+        {
             exchange.send_early_hints(request, &hints(settings, answer));
         }
         Ok(())
