@@ -127,8 +127,10 @@ impl Request {
         self.error_status = 0;
         self.captures.clear();
         self.clear_shared();
+        self.in_memory = false;
         self.output_begun = false;
         self.stub = None;
+        self.trail = None;
         self.sending = "";
         self.started = engine::now();
         self.started_wall = engine::wall();
