@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use engine::net::{Address, TcpInfo};
 use framework::address::append_address;
+use proto::tls::ClientHello;
 use variables::write::{append_port, decimal, seconds};
 use variables::{Context, Evaluate, Found};
 
@@ -122,6 +123,11 @@ pub trait OfClient: Context {
 
     /// The session of TLS with it, once there is one.
     fn session(&self) -> Option<&Session>;
+
+    /// What it has offered in its handshake, where that is kept.
+    fn hello(&self) -> Option<&ClientHello> {
+        self.session()?.hello.as_deref()
+    }
 
     /// What the system knows of its TCP connection; `None` where it has none.
     fn tcp_info(&self) -> Option<TcpInfo>;

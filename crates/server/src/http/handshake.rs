@@ -15,6 +15,7 @@ use conf::ScopeRef;
 use engine::net::{Address, TcpInfo};
 use framework::compile::Compiler;
 use framework::generation::Local;
+use proto::tls::ClientHello;
 use rustls::sign::CertifiedKey;
 use transport::client::{Client, OfClient};
 use variables::blocks;
@@ -42,6 +43,8 @@ pub struct Handshake {
     pub connection: Rc<Connection>,
     /// The server whose certificates they are.
     pub server: Arc<Server>,
+    /// What the client has offered.
+    hello: Option<Box<ClientHello>>,
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
@@ -57,6 +60,7 @@ impl Handshake {
             http: HttpLocal::of(local),
             connection: Rc::clone(connection),
             server: Arc::clone(server),
+            hello: None,
             values: RefCell::default(),
             captures: Captures::default(),
             scratch: Scratch::default(),
@@ -112,6 +116,10 @@ impl OfClient for Handshake {
         self.connection.stream.session()
     }
 
+    fn hello(&self) -> Option<&ClientHello> {
+        self.hello.as_deref()
+    }
+
     fn tcp_info(&self) -> Option<TcpInfo> {
         self.connection.stream.tcp_info()
     }
@@ -158,12 +166,16 @@ impl Names for ServersOf<'_> {
         local: &Rc<Local>,
         owner: &Arc<Server>,
         asked: &Arc<Server>,
+        hello: &mut Option<Box<ClientHello>>,
     ) -> Result<Option<Vec<Arc<CertifiedKey>>>, Failed> {
         let Some(certificates) = &owner.certificates else {
             return Ok(None);
         };
         let mut handshake = Handshake::new(local, self.0, asked);
-        certificates.load(&mut handshake).await.map(Some)
+        handshake.hello = hello.take();
+        let loaded = certificates.load(&mut handshake).await;
+        *hello = handshake.hello;
+        loaded.map(Some)
     }
 
     fn agreed(&self) {
@@ -179,12 +191,22 @@ pub fn find(name: &str) -> Option<Found<Handshake>> {
             out.extend_from_slice(&handshake.server.name);
             true
         },
-        // Nothing is secure yet.
-        "https" => |_, out| text("", out),
-        "scheme" => |_, out| text("http", out),
-        _ => return None,
+        "https" => |_, out| text("on", out),
+        "scheme" => |_, out| text("https", out),
+        _ => return of_tls(name),
     };
     Some(Found::computed(evaluate))
+}
+
+/// What OpenSSL says of a session that is only beginning. What it has agreed upon by then (`$ssl_protocol`), rustls has not.
+fn of_tls(name: &str) -> Option<Found<Handshake>> {
+    let evaluate: Evaluate<Handshake> = match name {
+        "ssl_client_verify" => |_, out| text("NONE", out),
+        "ssl_early_data" => |_, out| text("1", out),
+        "ssl_session_reused" => |_, out| text(".", out),
+        _ => return None,
+    };
+    Some(Found::computed(evaluate).assignable())
 }
 
 /// Finds out where the values of variables come from that the names of certificates hold, once the servers have been compiled.
@@ -227,6 +249,15 @@ mod tests {
 
     /// What no two requests have in common.
     const AT_RANDOM: [&str; 2] = ["request_id", "uid_set"];
+
+    /// What nginx 1.31 says of a session that is only beginning, which the connection of an empty request has not.
+    const OF_TLS: [(&str, &str); 5] = [
+        ("https", "on"),
+        ("scheme", "https"),
+        ("ssl_client_verify", "NONE"),
+        ("ssl_early_data", "1"),
+        ("ssl_session_reused", "."),
+    ];
 
     /// Every variable that is there without being defined, and some that this configuration defines.
     fn names() -> Vec<String> {
@@ -280,6 +311,10 @@ mod tests {
                 let mut empty = Request::new(local, connection, server);
                 for name in &names {
                     let [here, there] = [value(&mut handshake, name), value(&mut empty, name)];
+                    if let Some((_, expected)) = OF_TLS.iter().find(|(of_tls, _)| of_tls == name) {
+                        assert_eq!(here.as_deref(), Some(*expected), "{name}");
+                        continue;
+                    }
                     match AT_RANDOM.contains(&&**name) {
                         true => assert_eq!(here.map(|v| v.len()), there.map(|v| v.len()), "{name}"),
                         false => assert_eq!(here, there, "{name}"),

@@ -71,8 +71,8 @@ pub trait Names {
     /// Whether a variable is named anywhere, so that what it shows must be kept.
     fn shows(&self, local: &Local, variable: &str) -> bool;
 
-    /// The certificates of a server whose names hold variables, for a client that has asked for this one or another; `None`
-    /// where none do.
+    /// The certificates of a server whose names hold variables, for a client that has asked for this one or another by this
+    /// hello; `None` where none do.
     ///
     /// # Errors
     /// Where one cannot be loaded.
@@ -81,6 +81,7 @@ pub trait Names {
         local: &Rc<Local>,
         owner: &Self::Server,
         asked: &Self::Server,
+        hello: &mut Option<Box<ClientHello>>,
     ) -> impl Future<Output = Result<Option<Vec<Arc<CertifiedKey>>>, Failed>>;
 
     /// There is a session with the server that the client has asked for: what else it asks for is asked of that one.
@@ -254,8 +255,10 @@ async fn begin<N: Names>(
     let name = name.filter(|_| named.is_some());
     let shows_number = names.shows(&local, "ssl_session_id");
     let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);
+    let mut hello = hello;
+    let certificates = names.certificates(&local, owner, server, &mut hello).await;
     let hello = hello.filter(|_| OF_HELLO.iter().any(|name| names.shows(&local, name)));
-    let config = match names.certificates(&local, owner, server).await {
+    let config = match certificates {
         Ok(None) => Arc::clone(&settings.config),
         Ok(Some(loaded)) => Arc::new(settings.with_certificates(loaded)),
         Err(failed) => {

@@ -98,8 +98,7 @@ fn with_hello<C: OfClient>(
     append: fn(&ClientHello, &mut Vec<u8>),
 ) -> bool {
     let before = out.len();
-    let session = context.session();
-    if let Some(hello) = session.and_then(|session| session.hello.as_deref()) {
+    if let Some(hello) = context.hello() {
         append(hello, out);
     }
     out.len() > before
