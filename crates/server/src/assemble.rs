@@ -12,6 +12,7 @@ use crate::http::address::Binding;
 use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::acme::Acme;
+use crate::http::modules::metrics::meter::Scopes;
 use crate::http::modules::upstream::Groups;
 use crate::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 use crate::tls::handshake::Intercepts;
@@ -80,6 +81,7 @@ pub(crate) fn compile_with(
     let directories = compiler.take_directories();
     let zones = compiler.zones.take().finish();
     let acme: Acme = compiler.registries.take();
+    let scopes: Scopes = compiler.registries.take();
     let upstreams: Groups = compiler.registries.take();
     let diagnostics = compiler.into_diagnostics();
     let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
@@ -89,7 +91,8 @@ pub(crate) fn compile_with(
             http.of_handshakes = of_handshakes;
             http.debug_connections = Arc::clone(&events.debug_connections);
             let mut generation = Generation::new(zones);
-            generation.counts_turns = !http.scopes.is_empty();
+            generation.counts_turns = !scopes.is_empty();
+            generation.add(scopes);
             generation.add(http);
             generation.add(upstreams);
             generation.add(Intercepts(INTERCEPTS));

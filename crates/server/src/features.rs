@@ -65,7 +65,7 @@ pub static FEATURES: &[Entry] = &[
         .variables(&[acme::find])
         .prepare(acme::compile)
         .plan(acme::register),
-    Entry::of(&[AccessLogs::DIRECTIVES]),
+    Entry::module::<AccessLogs>(),
     Entry::of(&[upstream::DIRECTIVES]).prepare(upstream::compile),
     Entry::module::<static_file::StaticFile>(),
     Entry::module::<precompressed::Precompressed>().named(&[
@@ -143,7 +143,10 @@ pub static FEATURES: &[Entry] = &[
         .named(&["ngx_http_stub_status_module"])
         .variables(&[stub_status::find])
         .content("stub_status", stub_status::content),
-    Entry::of(&[metrics::DIRECTIVES]).content("metrics", metrics::content),
+    Entry::of(&[metrics::DIRECTIVES])
+        .prepare(metrics::meter::prepare)
+        .plan(metrics::meter::register)
+        .content("metrics", metrics::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.
     Entry::of(&[]).registers(range::register),
@@ -222,6 +225,7 @@ pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static
 
 #[cfg(test)]
 mod tests {
+    use std::any::type_name;
     use std::sync::Arc;
 
     use super::*;
@@ -255,7 +259,8 @@ mod tests {
             limit_req zone=rates; limit_conn connections 9; allow all;
             auth_basic realm; auth_basic_user_file users; auth_request /ask;
             mirror /copy; try_files $uri =404; dav_ext_methods PROPFIND;
-            dav_methods PUT; autoindex on; gzip_static on; location / { random_index on; } } }";
+            dav_methods PUT; autoindex on; gzip_static on; location / { random_index on; access_log /dev/null; }
+            location /metrics { metrics; } } }";
 
     /// The module of something that has registered: the folder or file that it stands in.
     fn module_of(name: &'static str) -> &'static str {
@@ -293,6 +298,13 @@ mod tests {
                 "static_file",
             ];
             assert_eq!(files, of_files);
+            let location = &request.http.plan(0).phases;
+            let endings = location.endings.iter().map(|ending| ending.name());
+            // What is counted is counted before it is logged.
+            assert!(endings.eq([
+                type_name::<metrics::meter::Metered>(),
+                type_name::<AccessLogs>()
+            ]));
             for list in [&arrived, &preaccess, &access, &precontent, &files] {
                 let of_nginx = NGINX.iter().rev().filter(|name| list.contains(*name));
                 let ours = list.iter().filter(|name| NGINX.contains(*name));

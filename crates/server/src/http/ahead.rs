@@ -15,6 +15,7 @@ use base::pieces::join;
 use engine::select::{Either, either};
 
 use crate::http::background::{Ended, Line, Running};
+use crate::http::ending;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::output::Piece;
 use crate::http::request::Request;
@@ -93,7 +94,7 @@ impl Ahead {
     pub async fn ended(&self) -> Result<Ended, Abort> {
         let mut ended = self.running.ended().await?;
         if let Some(mut child) = ended.unlogged.take() {
-            log::write_access(&mut child);
+            ending::log(&mut child);
         }
         Ok(ended)
     }

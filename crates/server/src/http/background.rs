@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 
 use engine::select::{Either, either};
 
+use crate::http::ending;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request};
 use crate::{log, panics};
@@ -146,7 +147,7 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
             };
             if child.plan.core.log_subrequest {
                 match line {
-                    Line::AtItsEnd => log::write_access(&mut child),
+                    Line::AtItsEnd => ending::log(&mut child),
                     Line::InItsTurn => ended.unlogged = Some(child),
                 }
             }

@@ -19,7 +19,6 @@ use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
 use crate::http::module::{Content, Entry};
-use crate::http::modules::metrics::meter::Scopes;
 use crate::http::modules::{proxy, static_file};
 use crate::http::plan::{Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
@@ -111,8 +110,6 @@ pub struct Http {
     pub of_handshakes: variables::Table<Handshake>,
     /// `debug_connection`: whose connections are logged in every detail.
     pub debug_connections: Arc<Peers>,
-    /// What plans are called where they are counted (`metrics`).
-    pub scopes: Scopes,
 }
 
 /// What is behind one listening socket.
@@ -252,7 +249,6 @@ pub fn http(
         compiler,
         features,
         plans: Vec::new(),
-        scopes: Scopes::new(root),
     };
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
@@ -297,7 +293,6 @@ pub fn http(
     }
     let bindings = address::bindings(gathered);
     let http = Http {
-        scopes: builder.scopes,
         plans: builder.plans,
         variables: Table::default(),
         of_handshakes: Default::default(),
@@ -322,7 +317,6 @@ struct Builder<'c, 'f> {
     features: &'static [Entry],
     /// Those that are made, by their numbers.
     plans: Vec<Arc<Plan>>,
-    scopes: Scopes,
 }
 
 /// What a scope is, beyond its directives.
@@ -713,7 +707,6 @@ impl Builder<'_, '_> {
             static_file::Types,
             crate::http::error_page::ErrorPages,
             crate::resolver::Resolving,
-            log::AccessLogs,
             log::ErrorLog,
         );
         let mut plan_of = |_: ScopeRef<'_>| None;
@@ -754,7 +747,6 @@ impl Builder<'_, '_> {
             error_pages: compiler.feature_or_report(scope)?,
             open_file_cache: compiler.feature_or_report(scope)?,
             resolving: compiler.feature_or_report(scope)?,
-            access_log: compiler.feature_or_report(scope)?,
             error_log: compiler.feature_or_report(scope)?,
             hot: false,
             phases,
@@ -762,7 +754,6 @@ impl Builder<'_, '_> {
         plan.hot = crate::http::hot::suits(&plan);
         // Plans within it have been made by now.
         plan.id = self.plans.len() as u32;
-        self.scopes.add(compiler, scope);
         let plan = Arc::new(plan);
         self.plans.push(Arc::clone(&plan));
         Some(plan)

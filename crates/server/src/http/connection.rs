@@ -31,12 +31,12 @@ use transport::proxy_protocol;
 
 use crate::door::Accepted;
 use crate::http::address::AddressServers;
+use crate::http::ending;
 use crate::http::exchange::h1::{After, H1};
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::handshake::ServersOf;
 use crate::http::head::Refusal;
 use crate::http::local::HttpLocal;
-use crate::http::modules::metrics::meter;
 use crate::http::plan::Server;
 use crate::http::request::{self, Request};
 use crate::http::server_name::UndecidedName;
@@ -895,7 +895,6 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
 /// What is written down of a request that has ended: as in nginx, once the rest of its body has been read away and its client
 /// has been waited for.
 fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
-    meter::count(request);
     let ends_here = match outcome {
         // Answered, or given up: the client has left or was waited for in vain, or gets no answer, or no more of one that an
         // upstream or a filter has broken.
@@ -913,8 +912,8 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
         Err(_) => false,
     };
     match ends_here {
-        true => log::write_access_of_ended(request),
-        false => log::write_access(request),
+        true => ending::log_with_connection(request),
+        false => ending::log(request),
     }
 }
 

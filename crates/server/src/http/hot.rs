@@ -21,8 +21,9 @@ use proto::header;
 use proto::method::Method;
 
 use crate::http::chain::Chain;
+use crate::http::ending;
 use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
-use crate::http::modules::{metrics::meter, static_file};
+use crate::http::modules::static_file;
 use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Permits, Plan};
 use crate::http::request::Request;
@@ -335,7 +336,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         Some(dated) if dated.second == second => Some(dated.clone()),
         _ => None,
     };
-    let logs_response = request.plan.access_log.reads_response();
+    let logs_response = request.plan.phases.endings_read_response;
     if kept.is_some() && logs_response {
         let body_length = match request.response.status {
             304 => 0,
@@ -439,8 +440,7 @@ fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
     request.body_bytes_sent = request.bytes_sent - response.head_length as u64;
     request.complete = true;
     request.keepalive = keep_alive;
-    meter::count(request);
-    log::write_access(request);
+    ending::log(request);
     if !keep_alive {
         let client_is_done = !request.client.keeps_alive();
         return After::Close { client_is_done };

@@ -16,6 +16,7 @@ pub mod connection;
 pub mod context;
 pub mod core;
 pub mod door;
+pub mod ending;
 pub mod error_page;
 pub mod exchange;
 pub mod filters;

@@ -198,6 +198,22 @@ pub trait After: Send + Sync {
     ) -> Ran<'a, bool>;
 }
 
+/// What a module notes of a request that has ended, or of a subrequest that is logged.
+pub trait Ending: Send + Sync {
+    /// Notes it.
+    fn ended(&self, request: &mut Request);
+
+    /// Whether it may tell of the response's head, which must be there then.
+    fn reads_response(&self) -> bool {
+        false
+    }
+
+    /// What it is called in the code.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+}
+
 /// A check of the access phase: see [`access_phase`](crate::http::access_phase) for how they combine.
 pub trait Check: Send + Sync {
     /// Makes it.

@@ -16,6 +16,7 @@ use proto::method::Method;
 use crate::http::ahead::Ahead;
 use crate::http::body;
 use crate::http::chain::{Chain, Parts, Refused};
+use crate::http::ending;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request, Step};
 use crate::http::source::{Break, Given, Source};
@@ -292,7 +293,7 @@ async fn send_parts(
         let sent = send_part(request, exchange, chain, &mut *parts, &mut part);
         let outcome = Box::pin(sent).await;
         if part.plan.core.log_subrequest {
-            log::write_access(&mut part);
+            ending::log(&mut part);
         }
         parts.end(request, &mut part);
         outcome?;
@@ -598,7 +599,7 @@ pub async fn subrequest(
     child.body = request.body.withheld();
     let outcome = Box::pin(request::handle(&mut child, exchange)).await;
     if child.plan.core.log_subrequest {
-        log::write_access(&mut child);
+        ending::log(&mut child);
     }
     request.absorb(&mut child);
     request.doing = child.doing;

@@ -15,11 +15,11 @@ use crate::http::core::{Core, ServerCore};
 use crate::http::error_page::ErrorPages;
 use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
-use crate::http::module::{After, Check, Handle, Permit, Script};
+use crate::http::module::{After, Check, Ending, Handle, Permit, Script};
 use crate::http::modules::{open_file_cache::OpenFileCache, static_file::Types};
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
-use crate::log::{AccessLogs, ErrorLog};
+use crate::log::ErrorLog;
 use crate::resolver::Resolving;
 use crate::tls::dynamic::Dynamic;
 use crate::tls::server::ServerTls;
@@ -62,8 +62,6 @@ pub struct Plan {
     pub open_file_cache: Arc<OpenFileCache>,
     /// `resolver`, `resolver_timeout`.
     pub resolving: Arc<Resolving>,
-    /// `access_log`.
-    pub access_log: Arc<AccessLogs>,
     /// `error_log`.
     pub error_log: Arc<ErrorLog>,
     /// Whether a complete response prepared in memory may answer for this plan: no script, no
@@ -91,6 +89,10 @@ pub struct Phases {
     pub warns_unset: bool,
     /// What changes a request once its plan is found.
     pub prepared: Box<[Arc<dyn Script>]>,
+    /// What notes requests that have ended.
+    pub endings: Box<[Arc<dyn Ending>]>,
+    /// Whether that may tell of responses' heads.
+    pub endings_read_response: bool,
     /// What is done with main requests after their responses.
     pub after: Box<[Arc<dyn After>]>,
     /// Once the plan is found, before it is asked who the client is.

@@ -7,7 +7,9 @@ use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
 use crate::http::chain::{Chain, HeadFilter, Link, Refused};
-use crate::http::module::{After, Check, Content, Handle, Permit, Register, Script, Shortcut};
+use crate::http::module::{
+    After, Check, Content, Ending, Handle, Permit, Register, Script, Shortcut,
+};
 use crate::http::plan::{Permits, Phases, Plan};
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -26,6 +28,7 @@ pub struct PlanBuilder<'a> {
     warns_unset: bool,
     prepared: Vec<Arc<dyn Script>>,
     after: Vec<Arc<dyn After>>,
+    endings: Vec<Arc<dyn Ending>>,
     preaccess: Vec<Arc<dyn Handle>>,
     access: Vec<Arc<dyn Check>>,
     precontent: Vec<Arc<dyn Handle>>,
@@ -58,6 +61,7 @@ impl<'a> PlanBuilder<'a> {
             warns_unset: true,
             prepared: Vec::new(),
             after: Vec::new(),
+            endings: Vec::new(),
             preaccess: Vec::new(),
             access: Vec::new(),
             precontent: Vec::new(),
@@ -134,6 +138,12 @@ impl<'a> PlanBuilder<'a> {
         self.after.push(after.clone());
     }
 
+    /// What notes requests that have ended.
+    pub fn ending<E: Ending + 'static>(&mut self, ending: &Arc<E>) {
+        self.has_registered = true;
+        self.endings.push(ending.clone());
+    }
+
     /// What runs once the plan is found, before it is asked who the client is.
     pub fn preaccess<H: Handle + 'static>(&mut self, handler: &Arc<H>) {
         self.has_registered = true;
@@ -204,6 +214,8 @@ impl<'a> PlanBuilder<'a> {
             warns_unset: self.warns_unset,
             prepared: from_end(self.prepared),
             after: from_end(self.after),
+            endings_read_response: self.endings.iter().any(|ending| ending.reads_response()),
+            endings: from_end(self.endings),
             preaccess: from_end(self.preaccess),
             access: from_end(self.access),
             precontent: from_end(self.precontent),

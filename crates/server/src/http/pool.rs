@@ -163,7 +163,8 @@ mod tests {
         assert!(!captures.is_empty(), "the location is a pattern");
         Rc::get_mut(client).unwrap().host.push(b'x');
         *method = Method::Put;
-        (uri.push(b'x'), args.push(b'x'));
+        uri.push(b'x');
+        args.push(b'x');
         for flag in [
             args_written,
             escaped_uri,
@@ -192,7 +193,8 @@ mod tests {
         response.add("X-A", "b");
         shared.values.borrow_mut().push(Cached::Missing);
         shared.became_get.set(true);
-        (shared.ahead.set(1), shared.subrequests.set(1));
+        shared.ahead.set(1);
+        shared.subrequests.set(1);
         shared.excess_told.set(true);
         shared.main.borrow_mut().enter(&OF_MAIN).0.push(1);
         let (text, content_type) = (Bytes::from_static(b"x"), Bytes::from_static(b"text/x"));

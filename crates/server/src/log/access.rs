@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use rules::access_log::Logged;
 
+use crate::http::module::{Ending, Module, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::log::AccessLogs;
 
 /// Variables whose values are ours, never missing and need no escaping, in any escape mode.
 const PLAIN: [&str; 9] = [
@@ -76,28 +79,37 @@ impl Logged for Request {
     }
 }
 
-/// The log phase of a request whose connection goes on, or ends as was announced.
-pub fn write_access(request: &mut Request) {
-    // In nginx a connection is made ready for its next request before this one is logged, so that
-    // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
-    request.keepalive &= request.plan.core.keepalive_timeout.is_zero();
-    write_access_of_ended(request);
+impl Module for AccessLogs {
+    fn is_off(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.ending(self);
+    }
+
+    /// Responses from memory are logged, too.
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::Same
+    }
 }
 
-/// The log phase of a request that its connection ends with: appends its line to every access log of the plan in force.
-pub fn write_access_of_ended(request: &mut Request) {
-    if request.plan.access_log.is_empty() {
-        return;
+impl Ending for AccessLogs {
+    /// Appends its line to every access log.
+    fn ended(&self, request: &mut Request) {
+        request.keepalive &= !request.keepalive_refused;
+        let before = request.doing;
+        if request.depth == 0 {
+            request.doing = " while logging request";
+        }
+        self.write(request);
+        // The request goes on from a subrequest.
+        request.doing = if request.depth == 0 { "" } else { before };
     }
-    request.keepalive &= !request.keepalive_refused;
-    let before = request.doing;
-    if request.depth == 0 {
-        request.doing = " while logging request";
+
+    fn reads_response(&self) -> bool {
+        AccessLogs::reads_response(self)
     }
-    let access_log = Arc::clone(&request.plan.access_log);
-    access_log.write(request);
-    // The request goes on from a subrequest.
-    request.doing = if request.depth == 0 { "" } else { before };
 }
 
 #[cfg(test)]

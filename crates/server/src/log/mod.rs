@@ -20,7 +20,6 @@ pub use logs::{
     write_line,
 };
 
-pub use access::{write_access, write_access_of_ended};
 pub use client::{abort, connection_closed, connection_closed_early, incomplete_head};
 pub use debug::{accepted, head, response};
 pub use rules::access_log::ACCESS_LOG;

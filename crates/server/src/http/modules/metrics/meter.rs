@@ -11,9 +11,11 @@ use conf::{Contexts, ScopeRef};
 use framework::compile::Compiler;
 use framework::counters::{Count, Counters};
 use framework::generation::Local;
+use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::http::local::HttpLocal;
+use crate::http::module::{Ending, Shortcut};
+use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::listen;
 
@@ -75,7 +77,7 @@ impl ScopeName {
     }
 }
 
-/// The names of a generation's plans, by their numbers; none where nothing is counted.
+/// The names of a generation's scopes, by their numbers; none where nothing is counted.
 #[derive(Debug, Default)]
 pub struct Scopes {
     counted: bool,
@@ -96,11 +98,40 @@ impl Scopes {
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
+}
 
-    /// Adds the scope of the plan whose number is next.
-    pub fn add(&mut self, compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
-        if self.counted {
-            self.names.push(ScopeName::of(compiler, scope));
+impl Registry for Scopes {}
+
+/// Finds out whether scopes are counted.
+pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    *compiler.registry::<Scopes>().borrow_mut() = Scopes::new(http.tree().root());
+}
+
+/// Has the requests of a scope counted.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let scopes = plan.compiler.registry::<Scopes>();
+    let mut scopes = scopes.borrow_mut();
+    if scopes.counted {
+        let number = scopes.names.len();
+        scopes.names.push(ScopeName::of(plan.compiler, plan.scope));
+        plan.ending(&Arc::new(Metered(number)));
+        // Responses from memory are counted, too.
+        plan.shortcut(Shortcut::Same);
+    }
+    Some(())
+}
+
+/// A scope whose requests are counted, by its number.
+pub struct Metered(usize);
+
+impl Ending for Metered {
+    fn ended(&self, request: &mut Request) {
+        if !request.is_main() {
+            return;
+        }
+        let meters = request.local.at(&METERS);
+        if let Some(meter) = meters.borrow().0.get(self.0) {
+            meter.count(request);
         }
     }
 }
@@ -117,19 +148,7 @@ pub struct Meter {
     buckets: [Count; BOUNDS.len() + 1],
 }
 
-/// Counts a request that has ended, where its scope is counted. Only main requests end here.
-#[inline]
-pub fn count(request: &Request) {
-    if request.http.scopes.is_empty() {
-        return;
-    }
-    let meters = request.local.at(&METERS);
-    if let Some(meter) = meters.borrow().0.get(request.plan.id as usize) {
-        meter.count(request);
-    }
-}
-
-/// The meters of a thread for one generation, by the numbers of its plans.
+/// The meters of a thread for one generation, by the numbers of its scopes.
 struct OfPlans(Box<[Arc<Meter>]>);
 
 static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
@@ -137,7 +156,8 @@ static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
 impl OfThread for OfPlans {
     fn begin(local: &Local) -> OfPlans {
         let meters = local.counts.shelf.of::<Meters>();
-        OfPlans(meters.of(&HttpLocal::of(local).scopes))
+        let scopes: Option<Arc<Scopes>> = local.generation.part();
+        OfPlans(meters.of(&scopes.unwrap_or_default()))
     }
 }
 
@@ -167,7 +187,7 @@ impl Meter {
 pub struct Meters(Mutex<BTreeMap<ScopeName, Arc<Meter>>>);
 
 impl Meters {
-    /// The meters of a generation's plans, by their numbers: known names have those that they had.
+    /// The meters of a generation's scopes, by their numbers: known names have those that they had.
     pub fn of(&self, scopes: &Scopes) -> Box<[Arc<Meter>]> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut meter = |name: &ScopeName| {
