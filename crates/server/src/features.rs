@@ -44,7 +44,7 @@ pub static FEATURES: &[Entry] = &[
         ServerCore::DIRECTIVES,
         BodySettings::DIRECTIVES,
         ErrorPages::DIRECTIVES,
-        static_file::Types::DIRECTIVES,
+        http::types::Types::DIRECTIVES,
         open_file_cache::OpenFileCache::DIRECTIVES,
         Resolving::DIRECTIVES,
         accepted::DIRECTIVES,

@@ -19,7 +19,7 @@ use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
 use crate::http::module::{Content, Entry};
-use crate::http::modules::{proxy, static_file};
+use crate::http::modules::proxy;
 use crate::http::plan::{Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
@@ -704,7 +704,7 @@ impl Builder<'_, '_> {
         look_at!(
             Core,
             crate::http::body::BodySettings,
-            static_file::Types,
+            crate::http::types::Types,
             crate::http::error_page::ErrorPages,
             crate::resolver::Resolving,
             log::ErrorLog,

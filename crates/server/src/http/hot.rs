@@ -23,7 +23,7 @@ use proto::method::Method;
 use crate::http::chain::Chain;
 use crate::http::ending;
 use crate::http::exchange::h1::{After, Framing, may_keep_alive, write_head};
-use crate::http::modules::static_file;
+use crate::http::file;
 use crate::http::not_modified::{self, Verdict};
 use crate::http::plan::{Permits, Plan};
 use crate::http::request::Request;
@@ -315,7 +315,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
                 return None;
             }
             request.response.status = 404;
-            static_file::log_missing(request, &entry.path)
+            file::log_missing(request, &entry.path)
         }
         Known::File { identity, etag } => {
             let time = Some(identity.mtime.0);
@@ -501,7 +501,7 @@ pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metad
     if body.len() as u64 != metadata.size {
         return;
     }
-    let etag = static_file::etag_of(&request.plan.core, metadata);
+    let etag = file::etag_of(&request.plan.core, metadata);
     keep(
         request,
         path,

@@ -22,10 +22,11 @@ use crate::http::body::{self, RequestBody};
 use crate::http::client_head::ClientHead;
 use crate::http::connection::{Held, READING_HEADERS};
 use crate::http::exchange::{Abort, Exchange};
+use crate::http::file;
 use crate::http::local::HttpLocal;
 use crate::http::module;
 use crate::http::module::Trace;
-use crate::http::modules::{proxy, static_file};
+use crate::http::modules::proxy;
 use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Plan, Server};
 use crate::http::response::Response;
@@ -536,7 +537,7 @@ pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> R
         return Ok(Step::Finish(500));
     }
     match module::run(&phases.files, request, exchange).await? {
-        Step::Next => Ok(static_file::nothing_found(request)),
+        Step::Next => Ok(file::nothing_found(request)),
         step => Ok(step),
     }
 }

@@ -3,16 +3,17 @@
 use conf::{Contexts, Declared, Fault, ScopeRef};
 use framework::tables::check;
 
-use super::modules::{proxy, static_file};
+use super::modules::proxy;
+use super::types;
 
 /// [`check`] for the tables that a server or location has for itself.
 pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
-    let types: &[&dyn Declared] = &[&static_file::TYPES];
+    let types: &[&dyn Declared] = &[&types::TYPES];
     // nginx has types of its own for servers that see none; each server then has its own table of them.
     let has_types = scope.parent().is_some_and(|around| around.writes(types));
     let is_server = scope.context() == Contexts::SERVER;
     if scope.writes(types) || is_server && (!has_types || is_first(scope, &[])) {
-        check(scope, "types_hash", static_file::HASH_SIZES)?;
+        check(scope, "types_hash", types::HASH_SIZES)?;
     }
     if [proxy::HIDDEN_FIELDS, proxy::SET_FIELDS]
         .iter()

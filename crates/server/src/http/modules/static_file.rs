@@ -1,27 +1,21 @@
-//! Files as they are, the types of their names, and `empty_gif`.
+//! Files as they are, and `empty_gif`.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#types>,
 //! <https://nginx.org/en/docs/http/ngx_http_empty_gif_module.html>. The last of the handlers that
 //! look for a file: precompressed files, indexes and listings come before it. Whether the client has the
 //! file already, and which part of it is asked for, are the filters' questions.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use base::hash::Map;
 use bytes::Bytes;
-use conf::{Arity, Block, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
-use engine::file::Metadata;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
 use framework::compile::{Compiler, Feature};
 use framework::display::for_people;
-use proto::etag;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
-use crate::http::core::Core;
 use crate::http::exchange::Exchange;
+use crate::http::file::etag_of;
 use crate::http::hot;
 use crate::http::module::{Content, Handle, Imagined, Module, Ran, Shortcut};
 use crate::http::modules::open_file_cache::{self, Looked, LookupError};
@@ -31,49 +25,6 @@ use crate::http::request::{Request, Step};
 use crate::log;
 use crate::regex::WHILE_SENDING;
 use engine::file;
-
-const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
-
-/// Extensions longer than this are in no table of types that is of use.
-const EXTENSION_LENGTH_MAX: usize = 64;
-
-/// `types { TYPE EXTENSION…; … }`
-pub static TYPES: Setting<ByExtension> = Setting::new("types", &["{ ... }"], types)
-    .contexts(HSL)
-    .arity(Arity::none())
-    .free_block()
-    .inherit(Inherit::Block)
-    .default("{ text/html html; image/gif gif; image/jpeg jpg; }")
-    .default_with(|_| Ok(default_types()))
-    .manual(
-        "The media types of responses by the extension of the file name, in any case. A block replaces the \
-         one of the level above.",
-    );
-
-/// `default_type TYPE`
-pub static DEFAULT_TYPE: Setting<Bytes> = Setting::new("default_type", &["type"], parse::bytes)
-    .contexts(HSL)
-    .default("text/plain")
-    .manual("The media type of responses whose extension is not in `types`.");
-
-/// `types_hash_max_size NUMBER`
-pub static TYPES_HASH_MAX_SIZE: Setting<u64> =
-    Setting::new("types_hash_max_size", &["size"], parse::number)
-        .contexts(HSL)
-        .default("1024")
-        .no_effect("the table of types takes the memory that it needs")
-        .manual("Bounded the hash of types.");
-
-/// `types_hash_bucket_size NUMBER`
-pub static TYPES_HASH_BUCKET_SIZE: Setting<u64> =
-    Setting::new("types_hash_bucket_size", &["size"], parse::number)
-        .contexts(HSL)
-        .default("64")
-        .no_effect("the table of types takes the memory that it needs")
-        .manual("Set the size of a bucket of the hash of types.");
-
-/// Sizes of the table of types in nginx.
-pub const HASH_SIZES: [&Setting<u64>; 2] = [&TYPES_HASH_MAX_SIZE, &TYPES_HASH_BUCKET_SIZE];
 
 /// `empty_gif`
 pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::nothing)
@@ -85,122 +36,6 @@ pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::noth
 
 /// The directives of this file that choose a handler and make no [`Feature`].
 pub const HANDLERS: &[&dyn Declared] = &[&EMPTY_GIF];
-
-/// Media types by the extension, in lower case, of a file's name.
-pub type ByExtension = Map<Box<[u8]>, Bytes>;
-
-/// `types` and `default_type` as one scope sees them.
-#[derive(Debug)]
-pub struct Types {
-    table: Arc<Table>,
-    default: Bytes,
-}
-
-impl Types {
-    /// The media type for a path: by its extension, else the default.
-    pub fn content_type(&self, path: &[u8]) -> &Bytes {
-        uri::extension(path)
-            .and_then(|extension| self.table.find(extension.of(path)))
-            .unwrap_or(&self.default)
-    }
-
-    /// `default_type`.
-    pub fn default_type(&self) -> &Bytes {
-        &self.default
-    }
-}
-
-impl Feature for Types {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[
-        &TYPES,
-        &DEFAULT_TYPE,
-        &TYPES_HASH_MAX_SIZE,
-        &TYPES_HASH_BUCKET_SIZE,
-    ];
-
-    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        Ok(Types {
-            table: compiler.feature(scope)?,
-            default: scope.get(&DEFAULT_TYPE)?,
-        })
-    }
-}
-
-/// `types` alone: a feature of its own, so that scopes which only set another `default_type` share it.
-#[derive(Debug)]
-struct Table {
-    by_extension: ByExtension,
-}
-
-impl Table {
-    fn find(&self, extension: &[u8]) -> Option<&Bytes> {
-        if !extension.iter().any(u8::is_ascii_uppercase) {
-            return self.by_extension.get(extension);
-        }
-        let mut lower = [0; EXTENSION_LENGTH_MAX];
-        let lower = lower.get_mut(..extension.len())?;
-        lower.copy_from_slice(extension);
-        lower.make_ascii_lowercase();
-        self.by_extension.get(&*lower)
-    }
-}
-
-impl Feature for Table {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[&TYPES];
-
-    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        Ok(Table {
-            by_extension: scope.get(&TYPES)?,
-        })
-    }
-}
-
-fn types(setter: &Setter<'_>) -> Result<ByExtension, Fault> {
-    let mut types = ByExtension::default();
-    for block in setter.lines() {
-        let Some(Block::Free(rows)) = &block.block else {
-            continue;
-        };
-        for row in rows {
-            if row.is("include") {
-                let text = "invalid number of arguments in \"include\" directive";
-                return Err(Fault::at(&row.name, text));
-            }
-            let media_type = Bytes::copy_from_slice(&row.name.bytes);
-            for extension in &row.args {
-                let lower = extension.bytes.to_ascii_lowercase();
-                let text = String::from_utf8_lossy(&lower).into_owned();
-                if let Some(old) = types.insert(lower.into(), media_type.clone()) {
-                    setter.warn(extension, duplicate(&text, &row.name.text(), &old));
-                }
-            }
-        }
-    }
-    Ok(types)
-}
-
-fn duplicate(extension: &str, new: &str, old: &[u8]) -> String {
-    let old = String::from_utf8_lossy(old);
-    format!(
-        "duplicate extension \"{extension}\", content type: \"{new}\", previous content type: \"{old}\""
-    )
-}
-
-fn default_types() -> ByExtension {
-    [
-        ("html", "text/html"),
-        ("gif", "image/gif"),
-        ("jpg", "image/jpeg"),
-    ]
-    .into_iter()
-    .map(|(extension, media_type)| {
-        (
-            extension.as_bytes().into(),
-            Bytes::from_static(media_type.as_bytes()),
-        )
-    })
-    .collect()
-}
 
 /// Files as they are: the last of what may answer.
 pub struct StaticFile;
@@ -335,12 +170,6 @@ pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
     Step::Respond(Body::file(file.clone(), 0, metadata.size))
 }
 
-/// The ETag of a file, unless `etag off` is written.
-pub fn etag_of(core: &Core, metadata: &Metadata) -> Option<Bytes> {
-    core.etag
-        .then(|| Bytes::copy_from_slice(etag::of_file(metadata.mtime, metadata.size).as_bytes()))
-}
-
 /// The status for a path that cannot be opened, with nginx's line in the error log.
 pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
     let (call, reason) = (error.call, log::Errno(&error.error));
@@ -363,21 +192,6 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u1
     }
 }
 
-/// The line for a file that is still not there, as `refused` writes it.
-pub fn log_missing(request: &Request, path: &Path) -> bool {
-    if request.plan.core.log_not_found {
-        let reason = io::Error::from_raw_os_error(libc::ENOENT);
-        let path = log::Printable(path.as_os_str().as_bytes());
-        log::error!(
-            request,
-            Error,
-            "open() \"{path}\" failed {}",
-            log::Errno(&reason)
-        );
-    }
-    request.plan.core.log_not_found
-}
-
 /// The URI with a slash at its end, escaped, with the arguments.
 fn with_slash(request: &Request) -> Bytes {
     let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
@@ -388,24 +202,6 @@ fn with_slash(request: &Request) -> Bytes {
         location.extend_from_slice(&request.args);
     }
     location.into()
-}
-
-/// The end of the line: no handler had anything for the URI.
-pub fn nothing_found(request: &mut Request) -> Step {
-    if request.uri.ends_with(b"/") {
-        if request.has_filename() {
-            let path = request.filename();
-            log::error!(
-                request,
-                Error,
-                "directory index of \"{}\" is forbidden",
-                log::Printable(&path)
-            );
-        }
-        return Step::Finish(403);
-    }
-    log::error!(request, Error, "no handler found");
-    Step::Finish(404)
 }
 
 /// The smallest transparent GIF (GIF89a): a screen of one pixel, two colours, the second transparent.
@@ -444,39 +240,8 @@ fn pixel(request: &mut Request) -> Step {
 mod tests {
     use super::*;
     use crate::http::exchange::memory::Client;
-    use crate::http::filters::testing;
     use crate::http::location;
     use crate::http::request::tests::{Folder, serve};
-
-    #[test]
-    fn types_go_by_extension_in_any_case() {
-        let table = Arc::new(Table {
-            by_extension: default_types(),
-        });
-        let types = Types {
-            table,
-            default: Bytes::from_static(b"text/plain"),
-        };
-        for (path, expected) in [
-            ("/a.html", "text/html"),
-            ("/a.HTML", "text/html"),
-            ("/dir.html/a", "text/plain"),
-            ("/a.b.gif", "image/gif"),
-            ("/a.jpg", "image/jpeg"),
-            ("/.html", "text/plain"),
-            ("/a.", "text/plain"),
-            ("/a", "text/plain"),
-            ("/a.gz", "text/plain"),
-        ] {
-            assert_eq!(
-                &types.content_type(path.as_bytes())[..],
-                expected.as_bytes(),
-                "{path}"
-            );
-        }
-        let long = format!("/a.{}", "X".repeat(1000));
-        assert_eq!(types.content_type(long.as_bytes()), types.default_type());
-    }
 
     #[test]
     fn what_is_in_memory_is_answered_at_once() {
@@ -516,25 +281,5 @@ mod tests {
         assert_eq!(GIF.len(), 43);
         assert_eq!(&GIF[..6], b"GIF89a");
         assert_eq!(GIF.last(), Some(&b';'));
-    }
-
-    #[test]
-    fn types_replace_those_of_the_level_above() {
-        let text =
-            "http { types { text/x-a a A; text/x-b b a; } server { types { } default_type x/y; } }";
-        let (http, warnings) = testing::compiled::<Types>(text, &["http"]).unwrap();
-        assert_eq!(&http.content_type(b"/f.A")[..], b"text/x-b");
-        assert_eq!(&http.content_type(b"/f.html")[..], b"text/plain");
-        assert_eq!(
-            warnings,
-            [
-                "duplicate extension \"a\", content type: \"text/x-a\", previous content type: \"text/x-a\"",
-                "duplicate extension \"a\", content type: \"text/x-b\", previous content type: \"text/x-a\"",
-            ]
-        );
-        let server: Arc<Types> = testing::feature(text, &["http", "server"]).unwrap();
-        assert_eq!(&server.content_type(b"/f.a")[..], b"x/y");
-        let default: Arc<Types> = testing::feature("http { }", &["http"]).unwrap();
-        assert_eq!(&default.content_type(b"/f.html")[..], b"text/html");
     }
 }

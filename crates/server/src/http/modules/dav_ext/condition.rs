@@ -2,8 +2,8 @@
 
 use framework::zone::Zone;
 
+use crate::http::file::etag_of;
 use crate::http::modules::dav;
-use crate::http::modules::static_file::etag_of;
 use crate::http::request::Request;
 
 use super::guard::path_of;

@@ -12,7 +12,7 @@ use framework::zone::Zone;
 use proto::uri::{self, Escape};
 use proto::{date, etag};
 
-use crate::http::modules::static_file::Types;
+use crate::http::types::Types;
 
 use super::locks::{Lock, Locks};
 use super::xml::{Name, Wanted};
