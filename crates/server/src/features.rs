@@ -122,6 +122,7 @@ pub static FEATURES: &[Entry] = &[
         &proxy::SSL_DIRECTIVES,
     ])
     .variables(&[proxy::variables::find])
+    .survey(proxy::survey)
     .plan(proxy::check)
     .content("proxy_pass", proxy::content),
     Entry::of(&[static_file::HANDLERS])

@@ -20,6 +20,7 @@ use proto::h1::BodyLength;
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::Request;
+use crate::http::temporary_paths::TemporaryPath;
 use crate::log;
 
 /// `client_body_temp_path`.
@@ -65,6 +66,13 @@ pub enum InFileOnly {
     /// Files are removed when their request ends.
     Removed,
 }
+
+/// Where they go that no line gives a directory.
+pub const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+    spec: &CLIENT_BODY_TEMP_PATH.spec,
+    default: "client_body_temp",
+    levels: &[],
+};
 
 /// Where request bodies go.
 pub struct BodySettings {

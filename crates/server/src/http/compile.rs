@@ -15,15 +15,15 @@ use proto::method::Method;
 
 use crate::accepted;
 use crate::http::address::{self, AddressServers, Agreement, Binding, Gathered};
+use crate::http::body;
 use crate::http::core::{Alias, Core, ServerCore};
 use crate::http::handshake::{self, Handshake};
 use crate::http::location::{Locations, Prefix};
 use crate::http::module::{Content, Entry};
-use crate::http::modules::proxy;
 use crate::http::plan::{Phases, Plan, Server};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::server_name::{Name, ServerNames};
-use crate::http::tables;
+use crate::http::{tables, temporary_paths};
 use crate::listen::{self, LISTEN, ListenerId};
 use crate::log;
 use crate::regex::Regex;
@@ -252,9 +252,11 @@ pub fn http(
     };
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
-    proxy::check_unused(compiler, root);
-    settings::check_passwords(compiler, root, &[proxy::PASSWORD_FILE]);
-    super::temporary_paths::check(compiler, root);
+    temporary_paths::add(compiler, &body::TEMPORARY_PATH);
+    let surveys = features.iter().filter_map(|entry| entry.survey);
+    surveys.for_each(|survey| survey(compiler, root));
+    settings::check_passwords(compiler, root, &settings::PASSWORD_FILE);
+    temporary_paths::check(compiler, root);
     for scope in root.children("http") {
         // From the end, as everything that goes through the list.
         let prepare = features.iter().rev().filter_map(|entry| entry.prepare);

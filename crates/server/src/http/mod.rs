@@ -15,6 +15,7 @@ pub mod compile;
 pub mod connection;
 pub mod context;
 pub mod core;
+pub mod credentials;
 pub mod door;
 pub mod ending;
 pub mod error_page;

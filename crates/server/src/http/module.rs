@@ -284,6 +284,8 @@ pub struct Entry {
     pub directives: &'static [&'static [&'static dyn Declared]],
     /// Where its variables are found that requests have without being defined.
     pub variables: &'static [Find<Request>],
+    /// What it looks after in the whole configuration, used or not, before any block is compiled.
+    pub survey: Option<Prepare>,
     /// What it does with an `http` block before any scope in it is compiled: it declares what directives name.
     pub prepare: Option<Prepare>,
     /// How it registers with the plan of a scope; `None` is for a fault, which has been reported.
@@ -292,7 +294,7 @@ pub struct Entry {
     pub content: Option<(&'static str, MakeContent)>,
 }
 
-/// See [`Entry::prepare`].
+/// See [`Entry::survey`] and [`Entry::prepare`]: of the whole configuration, and of an `http` block.
 pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
 
 /// See [`Entry::plan`].
@@ -305,6 +307,7 @@ impl Entry {
             names: &[],
             directives,
             variables: &[],
+            survey: None,
             prepare: None,
             plan: None,
             content: None,
@@ -354,6 +357,15 @@ impl Entry {
     pub const fn content(self, directive: &'static str, make: MakeContent) -> Entry {
         Entry {
             content: Some((directive, make)),
+            ..self
+        }
+    }
+
+    /// With something to look after in the whole configuration.
+    #[must_use]
+    pub const fn survey(self, survey: Prepare) -> Entry {
+        Entry {
+            survey: Some(survey),
             ..self
         }
     }

@@ -3,10 +3,9 @@
 use conf::{Contexts, Declared, Fault, ScopeRef};
 use framework::tables::check;
 
-use super::modules::proxy;
 use super::types;
 
-/// [`check`] for the tables that a server or location has for itself.
+/// [`check`] for the table of types that a server or location has for itself.
 pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     let types: &[&dyn Declared] = &[&types::TYPES];
     // nginx has types of its own for servers that see none; each server then has its own table of them.
@@ -15,18 +14,12 @@ pub fn check_of_plan(scope: ScopeRef<'_>) -> Result<(), Fault> {
     if scope.writes(types) || is_server && (!has_types || is_first(scope, &[])) {
         check(scope, "types_hash", types::HASH_SIZES)?;
     }
-    if [proxy::HIDDEN_FIELDS, proxy::SET_FIELDS]
-        .iter()
-        .any(|fields| scope.writes(fields) || is_server && is_first(scope, fields))
-    {
-        check(scope, "proxy_headers_hash", proxy::HASH_SIZES)?;
-    }
     Ok(())
 }
 
 /// Whether a server is the first one that writes none of these directives: nginx builds the table of the `http` block with
 /// its sizes, and the servers behind it share that table.
-fn is_first(server: ScopeRef<'_>, directives: &[&dyn Declared]) -> bool {
+pub fn is_first(server: ScopeRef<'_>, directives: &[&dyn Declared]) -> bool {
     let http = server.parent();
     let first = http.and_then(|http| {
         let mut servers = http.children("server");

@@ -6,29 +6,42 @@ use std::path::{Path, PathBuf};
 
 use conf::{Line, Position, ScopeRef, Spec, parse};
 use framework::compile::Compiler;
-
-use crate::http::body::CLIENT_BODY_TEMP_PATH;
-use crate::http::modules::proxy::TEMP_PATH;
+use framework::registry::Registry;
 
 /// How many levels of subdirectories there may be.
 const LEVELS_MAX: usize = 3;
 
-/// Where files go that no line gives a directory, with its levels, as nginx is compiled: `proxy_temp_path` has no effect here, and
-/// so no default of its own.
-const DEFAULTS: [(&Spec, &str, &[u64]); 2] = [
-    (&CLIENT_BODY_TEMP_PATH.spec, "client_body_temp", &[]),
-    (&TEMP_PATH.spec, "proxy_temp", &[1, 2]),
-];
+/// A directive that gives files a directory, and where they go that no line gives one, as nginx is compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct TemporaryPath {
+    /// The directive.
+    pub spec: &'static Spec,
+    /// The directory's name.
+    pub default: &'static str,
+    /// The numbers of digits of its levels of subdirectories.
+    pub levels: &'static [u64],
+}
+
+/// All such directives.
+#[derive(Default)]
+struct Known(Vec<TemporaryPath>);
+
+impl Registry for Known {}
+
+/// Has the lines of a directive looked at by [`check`].
+pub fn add(compiler: &Compiler<'_>, path: &TemporaryPath) {
+    compiler.registry::<Known>().borrow_mut().0.push(*path);
+}
 
 /// Reports lines that give a directory other levels of subdirectories than the line that named it first. As nginx does,
 /// wherever the lines stand and in the order in which they are read.
 pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    let specs = [&CLIENT_BODY_TEMP_PATH.spec, &TEMP_PATH.spec];
+    let directives = compiler.registry::<Known>();
+    let directives = &directives.borrow().0;
     let scopes = root.tree().scopes();
     let lines = scopes.flat_map(|scope| {
-        specs
-            .into_iter()
-            .flat_map(move |spec| scope.own_lines(spec))
+        let specs = directives.iter().map(|path| path.spec);
+        specs.flat_map(move |spec| scope.own_lines(spec))
     });
     let mut lines: Vec<&Line> = lines.collect();
     lines.sort_by_key(|line| line.sequence());
@@ -57,10 +70,15 @@ pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
             Some(_) => {}
         }
     }
-    for (spec, name, levels) in DEFAULTS {
-        let path = compiler.path(Path::new(name));
+    for TemporaryPath {
+        spec,
+        default,
+        levels,
+    } in directives
+    {
+        let path = compiler.path(Path::new(default));
         let written = known.iter().find(|(other, ..)| *other == path);
-        let clashes = written.filter(|(_, other, _)| other != levels);
+        let clashes = written.filter(|(_, other, _)| other.as_slice() != *levels);
         if let Some((.., position)) = clashes.filter(|_| is_default_used(root, spec)) {
             let path = path.display();
             compiler.report(conf::Fault::new(format!(

@@ -90,7 +90,8 @@ static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse:
          can be read.",
     );
 
-static PASSWORD_FILE: Setting<Word> = Setting::new("ssl_password_file", &["file"], word)
+/// `ssl_password_file`.
+pub static PASSWORD_FILE: Setting<Word> = Setting::new("ssl_password_file", &["file"], word)
     .contexts(HTTP_AND_SERVER)
     .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
 
@@ -466,18 +467,12 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
     }
 }
 
-/// Reads every file with passwords, `ssl_password_file`'s and those of `others`: nginx does so where it meets the line, used
-/// or not.
-pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, others: &[&Setting<Word>]) {
-    for setting in others.iter().chain(&[&PASSWORD_FILE]) {
-        let lines = root
-            .tree()
-            .scopes()
-            .flat_map(|scope| scope.own_lines(&setting.spec));
-        for line in lines {
-            if let Err(fault) = files::read_passwords(compiler, line.argument(0)) {
-                compiler.report(fault);
-            }
+/// Reads every file with passwords that a line of this directive names: nginx does so where it meets the line, used or not.
+pub fn check_passwords(compiler: &Compiler<'_>, root: ScopeRef<'_>, setting: &Setting<Word>) {
+    let scopes = root.tree().scopes();
+    for line in scopes.flat_map(|scope| scope.own_lines(&setting.spec)) {
+        if let Err(fault) = files::read_passwords(compiler, line.argument(0)) {
+            compiler.report(fault);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use proto::header::Known;
 use proto::method::Method;
 
-use crate::http::modules::auth_basic::Credentials;
+use crate::http::credentials::Credentials;
 use crate::http::request::Request;
 use variables::write::{decimal, joined};
 

@@ -6,14 +6,11 @@
 //! (`recent`). How the verdict combines with other checks (`satisfy`) is the access phase's
 //! business.
 
-mod credentials;
 mod des;
 mod md5;
 pub mod password;
 mod recent;
 pub mod users;
-
-pub use credentials::Credentials;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +22,7 @@ use proto::header::Known;
 
 use self::password::{Check as PasswordCheck, Scheme};
 use self::users::ReadError;
+use crate::http::credentials::Credentials;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::module::{Check, Module, Ran, Verdict};
 use crate::http::plan_builder::PlanBuilder;

@@ -46,12 +46,8 @@ use crate::http::source::Told;
 use crate::log::{self, Level};
 use crate::regex::WHILE_SENDING_ON;
 
-pub(crate) use settings::TEMP_PATH;
-pub use settings::{
-    BUFFER_DIRECTIVES, DIRECTIVES, HASH_SIZES, HIDDEN_FIELDS, Proxy, SET_FIELDS, Settings, check,
-    content,
-};
-pub use ssl::{DIRECTIVES as SSL_DIRECTIVES, PASSWORD_FILE, check_unused};
+pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
+pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use body::UpstreamBody;
 use family::Causes;

@@ -14,11 +14,13 @@ use framework::compile::{Compiler, Feature};
 
 use super::buffers;
 use super::family::{BindLine, Causes, Family, local_address};
-use super::ssl::UpstreamTls;
+use super::ssl::{UpstreamTls, check_unused};
 use super::target::{self, Scheme, Target};
 use crate::http::module::Content;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tables;
+use crate::http::temporary_paths::{self, TemporaryPath};
 use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
@@ -82,7 +84,7 @@ static PROXY: Family = Family::of("proxy_");
 static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
 /// Where nginx puts what its buffers do not hold.
-pub(crate) static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
+static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
 
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[
@@ -116,13 +118,13 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
 pub const BUFFER_DIRECTIVES: [&dyn Declared; 5] = BUFFERS.all();
 
 /// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
-pub const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
+const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
 
 /// The directive that nginx makes its table of set fields of.
-pub const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
+const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
 
 /// Sizes of both tables in nginx.
-pub const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BUCKET_SIZE];
+const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BUCKET_SIZE];
 
 /// The version of the upstream's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,9 +336,29 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// Settings are checked wherever they stand, though only `proxy_pass` uses them.
+/// Settings are checked wherever they stand, though only `proxy_pass` uses them, and so are the sizes of nginx's tables for them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let scope = plan.scope;
+    let is_server = scope.context() == Contexts::SERVER;
+    let has_table = |fields| scope.writes(fields) || is_server && tables::is_first(scope, fields);
+    if [HIDDEN_FIELDS, SET_FIELDS].into_iter().any(has_table)
+        && let Err(fault) = framework::tables::check(scope, "proxy_headers_hash", HASH_SIZES)
+    {
+        plan.compiler.report(fault);
+        return None;
+    }
     plan.feature::<Settings>().map(drop)
+}
+
+/// Looks after what stands in the whole configuration.
+pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    let path = TemporaryPath {
+        spec: &TEMP_PATH.spec,
+        default: "proxy_temp",
+        levels: &[1, 2],
+    };
+    temporary_paths::add(compiler, &path);
+    check_unused(compiler, root);
 }
 
 impl Proxy {

@@ -30,7 +30,7 @@ use crate::tls::commands::{self, Commands};
 use crate::tls::dynamic::{self, Cache, CacheSettings};
 use crate::tls::key_log::KeyLog;
 use crate::tls::pem::TrustedFor;
-use crate::tls::settings::SET_CIPHERS;
+use crate::tls::settings::{SET_CIPHERS, check_passwords};
 use crate::tls::suites::Chosen;
 use crate::tls::upstream::verify::{self, Trusted, Unverified};
 use crate::tls::upstream::{self, HandshakeError, OwnCertificate};
@@ -173,14 +173,15 @@ static PROXY: Family = Family::of("proxy_");
 pub const DIRECTIVES: [&dyn Declared; 15] = PROXY.all();
 
 /// `proxy_ssl_password_file`.
-pub static PASSWORD_FILE: &Setting<Word> = &PROXY.password_file;
+static PASSWORD_FILE: &Setting<Word> = &PROXY.password_file;
 
 /// Those whose value may have variables.
 const VARYING: [&dyn Declared; 3] = [&PROXY.certificate, &PROXY.certificate_key, &PROXY.name];
 
-/// Looks at what nothing may use and nginx looks at where it meets it: refers to the variables of `proxy_ssl_certificate`
-/// and its kin, which must be there.
-pub fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+/// Looks at what nothing may use and nginx looks at where it meets it: reads the files of `proxy_ssl_password_file`, and refers
+/// to the variables of `proxy_ssl_certificate` and its kin, which must be there.
+pub(super) fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    check_passwords(compiler, root, PASSWORD_FILE);
     for scope in root.tree().scopes() {
         for declared in VARYING {
             let lines = scope.own_lines(declared.spec()).into_iter();
