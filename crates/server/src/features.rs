@@ -11,6 +11,7 @@ use framework::compile::Feature;
 use crate::events::Events;
 use crate::http::body::BodySettings;
 use crate::http::core::{Core, ServerCore};
+use crate::http::disable_symlinks;
 use crate::http::error_page::ErrorPages;
 use crate::http::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
@@ -18,11 +19,12 @@ use crate::http::filters::{
 use crate::http::handshake::Handshake;
 use crate::http::module::Entry;
 use crate::http::modules::{
-    access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, disable_symlinks,
-    early_hints, flv, headers_more, index, limit_req, metrics, mirror, mp4, open_file_cache,
-    post_action, precompressed, proxy, random_index, realip, referer, rewrite, secure_link,
-    static_file, stub_status, try_files, upstream,
+    access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, flv,
+    headers_more, index, limit_req, metrics, mirror, mp4, post_action, precompressed, proxy,
+    random_index, realip, referer, rewrite, secure_link, static_file, stub_status, try_files,
+    upstream,
 };
+use crate::http::open_file_cache;
 use crate::http::request::Request;
 use crate::http::{not_modified, range};
 use crate::log::{AccessLogs, ErrorLog};

@@ -16,7 +16,7 @@ use crate::http::error_page::ErrorPages;
 use crate::http::handshake::Handshake;
 use crate::http::location::Locations;
 use crate::http::module::{After, Check, Ending, Handle, Permit, Script};
-use crate::http::modules::open_file_cache::OpenFileCache;
+use crate::http::open_file_cache::OpenFileCache;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
 use crate::http::types::Types;

@@ -14,8 +14,8 @@ use crate::http::body;
 use crate::http::exchange::Exchange;
 use crate::http::file::etag_of;
 use crate::http::module::{Content, Handle, Ran};
-use crate::http::modules::open_file_cache;
 use crate::http::modules::static_file::refused;
+use crate::http::open_file_cache;
 use crate::http::output::{Body, Piece};
 use crate::http::request::{Request, Step};
 

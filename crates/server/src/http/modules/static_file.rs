@@ -18,7 +18,7 @@ use crate::http::exchange::Exchange;
 use crate::http::file::etag_of;
 use crate::http::hot;
 use crate::http::module::{Content, Handle, Imagined, Module, Ran, Shortcut};
-use crate::http::modules::open_file_cache::{self, Looked, LookupError};
+use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::output::{Body, page};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};

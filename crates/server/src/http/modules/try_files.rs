@@ -13,7 +13,7 @@ use framework::display::for_people;
 use crate::http::core::Alias;
 use crate::http::exchange::Exchange;
 use crate::http::module::{Handle, Imagined, Module, Ran};
-use crate::http::modules::open_file_cache::{self, Looked, LookupError};
+use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;

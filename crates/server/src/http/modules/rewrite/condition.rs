@@ -6,7 +6,7 @@ use conf::{Fault, Template, Word};
 use framework::compile::Compiler;
 use pattern::Undecided;
 
-use crate::http::modules::open_file_cache;
+use crate::http::open_file_cache;
 use crate::http::request::Request;
 use crate::log;
 use crate::regex::Regex;

@@ -23,8 +23,8 @@ use framework::compile::{Compiler, Feature};
 use framework::generation::Local;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
+use crate::http::disable_symlinks::{Links, Refused};
 use crate::http::module::Ran;
-use crate::http::modules::disable_symlinks::{Links, Refused};
 use crate::http::request::Request;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
