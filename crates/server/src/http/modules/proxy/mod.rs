@@ -1,7 +1,7 @@
 //! `proxy_pass`: requests passed on to another HTTP server.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Each try opens a connection of
-//! its own; pools and caching are not here. [`serve`] is the way of a proxied request;
+//! its own; pools and caching are not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
