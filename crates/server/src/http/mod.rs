@@ -7,6 +7,7 @@
 pub mod access_phase;
 pub mod address;
 pub mod ahead;
+pub mod asked;
 pub mod background;
 pub mod body;
 pub mod chain;

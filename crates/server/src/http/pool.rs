@@ -81,6 +81,7 @@ mod tests {
     use proto::method::Method;
 
     use super::*;
+    use crate::http::asked::Asked;
     use crate::http::location;
     use crate::http::module::Trace;
     use crate::http::output::Stub;
@@ -93,6 +94,15 @@ mod tests {
     struct Seen(Vec<u8>);
 
     impl Kept for Seen {}
+
+    /// An upstream that was asked.
+    struct Upstream;
+
+    impl Asked for Upstream {
+        fn show(&self, _: &mut dyn FnMut(&[u8])) {}
+
+        fn end(&self) {}
+    }
 
     static OF_PASS: Slot<Seen, OfPass> = Slot::new();
     static OF_REQUEST: Slot<Seen, OfRequest> = Slot::new();
@@ -204,7 +214,7 @@ mod tests {
         body.begin(BodyLength::Length(5), 1);
         (*bytes_sent, *body_bytes_sent) = (3, 4);
         (*limit_rate, *limit_rate_after) = (Some(5), Some(6));
-        *upstream = Some(Rc::default());
+        *upstream = Some(Rc::new(Upstream));
         *background = Some(Box::default());
         *earlier_error_log = Some(Arc::clone(&plan.error_log));
         *told_peer = Some(Box::new(Address::Unix("/x".into())));

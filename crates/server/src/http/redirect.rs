@@ -121,9 +121,6 @@ impl Request {
         self.response.header_only = false;
         self.pass.end();
         self.internal = true;
-        if let Some(seen) = &self.upstream {
-            seen.borrow_mut().target = None;
-        }
     }
 
     /// The answer where a location `/x/` that passes requests on is asked for as `/x`.

@@ -4,7 +4,6 @@
 //! [`Exchange`] is its connection to the client, whatever the protocol. Phases look at the
 //! request and answer with a [`Step`].
 
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use framework::slot::Slots;
 use proto::method::Method;
 
 use crate::http::address::AddressServers;
+use crate::http::asked::Asked;
 use crate::http::background::Background;
 use crate::http::body::{self, RequestBody};
 use crate::http::client_head::ClientHead;
@@ -26,7 +26,6 @@ use crate::http::file;
 use crate::http::local::HttpLocal;
 use crate::http::module;
 use crate::http::module::Trace;
-use crate::http::modules::proxy;
 use crate::http::output::{self, Body, Stub};
 use crate::http::plan::{Plan, Server};
 use crate::http::response::Response;
@@ -165,8 +164,8 @@ pub struct Request {
     pub limit_rate: Option<u64>,
     /// What a handler sends before that rate holds: overrides `limit_rate_after`.
     pub limit_rate_after: Option<u64>,
-    /// What `proxy_pass` saw of its upstream, for variables.
-    pub upstream: Option<Rc<RefCell<proxy::Seen>>>,
+    /// What a handler has asked of an upstream; its variables know more of it.
+    pub upstream: Option<Rc<dyn Asked>>,
     /// Subrequests that run beside it (`mirror`); none for most.
     pub background: Option<Box<Background>>,
     /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
@@ -283,8 +282,8 @@ pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Res
         };
         end_background(request, waits).await;
     }
-    if let Some(seen) = &request.upstream {
-        seen.borrow_mut().end();
+    if let Some(asked) = &request.upstream {
+        asked.end();
     }
 }
 

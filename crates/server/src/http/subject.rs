@@ -173,10 +173,13 @@ fn fields(out: &mut dyn Write, request: &Request, read: u32) -> fmt::Result {
         write!(out, ", subrequest: \"{}\"", Printable(&request.uri))?;
     }
     if let Some(upstream) = &request.upstream {
-        let url = &upstream.borrow().url;
-        if !url.is_empty() {
-            write!(out, ", upstream: \"{}\"", Printable(url))?;
-        }
+        let mut written = Ok(());
+        upstream.show(&mut |url| {
+            if !url.is_empty() {
+                written = write!(out, ", upstream: \"{}\"", Printable(url));
+            }
+        });
+        written?;
     }
     if let Some(host) = request.client.value_up_to(Known::Host, read) {
         write!(out, ", host: \"{}\"", Printable(host))?;

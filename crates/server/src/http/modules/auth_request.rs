@@ -14,6 +14,7 @@ use framework::compile::{Compiler, Feature};
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::module::{Check, Module, Ran, Verdict};
+use crate::http::modules::proxy::seen::Attempts;
 use crate::http::modules::rewrite::Target;
 use crate::http::output;
 use crate::http::plan_builder::PlanBuilder;
@@ -155,7 +156,7 @@ fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(
 /// The client is challenged as the subrequest was.
 fn copy_challenges(request: &mut Request, subrequest: &Request) {
     let is_challenge = |name: &[u8]| name.eq_ignore_ascii_case(b"WWW-Authenticate");
-    let upstream = subrequest.upstream.as_ref().map(|seen| seen.borrow());
+    let upstream = Attempts::of(subrequest).map(Attempts::borrow);
     let mut fields = &subrequest.response.fields;
     if !fields.iter().any(|field| is_challenge(&field.name))
         && let Some(upstream) = &upstream

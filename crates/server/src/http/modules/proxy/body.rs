@@ -1,6 +1,5 @@
 //! The upstream's body as it comes: as fast as it is asked for, and no faster.
 
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +12,8 @@ use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
 use super::response::{READING, WHILE_READING};
-use super::{Peer, READING_BODY, Seen, Settings, told_left};
+use super::seen::Attempts;
+use super::{Peer, READING_BODY, Settings, told_left};
 use crate::http::exchange::Abort;
 use crate::http::exchange::h1::{take_data, take_front};
 use crate::http::output::Piece;
@@ -34,7 +34,7 @@ enum Remaining {
 pub(super) struct UpstreamBody {
     peer: Peer,
     /// What `$upstream_*` tell, of which the body goes on to write the end.
-    seen: Rc<RefCell<Seen>>,
+    seen: Rc<Attempts>,
     remaining: Remaining,
     received: Buffer,
     /// How the upstream has stopped sending, once that has been found out.
@@ -81,7 +81,7 @@ pub(super) fn told_excess(doing: &str) -> Told {
 impl UpstreamBody {
     pub(super) fn new(
         peer: Peer,
-        seen: &Rc<RefCell<Seen>>,
+        seen: Rc<Attempts>,
         settings: &Arc<Settings>,
         framing: ResponseBody,
         arrived: Arrived,
@@ -89,7 +89,7 @@ impl UpstreamBody {
     ) -> UpstreamBody {
         UpstreamBody {
             peer,
-            seen: Rc::clone(seen),
+            seen,
             remaining: match framing {
                 ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
                 ResponseBody::Length(length) => Remaining::Length(length),

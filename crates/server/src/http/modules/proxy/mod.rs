@@ -11,16 +11,15 @@ mod buffers;
 mod family;
 mod head;
 mod response;
+pub mod seen;
 mod settings;
 mod ssl;
 mod target;
 mod tunnel;
 pub mod variables;
 
-use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,6 @@ use crate::http::modules::upstream::STATES;
 use crate::http::modules::upstream::Selection;
 use crate::http::output::Body;
 use crate::http::request::{Request, Step};
-use crate::http::response::Field;
 use crate::http::source::Told;
 use crate::log::{self, Level};
 use crate::regex::WHILE_SENDING_ON;
@@ -52,6 +50,7 @@ pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 use body::UpstreamBody;
 use family::Causes;
 use response::Answer;
+use seen::{Attempt, Attempts, ShownTarget, TARGET};
 use settings::HttpVersion;
 use ssl::Secured;
 use target::Scheme;
@@ -70,95 +69,6 @@ const READING_BODY: &str = "while reading upstream";
 
 /// What is done then, until the answer begins.
 const SENDING: &str = "while sending request to upstream";
-
-/// One try at one peer, for `$upstream_*`.
-#[derive(Clone, Debug, Default)]
-pub struct Attempt {
-    /// Address as `$upstream_addr` shows it.
-    pub peer: Bytes,
-    /// Status of its answer, 0 without one.
-    pub status: u16,
-    /// Until the connection stood.
-    pub connect_time: Option<Duration>,
-    /// Until the head of the answer had come.
-    pub header_time: Option<Duration>,
-    /// Until the last byte of the answer.
-    pub response_time: Option<Duration>,
-    /// Bytes sent to it.
-    pub bytes_sent: u64,
-    /// Bytes received from it.
-    pub bytes_received: u64,
-    /// Bytes of its answer behind the head, as they came: framing and what is too much included.
-    pub response_length: u64,
-}
-
-/// A target as variables show it.
-#[derive(Clone, Debug, Default)]
-pub struct ShownTarget {
-    /// `$proxy_host`.
-    pub host: Bytes,
-    /// `$proxy_port`.
-    pub port: Bytes,
-}
-
-impl ShownTarget {
-    fn of(target: &target::Target) -> ShownTarget {
-        ShownTarget {
-            host: target.host.clone(),
-            port: target.port.clone(),
-        }
-    }
-}
-
-/// What a request saw of its upstream: for variables and log lines. It is shared with the body of the answer, which sees the
-/// rest.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// Tries in order.
-    pub attempts: Vec<Attempt>,
-    /// Where the handler of this pass sends the request; a redirect within the server forgets it.
-    pub target: Option<ShownTarget>,
-    /// What error lines show: `http://127.0.0.1:8081/path`; empty until a peer is chosen.
-    pub url: Bytes,
-    /// The answer's fields.
-    pub fields: Vec<Field>,
-    /// The answer's trailer fields.
-    pub trailers: Vec<Field>,
-    /// `$proxy_internal_body_length` and `$proxy_internal_chunked` need no place of their own:
-    /// the head is written from the body itself.
-    started: Option<Instant>,
-}
-
-impl Seen {
-    /// The try under way.
-    fn attempt(&mut self) -> Option<&mut Attempt> {
-        self.attempts.last_mut()
-    }
-
-    /// Writes down something of the try under way, with the time since it began.
-    fn note(&mut self, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
-        let elapsed = self.elapsed();
-        if let Some(attempt) = self.attempt() {
-            write(attempt, elapsed);
-        }
-    }
-
-    /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
-    pub fn end(&mut self) {
-        let elapsed = self.elapsed();
-        if let Some(attempt) = self.attempt()
-            && !attempt.peer.is_empty()
-            && attempt.response_time.is_none()
-        {
-            attempt.response_time = elapsed;
-        }
-    }
-
-    fn elapsed(&self) -> Option<Duration> {
-        self.started
-            .map(|started| engine::now().saturating_duration_since(started))
-    }
-}
 
 /// A connection to a peer.
 pub(super) struct Peer {
@@ -230,8 +140,8 @@ async fn serve(
         Ok(target) => target,
         Err(status) => {
             // Both variables are there, and empty.
-            let seen = request.upstream.get_or_insert_default();
-            seen.borrow_mut().target = Some(ShownTarget::default());
+            Attempts::enter(request);
+            request.pass.enter(&TARGET);
             return Ok(Step::Finish(status));
         }
     };
@@ -313,8 +223,8 @@ async fn pass_on(
     match response::apply(request, proxy, target, &answer) {
         response::Applied::Pass => {}
         response::Applied::Step(step) => {
-            if let Some(seen) = &request.upstream {
-                seen.borrow_mut().end();
+            if let Some(asked) = &request.upstream {
+                asked.end();
             }
             return Ok(step);
         }
@@ -342,31 +252,28 @@ async fn pass_on(
         rest,
         beyond: answer.beyond,
     };
-    let seen = request.upstream.get_or_insert_default();
+    let seen = Attempts::enter(request);
     let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds);
     Ok(Step::Respond(Body::Source(Box::new(body))))
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
 fn show(request: &mut Request, target: &target::Target) {
-    let seen = request.upstream.get_or_insert_default();
-    seen.borrow_mut().target = Some(ShownTarget::of(target));
+    Attempts::enter(request);
+    *request.pass.enter(&TARGET) = ShownTarget::of(target);
 }
 
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
 fn begin(request: &mut Request, target: &target::Target) {
-    let earlier = request.upstream.take().unwrap_or_default();
-    let mut earlier = earlier.borrow_mut();
-    earlier.end();
-    let mut attempts = std::mem::take(&mut earlier.attempts);
+    let mut attempts = match Attempts::of(request) {
+        Some(earlier) => earlier.borrow_mut().take(),
+        None => Vec::new(),
+    };
     if !attempts.is_empty() {
         attempts.push(Attempt::default());
     }
-    request.upstream = Some(Rc::new(RefCell::new(Seen {
-        attempts,
-        target: Some(ShownTarget::of(target)),
-        ..Seen::default()
-    })));
+    Attempts::begin(request, attempts);
+    *request.pass.enter(&TARGET) = ShownTarget::of(target);
 }
 
 /// Tries peers until one answers. The inner error is a status to answer with.
@@ -496,10 +403,8 @@ fn choose(
         Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
         None => (None, selection.group().name.clone()),
     };
-    let Some(seen) = &request.upstream else {
-        return Err(Ended::Refused(500)); // `begin` has made it
-    };
-    let mut seen = seen.borrow_mut();
+    let attempts = Attempts::enter(request);
+    let mut seen = attempts.borrow_mut();
     let separator: &[u8] = if name.starts_with(b"unix:") {
         b":"
     } else {
@@ -813,8 +718,8 @@ async fn push_file(
 
 /// Writes down something of the try under way, with the time since it began.
 fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
-    if let Some(seen) = &request.upstream {
-        seen.borrow_mut().note(write);
+    if let Some(attempts) = Attempts::of(request) {
+        attempts.borrow_mut().note(write);
     }
 }
 

@@ -10,6 +10,7 @@ use proto::h1::{self, Version};
 use proto::header::Known;
 
 use super::family::Causes;
+use super::seen::Attempts;
 use super::settings::{Redirect, Settings};
 use super::target::Target;
 use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
@@ -461,10 +462,10 @@ pub(super) fn copy_for_upgrade(request: &mut Request, settings: &Settings, answe
 
 /// Keeps the answer's fields for `$upstream_http_*`.
 fn remember(request: &mut Request, answer: &Answer) {
-    let Some(seen) = &request.upstream else {
+    let Some(attempts) = Attempts::of(request) else {
         return;
     };
-    seen.borrow_mut().fields = answer
+    attempts.borrow_mut().fields = answer
         .fields()
         .map(|field| Field {
             name: Bytes::copy_from_slice(field.name(&answer.bytes)),

@@ -9,7 +9,7 @@ use proto::header::Known;
 
 use variables::write::{decimal, joined, seconds};
 
-use super::Attempt;
+use super::seen::{Attempt, Attempts, TARGET};
 use crate::http::request::Request;
 use crate::variables::core::{find_set_cookie, pairs};
 use crate::variables::{Evaluate, Found};
@@ -96,7 +96,7 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
 
 /// Appends something of every attempt; false when there was none.
 fn each(request: &Request, out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut Vec<u8>)) -> bool {
-    let seen = request.upstream.as_ref().map(|seen| seen.borrow());
+    let seen = Attempts::of(request).map(Attempts::borrow);
     let attempts = seen.as_ref().map_or(&[][..], |seen| &seen.attempts);
     list(attempts, out, append)
 }
@@ -125,7 +125,7 @@ fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut 
 
 /// `$upstream_http_name`
 fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    match &request.upstream {
+    match Attempts::of(request) {
         Some(seen) => joined(pairs(&seen.borrow().fields), name, b',', out),
         None => false,
     }
@@ -133,7 +133,7 @@ fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_trailer_name`
 fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    match &request.upstream {
+    match Attempts::of(request) {
         Some(seen) => joined(pairs(&seen.borrow().trailers), name, b',', out),
         None => false,
     }
@@ -141,7 +141,7 @@ fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_cookie_name`
 fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some(seen) = &request.upstream else {
+    let Some(seen) = Attempts::of(request) else {
         return false;
     };
     let seen = seen.borrow();
@@ -155,15 +155,13 @@ fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let seen = request.upstream.as_ref().map(|seen| seen.borrow());
-    let target = seen.as_ref().and_then(|seen| seen.target.as_ref());
+    let target = request.pass.get(&TARGET);
     out.extend(target.into_iter().flat_map(|target| &target.host));
     target.is_some()
 }
 
 fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let seen = request.upstream.as_ref().map(|seen| seen.borrow());
-    let target = seen.as_ref().and_then(|seen| seen.target.as_ref());
+    let target = request.pass.get(&TARGET);
     out.extend(target.into_iter().flat_map(|target| &target.port));
     target.is_some()
 }
