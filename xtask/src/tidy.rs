@@ -28,6 +28,17 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/acme/",
 ];
 
+/// What requests are made of, which knows no module, and the rooms within it where modules live.
+const OF_REQUESTS: &[&str] = &[
+    "crates/server/src/http/",
+    "crates/server/src/log/",
+    "crates/server/src/variables/",
+];
+const OF_MODULES: &[(&str, &str)] = &[
+    ("crates/server/src/http/modules/", "modules::"),
+    ("crates/server/src/http/filters/", "filters::"),
+];
+
 /// Calls that no code of ours holds, with what to do instead.
 const BANNED: &[(&str, &str)] = &[
     ("todo!(", "finish it or leave it out"),
@@ -104,6 +115,9 @@ fn calls(file: &str, text: &str, code: &str, test: bool) -> Vec<String> {
         if has_word(line, "unsafe") && !may_be_unsafe(file) && !line.contains("unsafe_code") {
             report("`unsafe` outside the crates engine and process".to_string());
         }
+        if !test && names_module(file, line) {
+            report("names a module: it registers with plans, and no request knows it".to_string());
+        }
         if test {
             continue;
         }
@@ -118,6 +132,15 @@ fn calls(file: &str, text: &str, code: &str, test: bool) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Whether code of requests names a module, or a filter.
+fn names_module(file: &str, line: &str) -> bool {
+    OF_REQUESTS.iter().any(|folder| file.starts_with(folder))
+        && !OF_MODULES
+            .iter()
+            .any(|(folder, _)| file.starts_with(folder))
+        && OF_MODULES.iter().any(|(_, path)| line.contains(path))
 }
 
 fn may_be_unsafe(file: &str) -> bool {
@@ -388,6 +411,23 @@ mod tests {
             .len(),
             0
         );
+    }
+
+    #[test]
+    fn requests_name_no_module() {
+        let named = "//! A page.\n\nuse crate::http::modules::index;\n";
+        let file = "crates/server/src/http/request.rs";
+        let found = rust_file(file, named);
+        assert!(
+            found
+                .iter()
+                .any(|finding| finding.contains(":3: names a module")),
+            "{found:?}"
+        );
+        let at_home = "crates/server/src/http/modules/dav/mod.rs";
+        assert_eq!(rust_file(at_home, named), Vec::<String>::new());
+        let in_tests = named.replace("use", "#[cfg(test)]\nmod tests {\n    use") + "}\n";
+        assert_eq!(rust_file(file, &in_tests), Vec::<String>::new());
     }
 
     #[test]
