@@ -9,7 +9,7 @@
 #   make ktls               encryption by the kernel, on a machine emulated for it; ten minutes, tests/ktls names what it needs
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
 #   make differential       random configurations and requests to nginx and tidegate, new ones for FOR=3600 seconds
-#   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md and the table in README.md again
+#   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md, docs/shortcuts.md and the table in README.md again
 
 CARGO ?= cargo
 BENCH ?= --quick

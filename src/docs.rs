@@ -25,14 +25,22 @@ pub(crate) struct Arguments {
     /// Write the table of what works anew into this file, a copy of README.md
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "all", "compatibility"], hide = true)]
     readme: Option<PathBuf>,
+    /// Write the page about prebuilt responses into this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "all", "compatibility", "readme"], hide = true)]
+    shortcuts: Option<PathBuf>,
 }
 
 /// Prints the manual of one directive, or the names of all; with `--all` writes one page for
 /// each into a directory.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let registry = registry();
-    if let Some(file) = &arguments.compatibility {
-        let written = std::fs::write(file, crate::compatibility::page(registry));
+    let page = match (&arguments.compatibility, &arguments.shortcuts) {
+        (Some(file), _) => Some((file, crate::compatibility::page(registry))),
+        (None, Some(file)) => Some((file, crate::shortcuts::page(features::FEATURES))),
+        (None, None) => None,
+    };
+    if let Some((file, page)) = page {
+        let written = std::fs::write(file, page);
         return match written {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => crate::fail(&format!("{}: {error}", file.display())),

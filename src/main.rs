@@ -11,6 +11,7 @@ mod main_level;
 mod modules;
 mod private_folder;
 mod serve;
+mod shortcuts;
 mod try_configuration;
 
 use std::ffi::OsString;

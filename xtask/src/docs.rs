@@ -1,5 +1,6 @@
-//! The directive manual, docs/directives/*.md, docs/compatibility.md, and the table of what works in README.md: written
-//! by `tidegate docs` from the directive table. With them the plots, which plot.rs draws.
+//! The directive manual, docs/directives/*.md, docs/compatibility.md, docs/shortcuts.md, and the table of what works in
+//! README.md: written by `tidegate docs` from the table of directives and the list of modules. With them the plots, which
+//! plot.rs draws.
 //!
 //! The pages are not edited by hand. `--check` says which of them are stale and changes nothing.
 
@@ -7,8 +8,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is here of nginx.
-const COMPATIBILITY: &str = "docs/compatibility.md";
+/// Pages that the program writes whole, each with the option that has it do so: what is here of nginx, and what is answered
+/// from memory.
+const PAGES: [(&str, &str); 2] = [
+    ("docs/compatibility.md", "--compatibility"),
+    ("docs/shortcuts.md", "--shortcuts"),
+];
 
 /// Has a table of what is here.
 const README: &str = "README.md";
@@ -34,14 +39,13 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         .chain(new.keys())
         .filter(|name| old.get(*name) != new.get(*name))
         .collect();
-    let compatibility = root.join("target/compatibility.md");
-    write(&root, &["docs", "--compatibility"], &compatibility)?;
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let is_stale = read(&compatibility) != read(&root.join(COMPATIBILITY));
-    if check && is_stale {
-        return Err(format!(
-            "{COMPATIBILITY} is stale, `make docs` writes it again"
-        ));
+    for (page, option) in PAGES {
+        let fresh = root.join("target").join(page.trim_start_matches("docs/"));
+        write(&root, &["docs", option], &fresh)?;
+        if check && read(&fresh) != read(&root.join(page)) {
+            return Err(format!("{page} is stale, `make docs` writes it again"));
+        }
     }
     let readme = root.join("target/README.md");
     std::fs::write(&readme, read(&root.join(README)))
@@ -66,15 +70,14 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     for (name, text) in &new {
         std::fs::write(committed.join(name), text).map_err(|error| format!("{name}: {error}"))?;
     }
-    write(
-        &root,
-        &["docs", "--compatibility"],
-        &root.join(COMPATIBILITY),
-    )?;
+    for (page, option) in PAGES {
+        write(&root, &["docs", option], &root.join(page))?;
+    }
     std::fs::write(root.join(README), read(&readme))
         .map_err(|error| format!("{README}: {error}"))?;
+    let [(compatibility, _), (shortcuts, _)] = PAGES;
     println!(
-        "{} pages in docs/directives, {COMPATIBILITY}, {README}",
+        "{} pages in docs/directives, {compatibility}, {shortcuts}, {README}",
         new.len()
     );
     Ok(())

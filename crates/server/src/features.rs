@@ -17,7 +17,7 @@ use crate::http::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
 use crate::http::handshake::Handshake;
-use crate::http::module::Entry;
+use crate::http::module::{Entry, Told};
 use crate::http::modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, flv,
     headers_more, index, limit_req, metrics, mirror, mp4, post_action, precompressed, proxy,
@@ -66,7 +66,7 @@ pub static FEATURES: &[Entry] = &[
         .named(&["ngx_http_acme_module"])
         .variables(&[acme::find])
         .prepare(acme::compile)
-        .plan(acme::register),
+        .plan(acme::register, acme::SHORTCUTS),
     Entry::module::<AccessLogs>(),
     Entry::of(&[upstream::DIRECTIVES]).prepare(upstream::compile),
     Entry::module::<static_file::StaticFile>(),
@@ -114,7 +114,7 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[rewrite::DIRECTIVES])
         .named(&["ngx_http_rewrite_module"])
         .prepare(rewrite::define_assigned)
-        .plan(rewrite::register),
+        .plan(rewrite::register, Told::NOTHING),
     Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES])
         .named(&["ngx_http_ssl_module"])
         .variables(&[tls::variables::find]),
@@ -125,7 +125,7 @@ pub static FEATURES: &[Entry] = &[
     ])
     .variables(&[proxy::variables::find])
     .survey(proxy::survey)
-    .plan(proxy::check)
+    .plan(proxy::check, &[])
     .content("proxy_pass", proxy::content),
     Entry::of(&[static_file::HANDLERS])
         .named(&["ngx_http_empty_gif_module"])
@@ -148,7 +148,7 @@ pub static FEATURES: &[Entry] = &[
         .content("stub_status", stub_status::content),
     Entry::of(&[metrics::DIRECTIVES])
         .prepare(metrics::meter::prepare)
-        .plan(metrics::meter::register)
+        .plan(metrics::meter::register, metrics::meter::SHORTCUTS)
         .content("metrics", metrics::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.

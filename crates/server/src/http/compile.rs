@@ -790,8 +790,8 @@ fn register_all(
     content: Option<&Content>,
 ) -> Option<Phases> {
     let mut is_whole = true;
-    for register in features.iter().filter_map(|entry| entry.plan) {
-        is_whole &= plan.register(register).is_some();
+    for entry in features {
+        is_whole &= plan.register(entry).is_some();
     }
     is_whole.then(|| plan.finish(content))
 }

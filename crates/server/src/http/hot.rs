@@ -159,6 +159,39 @@ impl Entry {
     }
 }
 
+/// What [`suits`] looks for in a location, beside what its modules say: for docs/shortcuts.md, as the lists below are.
+pub const NOT_IN_LOCATIONS: &[&str] = &[
+    "it has a `limit_except` block",
+    "`root` or `alias` has variables, or its path is only known at run time",
+    "`limit_rate` is set to anything but a constant 0",
+    "`max_ranges` is set",
+    "its `error_log` takes lines of the level `debug`",
+    "it is `internal`",
+];
+
+/// Which requests [`respond`] declines, beside those that a module does not permit.
+pub const NOT_FOR_REQUESTS: &[&str] = &[
+    "it is of another protocol than HTTP/1.0 or HTTP/1.1",
+    "its method is another one than GET, also HEAD",
+    "it has a body",
+    "it has a `Range` or an `Expect` field, or a field that is left out for its name",
+    "its target or its `Host` is refused",
+    "its path only lacks the slash that its location ends with, or an expression gives up on it",
+    "its server asks for certificates of clients (`ssl_verify_client`), or it came in plain to a port of TLS",
+    "`$limit_rate` has been set for it",
+    "`debug_connection` names its client",
+    "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",
+];
+
+/// Which responses [`wants`] and [`offer_missing`] leave, and [`respond`] that of a 404.
+pub const NOT_KEPT: &[&str] = &[
+    "the file is larger than 64 KiB (with all that are kept, a thread takes 32 MiB)",
+    "the file was changed less than two seconds ago",
+    "the path has been asked for less than twice",
+    "it is a 404, and `error_page` is set in its location; or `msie_padding` makes its page longer for this client",
+    "it is that of a subrequest or follows an internal redirect",
+];
+
 /// Whether responses of a plan may be kept: only files answer there, by a path that depends on
 /// nothing but the URI, and no field of the head is made per request.
 pub fn suits(plan: &Plan) -> bool {
@@ -573,7 +606,7 @@ mod tests {
     use crate::features::FEATURES;
     use crate::http::exchange::Exchange;
     use crate::http::exchange::memory::Client;
-    use crate::http::module::{Entry, Handle, Module, Permit, Ran, Shortcut};
+    use crate::http::module::{Entry, Handle, Module, Permit, Ran, Shortcut, Told};
     use crate::http::plan_builder::PlanBuilder;
     use crate::http::request::tests::{Folder, another, serve_by};
     use crate::http::request::{Step, handle};
@@ -613,6 +646,8 @@ mod tests {
     }
 
     impl Module for DenyArguments {
+        const SHORTCUTS: &'static [Told] = &[Told::OfRequest("where it has no arguments")];
+
         fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
             plan.arrived(self);
         }

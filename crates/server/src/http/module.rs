@@ -29,6 +29,9 @@ pub trait Module: Feature {
     /// Registers what it has to do with the plan of a scope.
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
 
+    /// What it may say of shortcuts, in words.
+    const SHORTCUTS: &'static [Told] = Told::NOTHING;
+
     /// Whether a prebuilt response may answer for it. A module that says nothing is slow, never open.
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Never
@@ -46,6 +49,35 @@ pub enum Shortcut {
     OfHead(Arc<dyn Permit>),
     /// Where it permits the request, which is asked every time.
     OfRequest(Arc<dyn Permit>),
+}
+
+/// What a module may say of shortcuts, for people, with why or where it does: docs/shortcuts.md is made of these.
+#[derive(Clone, Copy, Debug)]
+pub enum Told {
+    /// [`Shortcut::Never`].
+    Never(&'static str),
+    /// [`Shortcut::Same`].
+    Same(&'static str),
+    /// [`Shortcut::OfHead`].
+    OfHead(&'static str),
+    /// [`Shortcut::OfRequest`].
+    OfRequest(&'static str),
+}
+
+impl Told {
+    /// That of a module that says nothing.
+    pub const NOTHING: &'static [Told] = &[Told::Never("it says nothing")];
+
+    /// Whether this is what the module has said.
+    pub(crate) fn tells_of(&self, said: &Shortcut) -> bool {
+        matches!(
+            (self, said),
+            (Told::Never(_), Shortcut::Never)
+                | (Told::Same(_), Shortcut::Same)
+                | (Told::OfHead(_), Shortcut::OfHead(_))
+                | (Told::OfRequest(_), Shortcut::OfRequest(_))
+        )
+    }
 }
 
 /// Permits prebuilt responses: see [`Shortcut`].
@@ -290,6 +322,8 @@ pub struct Entry {
     pub prepare: Option<Prepare>,
     /// How it registers with the plan of a scope; `None` is for a fault, which has been reported.
     pub plan: Option<Register>,
+    /// What it may say of shortcuts where it registers anything; empty where it never does.
+    pub shortcuts: &'static [Told],
     /// The directive by which it answers in a scope, and how.
     pub content: Option<(&'static str, MakeContent)>,
 }
@@ -310,6 +344,7 @@ impl Entry {
             survey: None,
             prepare: None,
             plan: None,
+            shortcuts: &[],
             content: None,
         }
     }
@@ -318,6 +353,7 @@ impl Entry {
     pub const fn module<M: Module>() -> Entry {
         Entry {
             plan: Some(register::<M>),
+            shortcuts: M::SHORTCUTS,
             ..Entry::of(M::TABLES)
         }
     }
@@ -343,11 +379,12 @@ impl Entry {
         Entry { variables, ..self }
     }
 
-    /// With something that is looked at in every scope.
+    /// With something that is looked at in every scope, and what it may say of shortcuts there.
     #[must_use]
-    pub const fn plan(self, plan: Register) -> Entry {
+    pub const fn plan(self, plan: Register, shortcuts: &'static [Told]) -> Entry {
         Entry {
             plan: Some(plan),
+            shortcuts,
             ..self
         }
     }

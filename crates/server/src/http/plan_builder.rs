@@ -7,9 +7,7 @@ use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
 use crate::http::chain::{Chain, HeadFilter, Link, Refused};
-use crate::http::module::{
-    After, Check, Content, Ending, Handle, Permit, Register, Script, Shortcut,
-};
+use crate::http::module::{After, Check, Content, Ending, Entry, Handle, Permit, Script, Shortcut};
 use crate::http::plan::{Permits, Phases, Plan};
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -79,12 +77,20 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Has a module register, and asks what it says of shortcuts if it has. `None` is for a fault, which has been reported.
-    pub fn register(&mut self, register: Register) -> Option<()> {
+    pub fn register(&mut self, entry: &Entry) -> Option<()> {
+        let Some(register) = entry.plan else {
+            return Some(());
+        };
         self.said = None;
         (self.has_registered, self.comes_before_location) = (false, false);
         register(self)?;
         if self.has_registered {
             let shortcut = self.said.take().unwrap_or(Shortcut::Never);
+            debug_assert!(
+                entry.shortcuts.iter().any(|told| told.tells_of(&shortcut)),
+                "docs/shortcuts.md does not tell what a module says: {:?}",
+                entry.shortcuts
+            );
             if self.comes_before_location {
                 self.shortcuts_of_server.add(shortcut.clone());
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rules::access_log::Logged;
 
-use crate::http::module::{Ending, Module, Shortcut};
+use crate::http::module::{Ending, Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log::AccessLogs;
@@ -88,7 +88,8 @@ impl Module for AccessLogs {
         plan.ending(self);
     }
 
-    /// Responses from memory are logged, too.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("what is answered from memory is logged, too")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

@@ -17,7 +17,7 @@ use framework::compile::{Compiler, Feature};
 use super::{MediaTypes, media_types};
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
@@ -176,6 +176,11 @@ impl Module for Charset {
         plan.filter(self);
         plan.keep(&CHARSETS, self);
     }
+
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where the charset has no variables and nothing is recoded"),
+        Told::Never("elsewhere"),
+    ];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match self.is_constant() {

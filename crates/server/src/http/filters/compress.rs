@@ -21,7 +21,7 @@ use super::gzip::{self, Gzip};
 use super::zstd::Zstd;
 use crate::http::chain::{Chain, Encoder, HeadFilter, Refused};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Permit, Shortcut};
+use crate::http::module::{Module, Permit, Shortcut, Told};
 use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
@@ -181,6 +181,10 @@ impl Module for Compression {
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.filter(self);
     }
+
+    const SHORTCUTS: &'static [Told] = &[Told::OfHead(
+        "where the client accepts no coding that is on, and `gzip_vary` is off",
+    )];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::OfHead(self.clone())

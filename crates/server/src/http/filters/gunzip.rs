@@ -14,7 +14,7 @@ use framework::compile::{Compiler, Feature};
 use super::gzip;
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
@@ -77,7 +77,8 @@ impl Module for Gunzip {
         plan.filter(self);
     }
 
-    /// A file's response has no coding.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("a file's response has no coding")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

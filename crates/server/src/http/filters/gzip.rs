@@ -17,7 +17,7 @@ use proto::{accept, date};
 use super::compress::{Coder, Coding, Compressor, Conditions};
 use super::{MediaTypes, media_types};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -305,7 +305,10 @@ impl Module for Gzip {
         plan.keep(&RULES, self);
     }
 
-    /// [`Compression`](super::compress::Compression) says it.
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "what compresses with gzip, Brotli or Zstandard is asked as one: see `brotli`",
+    )];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

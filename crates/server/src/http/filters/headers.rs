@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 
 use super::date_value;
 use crate::http::chain::{Chain, HeadFilter, Refused, Trailers};
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::{Field, Response, last_modified};
@@ -182,6 +182,11 @@ impl Module for Headers {
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.filter(self);
     }
+
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where `expires` and all of `add_header` have the same value for every request"),
+        Told::Never("where one has variables, `add_header` names `ETag`, or `add_trailer` is set"),
+    ];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match self.is_constant() {

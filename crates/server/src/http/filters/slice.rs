@@ -16,7 +16,7 @@ use proto::range::ByteRange;
 
 use crate::http::chain::{Chain, HeadFilter, Parts, Refused};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::{OfPass, PlanSlot};
@@ -159,7 +159,10 @@ impl Module for SliceSize {
         plan.keep(&SIZE, self);
     }
 
-    /// Only what is fetched from elsewhere comes in parts.
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "only what is fetched from elsewhere comes in parts",
+    )];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

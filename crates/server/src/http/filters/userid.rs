@@ -19,7 +19,7 @@ use proto::date;
 use proto::header::Known;
 
 use crate::http::chain::{Chain, HeadFilter, Refused};
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::{OfPass, PlanSlot};
@@ -263,6 +263,11 @@ impl Module for UserId {
             plan.filter(self);
         }
     }
+
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where no cookie is given (`userid log`)"),
+        Told::Never("where one may be"),
+    ];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match self.gives_none() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use rules::access::Access;
 
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::module::{Check, Module, Permit, Ran, Shortcut, Verdict};
+use crate::http::module::{Check, Module, Permit, Ran, Shortcut, Told, Verdict};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::log;
@@ -20,7 +20,10 @@ impl Module for Access {
         plan.access(self);
     }
 
-    /// The address may be another every time.
+    const SHORTCUTS: &'static [Told] = &[Told::OfRequest(
+        "where the client's address is not denied; it may be another every time",
+    )];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::OfRequest(self.clone())
     }

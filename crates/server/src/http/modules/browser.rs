@@ -11,7 +11,7 @@ use framework::compile::{Compiler, Feature};
 use memchr::memmem;
 use proto::header::Known;
 
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -284,7 +284,8 @@ impl Module for Browsers {
         plan.keep(&BROWSERS, self);
     }
 
-    /// It makes variables.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

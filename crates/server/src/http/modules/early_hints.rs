@@ -9,7 +9,7 @@ use std::sync::Arc;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
 
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -63,7 +63,8 @@ impl Module for EarlyHints {
         plan.keep(&OF_PLAN, self);
     }
 
-    /// It is about responses of upstreams.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it is about responses of upstreams")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

@@ -12,7 +12,7 @@ use framework::display::for_people;
 use proto::method::Method;
 
 use crate::http::exchange::Exchange;
-use crate::http::module::{Handle, Imagined, Module, Ran, Shortcut};
+use crate::http::module::{Handle, Imagined, Module, Ran, Shortcut, Told};
 use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
@@ -75,7 +75,10 @@ impl Module for Index {
         plan.file(self);
     }
 
-    /// No response is kept of a URI that ends with a slash.
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "no response is kept of a URI that ends with a slash",
+    )];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

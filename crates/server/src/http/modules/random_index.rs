@@ -16,7 +16,7 @@ use proto::method::Method;
 
 use super::autoindex;
 use crate::http::exchange::Exchange;
-use crate::http::module::{Handle, Module, Ran, Shortcut};
+use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::log;
@@ -55,7 +55,10 @@ impl Module for RandomIndex {
         plan.file(self);
     }
 
-    /// No response is kept of a URI that ends with a slash.
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "no response is kept of a URI that ends with a slash",
+    )];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

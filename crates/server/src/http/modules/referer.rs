@@ -15,7 +15,7 @@ use proto::header::Known;
 use variables::map::{Keys, Kind};
 
 use crate::http::compile::SERVER_NAME;
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -256,7 +256,8 @@ impl Module for Referers {
         plan.keep(&REFERERS, self);
     }
 
-    /// It makes a variable.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes a variable")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

@@ -14,7 +14,7 @@ use framework::slot::{Kept, Slot};
 use md5::{Digest, Md5};
 use proto::base64::{self, Alphabet};
 
-use crate::http::module::{Module, Shortcut};
+use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::OfPass;
@@ -112,7 +112,8 @@ impl Module for SecureLink {
         plan.keep(&OF_PLAN, self);
     }
 
-    /// It makes variables.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

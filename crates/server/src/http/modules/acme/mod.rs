@@ -31,7 +31,7 @@ pub use self::host::{Held, intercept};
 use crate::http::compile::SERVER_NAME;
 use crate::http::exchange::Exchange;
 use crate::http::handshake::Handshake;
-use crate::http::module::{Handle, Permit, Ran, Shortcut};
+use crate::http::module::{Handle, Permit, Ran, Shortcut, Told};
 use crate::http::output::page;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
@@ -337,6 +337,11 @@ fn warn_of_wildcards(compiler: &Compiler<'_>, issuer: &Issuer, order: &Order, at
         compiler.diagnose(Diagnostic::warn(text, Some(at.position)));
     }
 }
+
+/// What [`register`] says of shortcuts.
+pub const SHORTCUTS: &[Told] = &[Told::OfHead(
+    "where the request asks for no token of a challenge",
+)];
 
 /// Has validators answered by every server, where anything is issued at all.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {

@@ -26,7 +26,7 @@ use proto::uri;
 use crate::http::body;
 use crate::http::exchange::Exchange;
 use crate::http::filters::charset;
-use crate::http::module::{Handle, Module, Ran, Shortcut};
+use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
 use crate::http::output::Body;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
@@ -128,7 +128,10 @@ impl Module for AutoIndex {
         plan.file(self);
     }
 
-    /// No response is kept of a URI that ends with a slash.
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "no response is kept of a URI that ends with a slash",
+    )];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

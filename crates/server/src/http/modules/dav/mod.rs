@@ -20,7 +20,7 @@ use proto::uri::{self, Escape};
 use crate::http::body;
 use crate::http::core::Alias;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::module::{Handle, Module, Ran, Shortcut};
+use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
 use crate::http::modules::dav_ext::{self, Guard};
 use crate::http::output::Body;
 use crate::http::plan_builder::PlanBuilder;
@@ -210,7 +210,8 @@ impl Module for Dav {
         plan.file(self);
     }
 
-    /// None of its methods is GET.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

@@ -23,7 +23,7 @@ use proto::uri::{self, Escape};
 
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::module::{Handle, Module, Ran, Shortcut};
+use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
 use crate::http::modules::dav;
 use crate::http::output::{Body, page};
 use crate::http::plan_builder::PlanBuilder;
@@ -216,7 +216,8 @@ impl Module for DavExt {
         plan.file(self);
     }
 
-    /// None of its methods is GET.
+    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
+
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::Same
     }

@@ -14,7 +14,7 @@ use framework::generation::Local;
 use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::http::module::{Ending, Shortcut};
+use crate::http::module::{Ending, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::listen;
@@ -107,6 +107,9 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     *compiler.registry::<Scopes>().borrow_mut() = Scopes::new(http.tree().root());
 }
 
+/// What [`register`] says of shortcuts.
+pub const SHORTCUTS: &[Told] = &[Told::Same("what is answered from memory is counted, too")];
+
 /// Has the requests of a scope counted.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let scopes = plan.compiler.registry::<Scopes>();
@@ -115,7 +118,6 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
         let number = scopes.names.len();
         scopes.names.push(ScopeName::of(plan.compiler, plan.scope));
         plan.ending(&Arc::new(Metered(number)));
-        // Responses from memory are counted, too.
         plan.shortcut(Shortcut::Same);
     }
     Some(())
