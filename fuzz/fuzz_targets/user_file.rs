@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::base64;
-use server::http::modules::auth_basic::Credentials;
+use server::http::credentials::Credentials;
 use server::http::modules::auth_basic::password::{Check, Scheme};
 use server::http::modules::auth_basic::users::Users;
 
