@@ -51,6 +51,7 @@ pub static FEATURES: &[Entry] = &[
         Resolving::DIRECTIVES,
         accepted::DIRECTIVES,
     ])
+    .tasks(http::core::TASKS)
     .variables(&[
         crate::variables::core::find,
         process::find,
@@ -113,6 +114,7 @@ pub static FEATURES: &[Entry] = &[
     // Behind the blocks above, because a name is of the `set` that names it, also where one of them defines it.
     Entry::of(&[rewrite::DIRECTIVES])
         .named(&["ngx_http_rewrite_module"])
+        .tasks(rewrite::TASKS)
         .prepare(rewrite::define_assigned)
         .plan(rewrite::register, Told::NOTHING),
     Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES])
@@ -172,7 +174,7 @@ pub static FEATURES: &[Entry] = &[
     Entry::module::<userid::UserId>()
         .named(&["ngx_http_userid_filter_module"])
         .variables(&[userid::find]),
-    Entry::module::<headers::Headers>(),
+    Entry::module::<headers::Headers>().lines_in_force(headers::lines_in_force),
     Entry::module::<headers_more::HeadersMore>().named(&["ngx_http_headers_more_filter_module"]),
     Entry::of(&[]).registers(not_modified::register),
     Entry::module::<slice::SliceSize>()
@@ -314,6 +316,29 @@ mod tests {
                 assert!(ours.eq(of_nginx), "{list:?}");
             }
         });
+    }
+
+    /// A name that no directive has would be passed over where tasks are listed, and two of one order would change places with
+    /// their modules.
+    #[test]
+    fn tasks_are_done_by_directives() {
+        let mut orders = Vec::new();
+        for entry in FEATURES {
+            let directives = entry.directives.iter().copied().flatten();
+            let specs: Vec<_> = directives.map(|declared| declared.spec()).collect();
+            for task in entry.tasks {
+                for name in task.directives {
+                    let is_own = specs
+                        .iter()
+                        .any(|spec| spec.names().any(|own| own == *name));
+                    assert!(is_own, "{name} is of another module");
+                }
+                let order = (task.kind, task.order);
+                assert!(!orders.contains(&order), "{order:?} is taken");
+                orders.push(order);
+            }
+        }
+        assert!(orders.len() > 20);
     }
 
     /// The names that nginx's page of each module has, one of each list here, and the end of a family's name.

@@ -5,70 +5,14 @@ use conf::{
 };
 
 use super::Place;
-use crate::http::filters::headers;
+use crate::features::FEATURES;
+use crate::http::tasks::{Task, TaskKind};
 
 /// What may stand in a server or deeper, and so is about requests.
 const REQUESTS: Contexts = Contexts::SERVER
     .or(Contexts::LOCATION)
     .or(Contexts::LOCATION_IF)
     .or(Contexts::LIMIT_EXCEPT);
-
-/// The directives that make a phase or a filter work, in the order in which they do. Names that
-/// the table does not have are passed over.
-const WORK: &[(&str, &[&str])] = &[
-    ("real address", &["set_real_ip_from"]),
-    ("rewrite", &["rewrite", "return", "set", "if", "break"]),
-    ("limits", &["limit_req", "limit_conn"]),
-    (
-        "access",
-        &["allow", "deny", "auth_basic", "auth_request", "satisfy"],
-    ),
-    ("before content", &["mirror", "try_files"]),
-    (
-        FILES,
-        &[
-            "root",
-            "alias",
-            "index",
-            "random_index",
-            "autoindex",
-            "gzip_static",
-            "open_file_cache",
-        ],
-    ),
-    ("slice", &["slice"]),
-    (
-        "header fields",
-        &[
-            "expires",
-            "add_header",
-            "add_trailer",
-            "userid",
-            "more_set_headers",
-        ],
-    ),
-    (
-        "body",
-        &[
-            "ssi",
-            "sub_filter",
-            "add_before_body",
-            "add_after_body",
-            "charset",
-            "gunzip",
-        ],
-    ),
-    ("compression", &["gzip", "brotli", "zstd"]),
-    ("pace", &["limit_rate"]),
-    ("errors", &["error_page"]),
-    ("log", &["access_log", "post_action"]),
-];
-
-/// The part of the work that is done where no directive names another handler.
-const FILES: &str = "files";
-
-/// Directives that have something to do though nobody writes them.
-const DEFAULTS_THAT_WORK: &[&str] = &["index", "access_log"];
 
 /// A directive in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +77,9 @@ pub(super) fn at(position: Position, tree: &Tree) -> Option<String> {
 }
 
 fn is_handler(line: &Line) -> bool {
-    line.name.bytes.ends_with(b"_pass") || HANDLERS.iter().any(|name| line.is(name))
+    let mut contents = FEATURES.iter().filter_map(|entry| entry.content);
+    let mut tasks = tasks(TaskKind::Content).flat_map(|task| task.directives);
+    contents.any(|(name, _)| line.is(name)) || tasks.any(|name| line.is(name))
 }
 
 /// Every directive about requests that holds in a scope, by name; with `defaults` also those
@@ -169,23 +115,30 @@ pub(super) fn in_force(scope: ScopeRef<'_>, registry: &Registry, defaults: bool)
 pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<Work> {
     let mut all = Vec::new();
     let handler = handler(scope);
-    for (phase, names) in WORK {
-        if *phase == FILES
+    for kind in TaskKind::ALL {
+        if *kind == TaskKind::Files
             && let Some(handler) = &handler
         {
             all.push(Work {
-                phase: "content",
+                phase: TaskKind::Content.name(),
                 place: handler.clone(),
             });
             continue;
         }
-        for name in *names {
+        let phase = kind.name();
+        let mut tasks: Vec<&Task> = tasks(*kind).collect();
+        tasks.sort_by_key(|task| task.order);
+        let names = tasks.into_iter().flat_map(|task| {
+            let names = task.directives.iter();
+            names.map(|name| (name, task.by_default))
+        });
+        for (name, by_default) in names {
             let specs = registry.find(name);
             let Some(spec) = specs.into_iter().find(|spec| is_about_requests(spec)) else {
                 continue;
             };
             let lines = lines(scope, spec);
-            if lines.is_empty() && DEFAULTS_THAT_WORK.contains(name) {
+            if lines.is_empty() && by_default {
                 all.extend(default(spec).map(|row| Work {
                     phase,
                     place: row.place,
@@ -202,8 +155,16 @@ pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<Work> {
     all
 }
 
+/// What modules have to do of a kind.
+fn tasks(kind: TaskKind) -> impl Iterator<Item = &'static Task> {
+    let tasks = FEATURES.iter().flat_map(|entry| entry.tasks);
+    tasks.filter(move |task| task.kind == kind)
+}
+
 fn lines<'a>(scope: ScopeRef<'a>, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
-    headers::lines_in_force(scope, spec).unwrap_or_else(|| scope.lines_in_force(spec))
+    let mut own = FEATURES.iter().filter_map(|entry| entry.lines_in_force);
+    own.find_map(|lines| lines(scope, spec))
+        .unwrap_or_else(|| scope.lines_in_force(spec))
 }
 
 /// `off`, or `0` where that turns off.
@@ -257,13 +218,3 @@ fn words(line: &Line) -> String {
     }
     text
 }
-
-/// Directives that answer and whose names do not say so.
-const HANDLERS: &[&str] = &[
-    "empty_gif",
-    "stub_status",
-    "metrics",
-    "mp4",
-    "flv",
-    "dav_methods",
-];

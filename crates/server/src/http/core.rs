@@ -13,6 +13,7 @@ use proto::h1;
 use proto::method::Method;
 
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -518,6 +519,15 @@ impl Core {
         matches!(self.limit_rate, RateText::Fixed(0))
     }
 }
+
+/// What HTTP itself works with.
+pub const TASKS: &[Task] = &[
+    Task::of(TaskKind::Access, &["satisfy"]).listed(3),
+    Task::of(TaskKind::Files, &["root", "alias"]),
+    Task::of(TaskKind::Files, &["open_file_cache"]).listed(5),
+    Task::of(TaskKind::Pace, &["limit_rate"]),
+    Task::of(TaskKind::Errors, &["error_page"]),
+];
 
 /// What is decided before the location is known.
 pub struct ServerCore {

@@ -49,5 +49,6 @@ pub mod source;
 pub mod status_page;
 pub mod subject;
 pub mod tables;
+pub mod tasks;
 pub mod temporary_paths;
 pub mod types;

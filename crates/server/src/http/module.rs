@@ -8,13 +8,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use conf::{Declared, Fault, Position, ScopeRef};
+use conf::{Declared, Fault, Line, Position, ScopeRef, Spec};
 use framework::compile::{Compiler, Feature};
 use variables::Find;
 
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::Task;
 
 /// A feature that has something to do for requests.
 pub trait Module: Feature {
@@ -28,6 +29,9 @@ pub trait Module: Feature {
 
     /// Registers what it has to do with the plan of a scope.
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
+
+    /// Which of its directives have something to do for requests.
+    const TASKS: &'static [Task] = &[];
 
     /// What it may say of shortcuts, in words.
     const SHORTCUTS: &'static [Told] = Told::NOTHING;
@@ -316,6 +320,10 @@ pub struct Entry {
     pub directives: &'static [&'static [&'static dyn Declared]],
     /// Where its variables are found that requests have without being defined.
     pub variables: &'static [Find<Request>],
+    /// Which of its directives have something to do for requests.
+    pub tasks: &'static [Task],
+    /// Which lines of a directive hold in a scope, where that is not by the directive's kind of inheritance alone.
+    pub lines_in_force: Option<LinesInForce>,
     /// What it looks after in the whole configuration, used or not, before any block is compiled.
     pub survey: Option<Prepare>,
     /// What it does with an `http` block before any scope in it is compiled: it declares what directives name.
@@ -331,6 +339,9 @@ pub struct Entry {
 /// See [`Entry::survey`] and [`Entry::prepare`]: of the whole configuration, and of an `http` block.
 pub type Prepare = fn(&Compiler<'_>, ScopeRef<'_>);
 
+/// See [`Entry::lines_in_force`]: each with the scope that wrote it; `None` for a directive that this is not about.
+pub type LinesInForce = for<'a> fn(ScopeRef<'a>, &Spec) -> Option<Vec<(ScopeRef<'a>, &'a Line)>>;
+
 /// See [`Entry::plan`].
 pub type Register = fn(&mut PlanBuilder<'_>) -> Option<()>;
 
@@ -341,6 +352,8 @@ impl Entry {
             names: &[],
             directives,
             variables: &[],
+            tasks: &[],
+            lines_in_force: None,
             survey: None,
             prepare: None,
             plan: None,
@@ -353,6 +366,7 @@ impl Entry {
     pub const fn module<M: Module>() -> Entry {
         Entry {
             plan: Some(register::<M>),
+            tasks: M::TASKS,
             shortcuts: M::SHORTCUTS,
             ..Entry::of(M::TABLES)
         }
@@ -377,6 +391,21 @@ impl Entry {
     #[must_use]
     pub const fn variables(self, variables: &'static [Find<Request>]) -> Entry {
         Entry { variables, ..self }
+    }
+
+    /// With directives that have something to do for requests.
+    #[must_use]
+    pub const fn tasks(self, tasks: &'static [Task]) -> Entry {
+        Entry { tasks, ..self }
+    }
+
+    /// With directives whose lines reach scopes in a way of their own.
+    #[must_use]
+    pub const fn lines_in_force(self, lines_in_force: LinesInForce) -> Entry {
+        Entry {
+            lines_in_force: Some(lines_in_force),
+            ..self
+        }
     }
 
     /// With something that is looked at in every scope, and what it may say of shortcuts there.

@@ -8,6 +8,7 @@ use rules::access_log::Logged;
 use crate::http::module::{Ending, Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log::AccessLogs;
 
 /// Variables whose values are ours, never missing and need no escaping, in any escape mode.
@@ -80,6 +81,8 @@ impl Logged for Request {
 }
 
 impl Module for AccessLogs {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Log, &["access_log"]).by_default()];
+
     fn is_off(&self) -> bool {
         self.is_empty()
     }

@@ -15,6 +15,7 @@ use crate::http::module::Module;
 use crate::http::output::{Include, Piece, Purpose};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -72,6 +73,9 @@ impl Feature for Addition {
 }
 
 impl Module for Addition {
+    const TASKS: &'static [Task] =
+        &[Task::of(TaskKind::Body, &["add_before_body", "add_after_body"]).listed(2)];
+
     fn is_off(&self) -> bool {
         self.before.is_empty() && self.after.is_empty()
     }

@@ -22,6 +22,7 @@ use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::{Part, Text};
 use crate::variables::Compiling as _;
@@ -167,6 +168,8 @@ impl Charset {
 }
 
 impl Module for Charset {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["charset"]).listed(3)];
+
     /// Even where it changes no charset, an upstream may ask for one, or a page that another response is included in.
     fn is_off(&self) -> bool {
         false

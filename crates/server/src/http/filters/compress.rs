@@ -27,6 +27,7 @@ use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
 use crate::http::slots::OfPass;
+use crate::http::tasks::{Task, TaskKind};
 use crate::variables::Found;
 
 /// How much is compressed at once: what comes of it is in memory until it is sent.
@@ -172,6 +173,9 @@ impl Module for Compression {
     /// Those of gzip stand with [`Gzip`].
     const TABLES: &'static [&'static [&'static dyn Declared]] =
         &[Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+
+    const TASKS: &'static [Task] =
+        &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
 
     fn is_off(&self) -> bool {
         let mut codings = BY_PREFERENCE.iter();

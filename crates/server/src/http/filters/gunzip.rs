@@ -18,6 +18,7 @@ use crate::http::module::{Module, Shortcut, Told};
 use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -69,6 +70,8 @@ impl Feature for Gunzip {
 }
 
 impl Module for Gunzip {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["gunzip"]).listed(4)];
+
     fn is_off(&self) -> bool {
         !self.enabled
     }

@@ -22,6 +22,7 @@ use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
 use crate::http::slots::PlanSlot;
+use crate::http::tasks::{Task, TaskKind};
 use crate::regex::{Regex, WHILE_SENDING};
 use pattern::Undecided;
 
@@ -301,6 +302,8 @@ fn patterns(setter: &Setter<'_>) -> Result<Vec<Box<str>>, Fault> {
 }
 
 impl Module for Gzip {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Compression, &["gzip"])];
+
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.keep(&RULES, self);
     }

@@ -21,6 +21,7 @@ use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::{Field, Response, last_modified};
+use crate::http::tasks::{Task, TaskKind};
 use crate::text::Text;
 use crate::variables::Compiling as _;
 
@@ -173,6 +174,11 @@ impl Headers {
 }
 
 impl Module for Headers {
+    const TASKS: &'static [Task] = &[Task::of(
+        TaskKind::HeaderFields,
+        &["expires", "add_header", "add_trailer"],
+    )];
+
     fn is_off(&self) -> bool {
         matches!(self.expires, When::Fixed(Expires::Off))
             && self.fields.is_empty()

@@ -20,6 +20,7 @@ use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::{OfPass, PlanSlot};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::variables::Found;
 
@@ -150,6 +151,8 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
 }
 
 impl Module for SliceSize {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Slice, &["slice"])];
+
     fn is_off(&self) -> bool {
         self.0 == 0
     }

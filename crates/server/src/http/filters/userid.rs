@@ -23,6 +23,7 @@ use crate::http::module::{Module, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::{OfPass, PlanSlot};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::variables::Compiling as _;
 use crate::variables::Found;
@@ -253,6 +254,8 @@ impl UserId {
 }
 
 impl Module for UserId {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::HeaderFields, &["userid"]).listed(1)];
+
     fn is_off(&self) -> bool {
         self.mode == Mode::Off
     }

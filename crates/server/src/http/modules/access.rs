@@ -9,9 +9,12 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::module::{Check, Module, Permit, Ran, Shortcut, Told, Verdict};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 
 impl Module for Access {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["allow", "deny"])];
+
     fn is_off(&self) -> bool {
         self.is_empty()
     }

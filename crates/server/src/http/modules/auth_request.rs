@@ -19,6 +19,7 @@ use crate::http::modules::rewrite::Target;
 use crate::http::output;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -86,6 +87,8 @@ impl Feature for AuthRequest {
 }
 
 impl Module for AuthRequest {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["auth_request"]).listed(2)];
+
     fn is_off(&self) -> bool {
         self.uri.is_none()
     }

@@ -24,6 +24,7 @@ use crate::http::module::{Module, Script};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::http::response::{Field, Response};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -142,6 +143,9 @@ impl Feature for HeadersMore {
 }
 
 impl Module for HeadersMore {
+    const TASKS: &'static [Task] =
+        &[Task::of(TaskKind::HeaderFields, &["more_set_headers"]).listed(2)];
+
     fn is_off(&self) -> bool {
         self.output.is_empty() && self.input.is_empty()
     }

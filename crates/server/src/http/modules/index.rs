@@ -16,6 +16,7 @@ use crate::http::module::{Handle, Imagined, Module, Ran, Shortcut, Told};
 use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -71,6 +72,8 @@ fn files(setter: &Setter<'_>) -> Result<Vec<Template>, Fault> {
 }
 
 impl Module for Index {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["index"]).listed(1).by_default()];
+
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.file(self);
     }

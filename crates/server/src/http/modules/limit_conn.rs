@@ -13,6 +13,7 @@ use crate::http::module::{Handle, Module, Ran};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::http::slots::OfMain;
+use crate::http::tasks::{Task, TaskKind};
 
 /// What becomes of a main request and its subrequests, until the main request ends.
 static COUNTED: Slot<Places<Request>, OfMain> = Slot::new();
@@ -32,6 +33,8 @@ impl Module for LimitConn<Request> {
         &[&LIMIT_CONN_ZONE],
         <LimitConn<Request> as Feature>::DIRECTIVES,
     ];
+
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Limits, &["limit_conn"]).listed(1)];
 
     fn is_off(&self) -> bool {
         LimitConn::is_off(self)

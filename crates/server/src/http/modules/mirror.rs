@@ -15,6 +15,7 @@ use crate::http::exchange::Exchange;
 use crate::http::module::{Handle, Module, Ran};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -77,6 +78,8 @@ impl Feature for Mirror {
 }
 
 impl Module for Mirror {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::BeforeContent, &["mirror"])];
+
     fn is_off(&self) -> bool {
         self.uris.is_empty()
     }

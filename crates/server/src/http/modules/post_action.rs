@@ -16,6 +16,7 @@ use crate::http::module::{After, Module, Ran};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{self, Request, Step};
 use crate::http::slots::PlanSlot;
+use crate::http::tasks::{Task, TaskKind};
 
 static POST_ACTION: Setting<Bytes> = Setting::new("post_action", &["uri"], parse::bytes)
     .contexts(
@@ -50,6 +51,8 @@ impl Feature for PostAction {
 static OF_PLAN: PlanSlot<PostAction> = PlanSlot::new();
 
 impl Module for PostAction {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Log, &["post_action"]).listed(1)];
+
     fn is_off(&self) -> bool {
         self.target.is_empty()
     }

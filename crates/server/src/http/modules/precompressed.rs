@@ -19,6 +19,7 @@ use crate::http::modules::static_file;
 use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -105,6 +106,8 @@ impl Precompressed {
 }
 
 impl Module for Precompressed {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["gzip_static"]).listed(4)];
+
     /// No precompressed file is looked for.
     fn is_off(&self) -> bool {
         BY_PREFERENCE

@@ -19,6 +19,7 @@ use crate::http::exchange::Exchange;
 use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 
 static RANDOM_INDEX: Setting<bool> = Setting::new("random_index", &["on | off"], parse::flag)
@@ -47,6 +48,8 @@ impl Feature for RandomIndex {
 }
 
 impl Module for RandomIndex {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["random_index"]).listed(2)];
+
     fn is_off(&self) -> bool {
         !self.enabled
     }

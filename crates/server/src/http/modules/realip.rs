@@ -11,6 +11,7 @@ use crate::http::exchange::Exchange;
 use crate::http::module::{Handle, Module, Ran};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 
 impl ByProxy for Request {
     fn own_peer(&self) -> &Address {
@@ -33,6 +34,8 @@ impl ByProxy for Request {
 }
 
 impl Module for RealIp {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::RealAddress, &["set_real_ip_from"])];
+
     fn is_off(&self) -> bool {
         RealIp::is_off(self)
     }

@@ -16,6 +16,7 @@ use crate::http::module::{Handle, Imagined, Module, Ran};
 use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -108,6 +109,8 @@ impl Feature for TryFiles {
 }
 
 impl Module for TryFiles {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::BeforeContent, &["try_files"]).listed(1)];
+
     fn is_off(&self) -> bool {
         self.candidates.is_empty()
     }

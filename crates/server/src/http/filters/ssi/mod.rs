@@ -25,6 +25,7 @@ use crate::http::module::Module;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::{OfMain, OfRequest};
+use crate::http::tasks::{Task, TaskKind};
 use crate::variables::Found;
 
 use commands::Processor;
@@ -127,6 +128,8 @@ impl Feature for Ssi {
 }
 
 impl Module for Ssi {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["ssi"])];
+
     fn is_off(&self) -> bool {
         !self.enabled
     }

@@ -21,6 +21,7 @@ use crate::http::module::Module;
 use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::text::Text;
 use crate::variables::Compiling as _;
 
@@ -145,6 +146,8 @@ impl Feature for Sub {
 }
 
 impl Module for Sub {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["sub_filter"]).listed(1)];
+
     fn is_off(&self) -> bool {
         self.pairs.is_empty()
     }

@@ -27,6 +27,7 @@ use crate::http::exchange::{Abort, Exchange};
 use crate::http::module::{Check, Module, Ran, Verdict};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -82,6 +83,8 @@ impl Feature for AuthBasic {
 }
 
 impl Module for AuthBasic {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["auth_basic"]).listed(1)];
+
     /// No request is ever asked for a password.
     fn is_off(&self) -> bool {
         let never = self.realm.literal().is_some_and(|realm| realm == "off");

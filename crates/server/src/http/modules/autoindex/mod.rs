@@ -30,6 +30,7 @@ use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
 use crate::http::output::Body;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -120,6 +121,8 @@ impl Feature for AutoIndex {
 }
 
 impl Module for AutoIndex {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["autoindex"]).listed(3)];
+
     fn is_off(&self) -> bool {
         !self.enabled
     }

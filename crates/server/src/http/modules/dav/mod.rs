@@ -26,6 +26,7 @@ use crate::http::output::Body;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::http::slots::PlanSlot;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log::{self, Printable};
 
 use files::{Delete, Depth, Done, Put, Transfer};
@@ -199,6 +200,8 @@ impl Dav {
 pub static DAV: PlanSlot<Dav> = PlanSlot::new();
 
 impl Module for Dav {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Content, &["dav_methods"])];
+
     /// No method is allowed.
     fn is_off(&self) -> bool {
         self.methods == Methods::NONE

@@ -13,6 +13,7 @@ use framework::zone::{self, Refused, Zone};
 use super::Buckets;
 use crate::http::module::Module;
 use crate::http::plan_builder::PlanBuilder;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log::Level;
 use crate::text::Text;
 use crate::variables::Compiling as _;
@@ -156,6 +157,8 @@ impl Feature for LimitReq {
 impl Module for LimitReq {
     const TABLES: &'static [&'static [&'static dyn Declared]] =
         &[&[&LIMIT_REQ_ZONE], LimitReq::DIRECTIVES];
+
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Limits, &["limit_req"])];
 
     fn is_off(&self) -> bool {
         self.limits.is_empty()

@@ -22,6 +22,7 @@ use framework::compile::{Compiler, Feature};
 use crate::http::plan::Plan;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
+use crate::http::tasks::{Task, TaskKind};
 use crate::log;
 use crate::regex::Regex;
 use crate::text::Text;
@@ -114,6 +115,12 @@ pub static UNINITIALIZED_VARIABLE_WARN: Setting<bool> =
         .arity(Arity::flag())
         .default("on")
         .manual("Logs a warning where a variable is used that `set` has not set yet.");
+
+/// What it works with.
+pub const TASKS: &[Task] = &[Task::of(
+    TaskKind::Rewrite,
+    &["rewrite", "return", "set", "if", "break"],
+)];
 
 /// Directives of this module, for the table.
 pub const DIRECTIVES: &[&dyn Declared] = &[
