@@ -424,18 +424,7 @@ fn declaration(line: &Line) -> Result<(&Word, Bytes, u64), Fault> {
 }
 
 fn limits(setter: &Setter<'_>) -> Result<Vec<LimitLine>, Fault> {
-    let mut limits: Vec<LimitLine> = Vec::new();
-    for line in setter.lines() {
-        let limit = limit(line)?;
-        if limits.iter().any(|known| known.zone == limit.zone) {
-            return Err(Fault::at(
-                &line.name,
-                "\"limit_conn\" directive is duplicate",
-            ));
-        }
-        limits.push(limit);
-    }
-    Ok(limits)
+    limited::lines(setter, limit, |limit| &limit.zone)
 }
 
 fn limit(line: &Line) -> Result<LimitLine, Fault> {

@@ -1,6 +1,6 @@
 //! What `limit_req` and `limit_conn` have in common: directives of the same kind.
 
-use conf::{Fault, Setter, parse};
+use conf::{Fault, Line, Setter, parse};
 
 use logs::Level;
 
@@ -17,4 +17,23 @@ pub fn status(setter: &Setter<'_>) -> Result<u16, Fault> {
 pub fn level(setter: &Setter<'_>) -> Result<Level, Fault> {
     const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
     parse::enumeration(setter, &LEVELS.map(|level| (level.name(), level)))
+}
+
+/// Reads the lines of `limit_req` or `limit_conn`: one for each zone.
+pub fn lines<T>(
+    setter: &Setter<'_>,
+    read: impl Fn(&Line) -> Result<T, Fault>,
+    zone: impl Fn(&T) -> &str,
+) -> Result<Vec<T>, Fault> {
+    let mut limits: Vec<T> = Vec::new();
+    for line in setter.lines() {
+        let limit = read(line)?;
+        if limits.iter().any(|known| zone(known) == zone(&limit)) {
+            let name = line.name.text();
+            let text = format!("\"{name}\" directive is duplicate");
+            return Err(Fault::at(&line.name, text));
+        }
+        limits.push(limit);
+    }
+    Ok(limits)
 }

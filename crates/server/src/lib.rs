@@ -21,6 +21,5 @@ pub mod variables;
 
 pub use assemble::{Compiled, compile};
 pub use framework::door::ListenerId;
-pub use framework::workers::{self, Workers};
-pub use framework::{door, panics};
+pub use framework::workers;
 pub use transport::{listen, resolver, tls};

@@ -15,10 +15,10 @@ mod tests {
     use std::time::Duration;
 
     use engine::EngineKind;
+    use framework::workers::{Settings, Workers};
 
     use crate::listen::ListenerId;
     use crate::log::Destination;
-    use crate::workers::{Settings, Workers};
 
     const REQUEST: &str = "GET /fine HTTP/1.1\r\nHost: a\r\n\r\n";
 

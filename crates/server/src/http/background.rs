@@ -10,11 +10,12 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use engine::select::{Either, either};
+use framework::panics;
 
 use crate::http::ending;
 use crate::http::exchange::{Abort, Exchange};
 use crate::http::request::{self, Request};
-use crate::{log, panics};
+use crate::log;
 
 /// The background subrequests of one request. Those that still run are given up when it is
 /// dropped.

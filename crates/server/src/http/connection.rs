@@ -21,7 +21,10 @@ use std::time::{Duration, Instant};
 use engine::Buffer;
 use engine::net::Address;
 use framework::counters::ThreadCounters;
+use framework::door::Accepted;
 use framework::generation::Local;
+use framework::panics;
+use framework::workers::Worker;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 use transport::Transport;
@@ -29,7 +32,6 @@ use transport::client::Client;
 use transport::incoming::Incoming;
 use transport::proxy_protocol;
 
-use crate::door::Accepted;
 use crate::http::address::AddressServers;
 use crate::http::ending;
 use crate::http::exchange::h1::{After, H1};
@@ -43,9 +45,7 @@ use crate::http::server_name::UndecidedName;
 use crate::http::subject::HeadUpTo;
 use crate::http::{body, error_page, hot, pool};
 use crate::log::{self, ErrorLog};
-use crate::panics;
 use crate::tls::handshake::{self, Begun};
-use crate::workers::Worker;
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
 const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;

@@ -22,6 +22,12 @@ pub trait Module: Feature {
     /// All its directives, also those that make no value of its own for the scope that writes them.
     const TABLES: &'static [&'static [&'static dyn Declared]] = &[Self::DIRECTIVES];
 
+    /// Which of its directives have something to do for requests.
+    const TASKS: &'static [Task] = &[];
+
+    /// What it may say of shortcuts, in words.
+    const SHORTCUTS: &'static [Told] = Told::NOTHING;
+
     /// Whether it has nothing to do in this scope: nothing of it is registered there then, nor is it asked for shortcuts.
     fn is_off(&self) -> bool {
         false
@@ -30,15 +36,13 @@ pub trait Module: Feature {
     /// Registers what it has to do with the plan of a scope.
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>);
 
-    /// Which of its directives have something to do for requests.
-    const TASKS: &'static [Task] = &[];
-
-    /// What it may say of shortcuts, in words.
-    const SHORTCUTS: &'static [Told] = Told::NOTHING;
-
-    /// Whether a prebuilt response may answer for it. A module that says nothing is slow, never open.
+    /// Whether a prebuilt response may answer for it. A module that always tells [`Told::Same`] need not say it again; one that
+    /// says nothing is slow, never open.
     fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Never
+        match Self::SHORTCUTS {
+            [Told::Same(_)] => Shortcut::Same,
+            _ => Shortcut::Never,
+        }
     }
 }
 

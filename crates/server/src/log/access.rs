@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rules::access_log::Logged;
 
-use crate::http::module::{Ending, Module, Shortcut, Told};
+use crate::http::module::{Ending, Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::tasks::{Task, TaskKind};
@@ -82,6 +82,7 @@ impl Logged for Request {
 
 impl Module for AccessLogs {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Log, &["access_log"]).by_default()];
+    const SHORTCUTS: &'static [Told] = &[Told::Same("what is answered from memory is logged, too")];
 
     fn is_off(&self) -> bool {
         self.is_empty()
@@ -89,12 +90,6 @@ impl Module for AccessLogs {
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.ending(self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("what is answered from memory is logged, too")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

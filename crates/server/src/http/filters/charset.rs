@@ -169,6 +169,10 @@ impl Charset {
 
 impl Module for Charset {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["charset"]).listed(3)];
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where the charset has no variables and nothing is recoded"),
+        Told::Never("elsewhere"),
+    ];
 
     /// Even where it changes no charset, an upstream may ask for one, or a page that another response is included in.
     fn is_off(&self) -> bool {
@@ -179,11 +183,6 @@ impl Module for Charset {
         plan.filter(self);
         plan.keep(&CHARSETS, self);
     }
-
-    const SHORTCUTS: &'static [Told] = &[
-        Told::Same("where the charset has no variables and nothing is recoded"),
-        Told::Never("elsewhere"),
-    ];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match self.is_constant() {

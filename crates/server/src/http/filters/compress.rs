@@ -176,6 +176,9 @@ impl Module for Compression {
 
     const TASKS: &'static [Task] =
         &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
+    const SHORTCUTS: &'static [Told] = &[Told::OfHead(
+        "where the client accepts no coding that is on, and `gzip_vary` is off",
+    )];
 
     fn is_off(&self) -> bool {
         let mut codings = BY_PREFERENCE.iter();
@@ -185,10 +188,6 @@ impl Module for Compression {
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.filter(self);
     }
-
-    const SHORTCUTS: &'static [Told] = &[Told::OfHead(
-        "where the client accepts no coding that is on, and `gzip_vary` is off",
-    )];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::OfHead(self.clone())

@@ -14,7 +14,7 @@ use framework::compile::{Compiler, Feature};
 use super::gzip;
 use crate::http::chain::{BodyFilter, Chain, HeadFilter, Refused};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::output::Piece;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
@@ -71,6 +71,7 @@ impl Feature for Gunzip {
 
 impl Module for Gunzip {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Body, &["gunzip"]).listed(4)];
+    const SHORTCUTS: &'static [Told] = &[Told::Same("a file's response has no coding")];
 
     fn is_off(&self) -> bool {
         !self.enabled
@@ -78,12 +79,6 @@ impl Module for Gunzip {
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.filter(self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("a file's response has no coding")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

@@ -17,7 +17,7 @@ use proto::{accept, date};
 use super::compress::{Coder, Coding, Compressor, Conditions};
 use super::{MediaTypes, media_types};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -303,17 +303,12 @@ fn patterns(setter: &Setter<'_>) -> Result<Vec<Box<str>>, Fault> {
 
 impl Module for Gzip {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Compression, &["gzip"])];
-
-    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
-        plan.keep(&RULES, self);
-    }
-
     const SHORTCUTS: &'static [Told] = &[Told::Same(
         "what compresses with gzip, Brotli or Zstandard is asked as one: see `brotli`",
     )];
 
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&RULES, self);
     }
 }
 

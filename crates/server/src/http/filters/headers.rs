@@ -178,6 +178,10 @@ impl Module for Headers {
         TaskKind::HeaderFields,
         &["expires", "add_header", "add_trailer"],
     )];
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where `expires` and all of `add_header` have the same value for every request"),
+        Told::Never("where one has variables, `add_header` names `ETag`, or `add_trailer` is set"),
+    ];
 
     fn is_off(&self) -> bool {
         matches!(self.expires, When::Fixed(Expires::Off))
@@ -188,11 +192,6 @@ impl Module for Headers {
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.filter(self);
     }
-
-    const SHORTCUTS: &'static [Told] = &[
-        Told::Same("where `expires` and all of `add_header` have the same value for every request"),
-        Told::Never("where one has variables, `add_header` names `ETag`, or `add_trailer` is set"),
-    ];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match self.is_constant() {

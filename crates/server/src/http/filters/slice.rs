@@ -16,7 +16,7 @@ use proto::range::ByteRange;
 
 use crate::http::chain::{Chain, HeadFilter, Parts, Refused};
 use crate::http::exchange::Abort;
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::{OfPass, PlanSlot};
@@ -152,6 +152,9 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
 
 impl Module for SliceSize {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Slice, &["slice"])];
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "only what is fetched from elsewhere comes in parts",
+    )];
 
     fn is_off(&self) -> bool {
         self.0 == 0
@@ -160,14 +163,6 @@ impl Module for SliceSize {
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.filter(self);
         plan.keep(&SIZE, self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
-        "only what is fetched from elsewhere comes in parts",
-    )];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

@@ -255,6 +255,10 @@ impl UserId {
 
 impl Module for UserId {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::HeaderFields, &["userid"]).listed(1)];
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where no cookie is given (`userid log`)"),
+        Told::Never("where one may be"),
+    ];
 
     fn is_off(&self) -> bool {
         self.mode == Mode::Off
@@ -266,11 +270,6 @@ impl Module for UserId {
             plan.filter(self);
         }
     }
-
-    const SHORTCUTS: &'static [Told] = &[
-        Told::Same("where no cookie is given (`userid log`)"),
-        Told::Never("where one may be"),
-    ];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         match self.gives_none() {

@@ -14,6 +14,9 @@ use crate::log;
 
 impl Module for Access {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["allow", "deny"])];
+    const SHORTCUTS: &'static [Told] = &[Told::OfRequest(
+        "where the client's address is not denied; it may be another every time",
+    )];
 
     fn is_off(&self) -> bool {
         self.is_empty()
@@ -22,10 +25,6 @@ impl Module for Access {
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.access(self);
     }
-
-    const SHORTCUTS: &'static [Told] = &[Told::OfRequest(
-        "where the client's address is not denied; it may be another every time",
-    )];
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
         Shortcut::OfRequest(self.clone())

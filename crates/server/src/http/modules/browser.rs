@@ -11,7 +11,7 @@ use framework::compile::{Compiler, Feature};
 use memchr::memmem;
 use proto::header::Known;
 
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -280,14 +280,10 @@ fn ancient(setter: &Setter<'_>) -> Result<Ancient, Fault> {
 static BROWSERS: PlanSlot<Browsers> = PlanSlot::new();
 
 impl Module for Browsers {
-    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
-        plan.keep(&BROWSERS, self);
-    }
-
     const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
 
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&BROWSERS, self);
     }
 }
 

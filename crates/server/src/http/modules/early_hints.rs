@@ -9,7 +9,7 @@ use std::sync::Arc;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
 
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -55,18 +55,14 @@ impl Feature for EarlyHints {
 pub static OF_PLAN: PlanSlot<EarlyHints> = PlanSlot::new();
 
 impl Module for EarlyHints {
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it is about responses of upstreams")];
+
     fn is_off(&self) -> bool {
         self.conditions.is_empty()
     }
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.keep(&OF_PLAN, self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it is about responses of upstreams")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

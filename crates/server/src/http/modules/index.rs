@@ -12,7 +12,7 @@ use framework::display::for_people;
 use proto::method::Method;
 
 use crate::http::exchange::Exchange;
-use crate::http::module::{Handle, Imagined, Module, Ran, Shortcut, Told};
+use crate::http::module::{Handle, Imagined, Module, Ran, Told};
 use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
@@ -73,17 +73,12 @@ fn files(setter: &Setter<'_>) -> Result<Vec<Template>, Fault> {
 
 impl Module for Index {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["index"]).listed(1).by_default()];
-
-    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
-        plan.file(self);
-    }
-
     const SHORTCUTS: &'static [Told] = &[Told::Same(
         "no response is kept of a URI that ends with a slash",
     )];
 
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
     }
 }
 

@@ -16,7 +16,7 @@ use proto::method::Method;
 
 use super::autoindex;
 use crate::http::exchange::Exchange;
-use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
+use crate::http::module::{Handle, Module, Ran, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
 use crate::http::tasks::{Task, TaskKind};
@@ -49,6 +49,9 @@ impl Feature for RandomIndex {
 
 impl Module for RandomIndex {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["random_index"]).listed(2)];
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "no response is kept of a URI that ends with a slash",
+    )];
 
     fn is_off(&self) -> bool {
         !self.enabled
@@ -56,14 +59,6 @@ impl Module for RandomIndex {
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.file(self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
-        "no response is kept of a URI that ends with a slash",
-    )];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

@@ -15,7 +15,7 @@ use proto::header::Known;
 use variables::map::{Keys, Kind};
 
 use crate::http::compile::SERVER_NAME;
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::PlanSlot;
@@ -248,18 +248,14 @@ impl Names {
 static REFERERS: PlanSlot<Referers> = PlanSlot::new();
 
 impl Module for Referers {
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes a variable")];
+
     fn is_off(&self) -> bool {
         self.names.is_empty() && self.patterns.is_empty() && self.server_patterns.is_empty()
     }
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.keep(&REFERERS, self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes a variable")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

@@ -14,7 +14,7 @@ use framework::slot::{Kept, Slot};
 use md5::{Digest, Md5};
 use proto::base64::{self, Alphabet};
 
-use crate::http::module::{Module, Shortcut, Told};
+use crate::http::module::{Module, Told};
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::Request;
 use crate::http::slots::OfPass;
@@ -104,18 +104,14 @@ impl Feature for SecureLink {
 static OF_PLAN: PlanSlot<SecureLink> = PlanSlot::new();
 
 impl Module for SecureLink {
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
+
     fn is_off(&self) -> bool {
         self.secret.is_none() && self.compiled.is_none()
     }
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.keep(&OF_PLAN, self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes variables")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

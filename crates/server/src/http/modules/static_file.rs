@@ -17,7 +17,7 @@ use proto::uri::{self, Escape};
 use crate::http::exchange::Exchange;
 use crate::http::file::etag_of;
 use crate::http::hot;
-use crate::http::module::{Content, Handle, Imagined, Module, Ran, Shortcut, Told};
+use crate::http::module::{Content, Handle, Imagined, Module, Ran, Told};
 use crate::http::open_file_cache::{self, Looked, LookupError};
 use crate::http::output::{Body, page};
 use crate::http::plan_builder::PlanBuilder;
@@ -49,16 +49,12 @@ impl Feature for StaticFile {
 }
 
 impl Module for StaticFile {
-    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
-        plan.file(self);
-    }
-
     const SHORTCUTS: &'static [Told] = &[Told::Same(
         "it answers with files, and what it answers is what is kept",
     )];
 
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
     }
 }
 

@@ -14,12 +14,12 @@ use engine::select::{Either, both, either};
 use engine::sim::{self, Faults};
 use framework::compile::Environment;
 use framework::counters::Counters;
+use framework::door::Accepted;
 use framework::slot::{Kept, Slot};
 use proto::h1::BodyLength;
 
 use super::*;
 use crate::assemble::compile_with;
-use crate::door::Accepted;
 use crate::features::FEATURES;
 use crate::http::connection::Connection;
 use crate::http::exchange::h1::H1;

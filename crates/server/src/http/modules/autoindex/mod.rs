@@ -26,7 +26,7 @@ use proto::uri;
 use crate::http::body;
 use crate::http::exchange::Exchange;
 use crate::http::filters::charset;
-use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
+use crate::http::module::{Handle, Module, Ran, Told};
 use crate::http::output::Body;
 use crate::http::plan_builder::PlanBuilder;
 use crate::http::request::{Request, Step};
@@ -122,6 +122,9 @@ impl Feature for AutoIndex {
 
 impl Module for AutoIndex {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["autoindex"]).listed(3)];
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "no response is kept of a URI that ends with a slash",
+    )];
 
     fn is_off(&self) -> bool {
         !self.enabled
@@ -129,14 +132,6 @@ impl Module for AutoIndex {
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.file(self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same(
-        "no response is kept of a URI that ends with a slash",
-    )];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

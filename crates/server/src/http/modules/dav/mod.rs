@@ -20,7 +20,7 @@ use proto::uri::{self, Escape};
 use crate::http::body;
 use crate::http::core::Alias;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
+use crate::http::module::{Handle, Module, Ran, Told};
 use crate::http::modules::dav_ext::{self, Guard};
 use crate::http::output::Body;
 use crate::http::plan_builder::PlanBuilder;
@@ -201,6 +201,7 @@ pub static DAV: PlanSlot<Dav> = PlanSlot::new();
 
 impl Module for Dav {
     const TASKS: &'static [Task] = &[Task::of(TaskKind::Content, &["dav_methods"])];
+    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
 
     /// No method is allowed.
     fn is_off(&self) -> bool {
@@ -211,12 +212,6 @@ impl Module for Dav {
         plan.keep(&DAV, self);
         plan.changes_files();
         plan.file(self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

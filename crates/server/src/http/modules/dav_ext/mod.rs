@@ -23,7 +23,7 @@ use proto::uri::{self, Escape};
 
 use crate::http::body;
 use crate::http::exchange::{Abort, Exchange};
-use crate::http::module::{Handle, Module, Ran, Shortcut, Told};
+use crate::http::module::{Handle, Module, Ran, Told};
 use crate::http::modules::dav;
 use crate::http::output::{Body, page};
 use crate::http::plan_builder::PlanBuilder;
@@ -204,6 +204,7 @@ impl Feature for DavExt {
 impl Module for DavExt {
     const TABLES: &'static [&'static [&'static dyn Declared]] =
         &[&[&DAV_EXT_LOCK_ZONE], DavExt::DIRECTIVES];
+    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
 
     fn is_off(&self) -> bool {
         self.methods == Methods::default() && self.locks.is_none()
@@ -214,12 +215,6 @@ impl Module for DavExt {
         plan.precontent(&Arc::new(Locked));
         plan.changes_files();
         plan.file(self);
-    }
-
-    const SHORTCUTS: &'static [Told] = &[Told::Same("none of its methods is GET")];
-
-    fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::Same
     }
 }
 

@@ -236,18 +236,7 @@ fn rate_of(text: &[u8]) -> Option<u64> {
 }
 
 fn limits(setter: &Setter<'_>) -> Result<Vec<LimitLine>, Fault> {
-    let mut limits: Vec<LimitLine> = Vec::new();
-    for line in setter.lines() {
-        let limit = limit(line)?;
-        if limits.iter().any(|known| known.zone == limit.zone) {
-            return Err(Fault::at(
-                &line.name,
-                "\"limit_req\" directive is duplicate",
-            ));
-        }
-        limits.push(limit);
-    }
-    Ok(limits)
+    limited::lines(setter, limit, |limit| &limit.zone)
 }
 
 fn limit(line: &Line) -> Result<LimitLine, Fault> {
