@@ -18,19 +18,19 @@ use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
 use framework::service::Services;
+use framework::workers::{Settings, Share, Sockets, Workers};
+use http::address::Binding;
+use http::log::OpenLogs;
+use http::log::{Destination, LogFile, Sink};
 use process::{
     Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
     NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
 };
 use server::Compiled;
-use server::http::address::Binding;
-use server::listen::ListenerId;
-use server::log::{Destination, LogFile, Sink};
-use server::workers::{Settings, Share, Sockets, Workers};
+use transport::listen::ListenerId;
 
 use crate::cli::NGINX_VERSION;
 use crate::main_level::{self, MainLevel};
-use server::log::OpenLogs;
 
 /// Every directive that this program knows.
 pub(crate) fn registry() -> &'static Registry {
@@ -511,7 +511,7 @@ impl Worker for Server {
             workers,
         } = prepared;
         committed.store(true, Ordering::Release);
-        server::log::set_main_of(&generation);
+        http::log::set_main_of(&generation);
         workers.swap(&generation, shares);
         self.services.reconcile(&generation.services);
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
@@ -581,15 +581,15 @@ fn start_threads(
     events: &server::events::Events,
     generation: &Arc<Generation>,
 ) -> Result<Workers, String> {
-    server::log::set_main_of(generation);
+    http::log::set_main_of(generation);
     let (engine, reason) = engine::choose(events.engine);
     let text = format_args!("using the \"{engine}\" event method: {reason}");
-    server::log::process_error(server::log::Level::Notice, text);
+    http::log::process_error(http::log::Level::Notice, text);
     let settings = Settings {
         engine,
         threads: main.threads,
         doors: server::doors::doors,
-        report: &server::log::ToErrorLog,
+        report: &http::log::ToErrorLog,
         connections: events.connections,
         multi_accept: events.multi_accept,
         affinity: main.affinity.clone(),

@@ -125,7 +125,7 @@ fn here(known: Name, registry: &Registry) -> Here {
             true => format!("{}name", known.name),
             false => known.name.to_owned(),
         };
-        return match of_http && server::features::variable(&name).is_some() {
+        return match of_http && server::features::FEATURES.variable(&name).is_some() {
             true => Here::Variable,
             false => Here::NotYet,
         };

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use conf::Registry;
+use server::features::FEATURES;
 use server::reference::{self, Name};
-use server::{features, variables};
+use server::unknown;
 
 use crate::application::registry;
 
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let registry = registry();
     let page = match (&arguments.compatibility, &arguments.shortcuts) {
         (Some(file), _) => Some((file, crate::compatibility::page(registry))),
-        (None, Some(file)) => Some((file, crate::shortcuts::page(features::FEATURES))),
+        (None, Some(file)) => Some((file, crate::shortcuts::page(FEATURES.0))),
         (None, None) => None,
     };
     if let Some((file, page)) = page {
@@ -93,7 +94,7 @@ fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
 fn is_variable(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     reference::directives(&name).next().is_none()
-        && (features::variable(&name).is_some() || reference::variables(&name).next().is_some())
+        && (FEATURES.variable(&name).is_some() || reference::variables(&name).next().is_some())
 }
 
 /// Says where a variable comes from; what it holds is nginx's to say, where it is nginx's.
@@ -103,10 +104,10 @@ fn print_variable(name: &str) -> Result<(), String> {
     let of_http = |known: &&Name| !known.module.starts_with("stream_");
     let known = reference::variables(&lower).find(of_http);
     let known = known.or(reference::variables(&lower).next());
-    let Some(found) = features::variable(&lower) else {
+    let Some(found) = FEATURES.variable(&lower) else {
         return Err(match known {
             Some(known) => not_yet(&format!("${name}"), known),
-            None => match variables::unknown::nearest(&lower) {
+            None => match unknown::nearest(&lower) {
                 Some(near) => format!("unknown variable \"${name}\", did you mean \"${near}\"?"),
                 None => format!(
                     "unknown variable \"${name}\" (a configuration may define it with set, map, geo or split_clients)"

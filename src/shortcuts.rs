@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use conf::Spec;
-use server::http::hot::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT};
-use server::http::module::{Entry, Told};
+use http::hot::{NOT_FOR_REQUESTS, NOT_IN_LOCATIONS, NOT_KEPT};
+use http::module::{Entry, Told};
 
 /// How many directives a row names.
 const LINKS_MAX: usize = 6;
@@ -114,7 +114,7 @@ mod tests {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/shortcuts.md");
         let committed = std::fs::read_to_string(page).unwrap_or_default();
         assert!(
-            committed == super::page(FEATURES),
+            committed == super::page(FEATURES.0),
             "docs/shortcuts.md is stale, `make docs` writes it again"
         );
     }
@@ -122,7 +122,7 @@ mod tests {
     /// What is registered with plans has a row, and what is not has none.
     #[test]
     fn modules_have_rows() {
-        let page = super::page(FEATURES);
+        let page = super::page(FEATURES.0);
         for (name, says) in [
             ("deny", "by the request: "),
             ("auth_request", "never: it says nothing"),

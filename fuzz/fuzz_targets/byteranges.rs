@@ -5,9 +5,9 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::range::{ByteRange, Outcome, parse};
-use server::http::range::{Cut, many, one};
-use server::http::output::Piece;
-use server::http::response::Response;
+use http::range::{Cut, many, one};
+use http::output::Piece;
+use http::response::Response;
 
 fuzz_target!(|input: (&[u8], Option<u8>, u64, u8, &str, &str, &[u8])| {
     let (body, ranges_max, boundary, piece, media_type, charset, specs) = input;

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use rustls_pki_types::UnixTime;
-use server::tls::pem;
-use server::tls::verify::{ClientVerification, Mode, Verdict};
-use server::tls::{certificates, names};
+use transport::tls::pem;
+use transport::tls::verify::{ClientVerification, Mode, Verdict};
+use transport::tls::{certificates, names};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 

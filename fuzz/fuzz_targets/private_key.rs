@@ -4,8 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use rustls::SignatureScheme;
 use rustls_pki_types::PrivateKeyDer;
-use server::tls::pem::{self, PemError};
-use server::tls::{certificates, provider};
+use transport::tls::pem::{self, PemError};
+use transport::tls::{certificates, provider};
 
 const CERTIFICATE: &[u8] = include_bytes!("../../tests/tls/ecdsa.crt");
 

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use server::http::filters::ssi::reader::{Command, Event, Reader};
+use modules::filters::ssi::reader::{Command, Event, Reader};
 
 const BEGIN: &[u8] = b"<!--#";
 const END: &[u8] = b"-->";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use server::http::filters::sub::search::{Patterns, Search};
+use modules::filters::sub::search::{Patterns, Search};
 
 /// As few letters as this make it likely that strings are found and begin within each other.
 const LETTERS: &[u8; 8] = b"aAbBcC<\0";

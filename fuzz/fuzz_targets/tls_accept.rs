@@ -34,8 +34,8 @@ use rustls::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use server::listen::ListenerId;
-use server::log::Destination;
+use transport::listen::ListenerId;
+use http::log::Destination;
 use server::features;
 use framework::compile::Environment;
 use framework::generation::Generation;

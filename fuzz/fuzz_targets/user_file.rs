@@ -5,9 +5,9 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use proto::base64;
-use server::http::credentials::Credentials;
-use server::http::modules::auth_basic::password::{Check, Scheme};
-use server::http::modules::auth_basic::users::Users;
+use http::credentials::Credentials;
+use modules::auth_basic::password::{Check, Scheme};
+use modules::auth_basic::users::Users;
 
 fuzz_target!(|input: (&[u8], &[u8], &[u8])| {
     let (name, password, file) = input;

@@ -118,7 +118,7 @@ pub(super) fn internal(
             state.display()
         )
     };
-    let provider = server::tls::provider();
+    let provider = transport::tls::provider();
     let authority =
         Authority::open(&Folder::new(state), provider).map_err(|error| failed(&error))?;
     let mut identifiers: Vec<Identifier> = ["localhost", "127.0.0.1", "::1"]

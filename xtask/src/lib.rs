@@ -2,6 +2,7 @@
 //! directive manual, and a server for the benches. Standard library only, so that it builds in seconds.
 
 pub mod arrows;
+pub mod below;
 pub mod circles;
 pub mod docs;
 pub mod floor;

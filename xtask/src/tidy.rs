@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::{arrows, source, tracked_files, words};
+use crate::{arrows, below, source, tracked_files, words};
 
 /// Longest file, in lines without tests. What is longer holds a second idea.
 const FILE_LINES_MAX: usize = 1000;
@@ -24,19 +24,10 @@ const MUST_NOT_PANIC: &[&str] = &[
     "crates/variables/",
     "crates/transport/",
     "crates/rules/",
+    "crates/http/",
+    "crates/modules/",
     "crates/server/",
     "crates/acme/",
-];
-
-/// What requests are made of, which knows no module, and the rooms within it where modules live.
-const OF_REQUESTS: &[&str] = &[
-    "crates/server/src/http/",
-    "crates/server/src/log/",
-    "crates/server/src/variables/",
-];
-const OF_MODULES: &[(&str, &str)] = &[
-    ("crates/server/src/http/modules/", "modules::"),
-    ("crates/server/src/http/filters/", "filters::"),
 ];
 
 /// Calls that no code of ours holds, with what to do instead.
@@ -64,6 +55,7 @@ pub fn findings(root: &Path) -> Result<Vec<String>, String> {
         }
     }
     findings.extend(arrows::findings(root, &files));
+    findings.extend(below::findings(root, &files));
     findings.extend(dead_files(root, &files));
     findings.extend(unlinked_pages(root, &files));
     findings.extend(untested_directives(root, &files));
@@ -96,6 +88,7 @@ fn is_test_code(file: &str) -> bool {
     file.starts_with("tests/")
         || file.contains("/tests/")
         || file.ends_with("/tests.rs")
+        || file.ends_with("/testing.rs")
         || file.starts_with("benches/")
         || file.contains("/benches/")
         || file.starts_with("fuzz/")
@@ -115,9 +108,6 @@ fn calls(file: &str, text: &str, code: &str, test: bool) -> Vec<String> {
         if has_word(line, "unsafe") && !may_be_unsafe(file) && !line.contains("unsafe_code") {
             report("`unsafe` outside the crates engine and process".to_string());
         }
-        if !test && names_module(file, line) {
-            report("names a module: it registers with plans, and no request knows it".to_string());
-        }
         if test {
             continue;
         }
@@ -132,15 +122,6 @@ fn calls(file: &str, text: &str, code: &str, test: bool) -> Vec<String> {
         }
     }
     findings
-}
-
-/// Whether code of requests names a module, or a filter.
-fn names_module(file: &str, line: &str) -> bool {
-    OF_REQUESTS.iter().any(|folder| file.starts_with(folder))
-        && !OF_MODULES
-            .iter()
-            .any(|(folder, _)| file.starts_with(folder))
-        && OF_MODULES.iter().any(|(_, path)| line.contains(path))
 }
 
 fn may_be_unsafe(file: &str) -> bool {
@@ -411,23 +392,6 @@ mod tests {
             .len(),
             0
         );
-    }
-
-    #[test]
-    fn requests_name_no_module() {
-        let named = "//! A page.\n\nuse crate::http::modules::index;\n";
-        let file = "crates/server/src/http/request.rs";
-        let found = rust_file(file, named);
-        assert!(
-            found
-                .iter()
-                .any(|finding| finding.contains(":3: names a module")),
-            "{found:?}"
-        );
-        let at_home = "crates/server/src/http/modules/dav/mod.rs";
-        assert_eq!(rust_file(at_home, named), Vec::<String>::new());
-        let in_tests = named.replace("use", "#[cfg(test)]\nmod tests {\n    use") + "}\n";
-        assert_eq!(rust_file(file, &in_tests), Vec::<String>::new());
     }
 
     #[test]

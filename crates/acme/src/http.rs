@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::USER_AGENT;
-use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt;
+use hyperium_http::header::USER_AGENT;
+use hyperium_http::{Method, Request, Response, Uri};
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{ResponseBody, ResponseHead, parse};
@@ -142,7 +142,7 @@ impl Client {
     /// Sends a request and waits for the answer.
     fn send(
         &self,
-        head: &http::request::Parts,
+        head: &hyperium_http::request::Parts,
         body: &[u8],
     ) -> Result<Response<Bytes>, RequestError> {
         let deadline = Instant::now() + REQUEST_TIME_MAX;
@@ -248,7 +248,7 @@ fn connect(target: &Target<'_>, deadline: Instant) -> Result<TcpStream, RequestE
 }
 
 /// The request's head and body.
-fn encode(head: &http::request::Parts, target: &Target<'_>, body: &[u8]) -> Vec<u8> {
+fn encode(head: &hyperium_http::request::Parts, target: &Target<'_>, body: &[u8]) -> Vec<u8> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let (method, host) = (&head.method, target.authority);
     let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
@@ -420,7 +420,7 @@ impl<S: Read> Reader<S> {
 
 /// The targets of `Link: <URL>;rel="alternate"`.
 fn alternates(response: &Response<Bytes>, base: &Uri) -> Vec<String> {
-    let links = response.headers().get_all(http::header::LINK);
+    let links = response.headers().get_all(hyperium_http::header::LINK);
     let links = links.iter().filter_map(|value| value.to_str().ok());
     let links = links.flat_map(|value| value.split(','));
     let alternates = links.filter_map(|link| {
@@ -445,7 +445,7 @@ fn retry_after(response: &Response<Bytes>) -> Option<Duration> {
     if response.status().is_success() {
         return None;
     }
-    let value = response.headers().get(http::header::RETRY_AFTER)?;
+    let value = response.headers().get(hyperium_http::header::RETRY_AFTER)?;
     let seconds = value.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }

@@ -186,6 +186,12 @@ impl<'a> Compiler<'a> {
         self.diagnostics.borrow_mut().push(warning);
     }
 
+    /// Whether an error has been found.
+    pub fn has_failed(&self) -> bool {
+        let found = self.diagnostics.borrow();
+        found.iter().any(|one| one.level == conf::Level::Emerg)
+    }
+
     /// Everything that has been reported, in the order of its reporting.
     pub fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics.into_inner()

@@ -183,16 +183,16 @@ impl<C: Context> Kept for Places<C> {
     }
 }
 
-/// A context that is counted.
-pub trait Counted: Context {
-    /// What has become of it, if it has been asked for.
-    fn outcome(&self) -> Option<Outcome>;
+/// Where what is known of contexts is kept.
+pub trait Counted<C: Context>: 'static {
+    /// What has become of a context, if it has been asked for.
+    fn outcome(context: &C) -> Option<Outcome>;
 
     /// Changes what is known of it, and its places.
-    fn note(&self, change: impl FnOnce(&mut Places<Self>));
+    fn note(context: &C, change: impl FnOnce(&mut Places<C>));
 }
 
-impl<C: Counted> LimitConn<C> {
+impl<C: Context> LimitConn<C> {
     /// Whether nothing is limited.
     pub fn is_off(&self) -> bool {
         self.limits.is_empty()
@@ -202,24 +202,29 @@ impl<C: Counted> LimitConn<C> {
     ///
     /// # Errors
     /// The status that it is refused with.
-    pub fn enter(&self, context: &mut C) -> Result<(), u16> {
-        if context.outcome().is_some() {
+    pub fn enter<K: Counted<C>>(&self, context: &mut C) -> Result<(), u16> {
+        if K::outcome(context).is_some() {
             return Ok(());
         }
         for limit in &self.limits {
             let Some(key) = key(context, limit) else {
                 continue;
             };
-            context.note(|places| places.outcome = Some(Outcome::Passed));
+            K::note(context, |places| places.outcome = Some(Outcome::Passed));
             match Connections::enter(limit, &key) {
-                Ok(lease) => context.note(|places| places.leases.push(lease)),
-                Err(refusal) => return self.refuse(context, limit, refusal),
+                Ok(lease) => K::note(context, |places| places.leases.push(lease)),
+                Err(refusal) => return self.refuse::<K>(context, limit, refusal),
             }
         }
         Ok(())
     }
 
-    fn refuse(&self, context: &C, limit: &Limit<C>, refusal: Refusal) -> Result<(), u16> {
+    fn refuse<K: Counted<C>>(
+        &self,
+        context: &C,
+        limit: &Limit<C>,
+        refusal: Refusal,
+    ) -> Result<(), u16> {
         let zone = limit.zone.name();
         match refusal {
             Refusal::TooMany => {
@@ -236,7 +241,7 @@ impl<C: Counted> LimitConn<C> {
             true => (Outcome::RejectedDryRun, Ok(())),
             false => (Outcome::Rejected, Err(self.status)),
         };
-        context.note(|places| {
+        K::note(context, |places| {
             places.leases.clear();
             places.outcome = Some(outcome);
         });
@@ -444,9 +449,9 @@ fn limit(line: &Line) -> Result<LimitLine, Fault> {
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C: Counted>(name: &str) -> Option<Found<C>> {
+pub fn find<C: Context, K: Counted<C>>(name: &str) -> Option<Found<C>> {
     (name == "limit_conn_status").then(|| {
-        Found::computed(|context: &mut C, out| match context.outcome() {
+        Found::computed(|context: &mut C, out| match K::outcome(context) {
             Some(outcome) => text(outcome.name(), out),
             None => false,
         })

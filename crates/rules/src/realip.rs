@@ -87,19 +87,19 @@ impl Feature for RealIp {
     }
 }
 
-/// A context whose client may be known by a proxy alone.
-pub trait ByProxy: OfClient {
+/// What there is to know of contexts whose clients may be known by a proxy alone.
+pub trait ByProxy<C: OfClient>: 'static {
     /// The connection's own other end, whatever has been told.
-    fn own_peer(&self) -> &Address;
+    fn own_peer(context: &C) -> &Address;
 
     /// The first line of a field in which proxies may tell; none where a protocol has no fields.
-    fn field(&self, name: &[u8]) -> Option<&[u8]>;
+    fn field<'a>(context: &'a C, name: &[u8]) -> Option<&'a [u8]>;
 
     /// Whether an address has been told.
-    fn is_told(&self) -> bool;
+    fn is_told(context: &C) -> bool;
 
     /// Takes the address that has been told for the client's.
-    fn tell(&mut self, peer: Address);
+    fn tell(context: &mut C, peer: Address);
 }
 
 impl RealIp {
@@ -109,8 +109,8 @@ impl RealIp {
     }
 
     /// Takes the client's address from what a trusted proxy tells, unless that has been done.
-    pub fn apply<C: ByProxy>(&self, context: &mut C) {
-        if context.is_told() || !self.trusted.contains(context.own_peer()) {
+    pub fn apply<C: OfClient, P: ByProxy<C>>(&self, context: &mut C) {
+        if P::is_told(context) || !self.trusted.contains(P::own_peer(context)) {
             return;
         }
         let by_proxy = context.client().told();
@@ -120,9 +120,9 @@ impl RealIp {
                 .map(|told| &*told.source.address)
                 .into_iter()
                 .collect(),
-            Header::Field(name) => context.field(name).into_iter().collect(),
+            Header::Field(name) => P::field(context, name).into_iter().collect(),
         };
-        let own = context.own_peer().clone();
+        let own = P::own_peer(context).clone();
         let trusted = |address: &Address| self.trusted.contains(address);
         let mut told = forwarded::client(own.clone(), &lines, trusted, self.recursive);
         if told == own {
@@ -133,19 +133,19 @@ impl RealIp {
         {
             address.set_port(by_proxy.source.port);
         }
-        context.tell(told);
+        P::tell(context, told);
     }
 }
 
 /// The variable of a name in lower case, without `$`.
-pub fn find<C: ByProxy>(name: &str) -> Option<Found<C>> {
+pub fn find<C: OfClient, P: ByProxy<C>>(name: &str) -> Option<Found<C>> {
     match name {
         "realip_remote_addr" => Some(Found::computed(|context, out| {
-            append_address(context.own_peer(), out);
+            append_address(P::own_peer(context), out);
             true
         })),
         "realip_remote_port" => Some(Found::computed(|context, out| {
-            append_port(context.own_peer(), out)
+            append_port(P::own_peer(context), out)
         })),
         _ => None,
     }

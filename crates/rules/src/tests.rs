@@ -13,7 +13,7 @@ use logs::{ErrorLog, Level, LogTable, Process, Subject};
 use transport::client::{Client, OfClient};
 use transport::tls::session::Session as TlsSession;
 use variables::{
-    Captures, Context, Found, Scope, Scratch, Source, Table, TableBuilder, Values, process,
+    Captures, Context, Find, Found, Scope, Scratch, Source, Table, TableBuilder, Values, process,
 };
 
 use crate::access_log::{AccessLogs, Logged};
@@ -69,32 +69,32 @@ impl OfClient for Session {
     }
 }
 
-impl Counted for Session {
-    fn outcome(&self) -> Option<Outcome> {
-        self.places.borrow().outcome
+impl Counted<Session> for Session {
+    fn outcome(session: &Session) -> Option<Outcome> {
+        session.places.borrow().outcome
     }
 
-    fn note(&self, change: impl FnOnce(&mut Places<Session>)) {
-        change(&mut self.places.borrow_mut());
+    fn note(session: &Session, change: impl FnOnce(&mut Places<Session>)) {
+        change(&mut session.places.borrow_mut());
     }
 }
 
 /// What a session says is where it comes from, if its peer is believed.
-impl ByProxy for Session {
-    fn own_peer(&self) -> &Address {
-        &self.own_peer
+impl ByProxy<Session> for Session {
+    fn own_peer(session: &Session) -> &Address {
+        &session.own_peer
     }
 
-    fn field(&self, name: &[u8]) -> Option<&[u8]> {
-        (name == b"Said").then_some(self.said.as_bytes())
+    fn field<'a>(session: &'a Session, name: &[u8]) -> Option<&'a [u8]> {
+        (name == b"Said").then_some(session.said.as_bytes())
     }
 
-    fn is_told(&self) -> bool {
-        self.peer != self.own_peer
+    fn is_told(session: &Session) -> bool {
+        session.peer != session.own_peer
     }
 
-    fn tell(&mut self, peer: Address) {
-        self.peer = peer;
+    fn tell(session: &mut Session, peer: Address) {
+        session.peer = peer;
     }
 }
 
@@ -204,13 +204,13 @@ fn compiled<T>(
         privileged: false,
     });
     let builder = compiler.registry::<TableBuilder<Session>>();
-    builder.borrow_mut().builtins = &[
-        find,
+    builder.borrow_mut().builtins = Arc::new([
+        find as Find<Session>,
         process::find,
-        limit_conn::find,
-        realip::find,
+        limit_conn::find::<Session, Session>,
+        realip::find::<Session, Session>,
         transport::client::find,
-    ];
+    ]);
     let scope = loaded.tree.root().children("sessions").next().unwrap();
     let made = work(&compiler, scope);
     let table = builder.take().finish().unwrap();
@@ -255,14 +255,22 @@ fn sessions_are_counted_by_what_they_say() {
     let session = |said| Session::from("10.0.0.2", said, &table);
     let (mut one, mut same, mut other) = (session("a"), session("a"), session("b"));
     assert_eq!(value(&mut one, "limit_conn_status"), None);
-    assert_eq!(limit.enter(&mut one), Ok(()));
-    assert_eq!(limit.enter(&mut one), Ok(()), "it is counted once");
-    assert_eq!(limit.enter(&mut same), Err(429));
-    assert_eq!(limit.enter(&mut other), Ok(()));
+    assert_eq!(limit.enter::<Session>(&mut one), Ok(()));
+    assert_eq!(
+        limit.enter::<Session>(&mut one),
+        Ok(()),
+        "it is counted once"
+    );
+    assert_eq!(limit.enter::<Session>(&mut same), Err(429));
+    assert_eq!(limit.enter::<Session>(&mut other), Ok(()));
     assert_eq!(value(&mut one, "limit_conn_status").unwrap(), "PASSED");
     assert_eq!(value(&mut same, "limit_conn_status").unwrap(), "REJECTED");
     drop(one);
-    assert_eq!(limit.enter(&mut session("a")), Ok(()), "its place is free");
+    assert_eq!(
+        limit.enter::<Session>(&mut session("a")),
+        Ok(()),
+        "its place is free"
+    );
 }
 
 #[test]
@@ -273,7 +281,7 @@ fn a_trusted_proxy_tells_where_a_session_comes_from() {
     });
     for (from, expected) in [("10.1.1.1", "192.0.2.9"), ("172.16.1.1", "172.16.1.1")] {
         let mut session = Session::from(from, "192.0.2.9", &table);
-        real_ip.apply(&mut session);
+        real_ip.apply::<_, Session>(&mut session);
         assert_eq!(
             value(&mut session, "remote_addr").as_deref(),
             Some(expected)

@@ -6,18 +6,13 @@ use std::sync::Arc;
 use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
+use http::address::Binding;
+use http::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
+use http::part::{Modules, Variables};
 
-use crate::features::{self, FEATURES, INTERCEPTS, OF_HANDSHAKES};
-use crate::http::address::Binding;
-use crate::http::handshake::Handshake;
-use crate::http::module::Entry;
-use crate::http::modules::acme::Acme;
-use crate::http::modules::metrics::meter::Scopes;
-use crate::http::modules::upstream::Groups;
-use crate::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
-use crate::tls::handshake::Intercepts;
-use crate::variables::TableBuilder;
-use crate::variables::unknown::Unknown;
+use crate::events::Events;
+use crate::features::FEATURES;
+use crate::unknown::Unknown;
 
 /// A configuration ready to serve, with what must be opened for it.
 pub struct Compiled {
@@ -26,7 +21,7 @@ pub struct Compiled {
     /// The main level's `error_log`.
     pub error_log: Arc<ErrorLog>,
     /// The `events` block.
-    pub events: Arc<crate::events::Events>,
+    pub events: Arc<Events>,
     /// Listening sockets, one per address (`listen` of all servers merged).
     pub bindings: Vec<Binding>,
     /// Log files to open before serving.
@@ -49,69 +44,43 @@ pub fn compile(
 
 /// The same with these modules.
 pub(crate) fn compile_with(
-    features: &'static [Entry],
+    modules: Modules,
     tree: &conf::Tree,
     environment: &Environment<'_>,
     default_error_log: Destination,
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let compiler = Compiler::new(environment);
-    compiler
-        .registry::<LogTable>()
-        .borrow_mut()
-        .default_error_log = default_error_log;
-    compiler.registry::<TableBuilder>().borrow_mut().builtins = features::variables();
-    let of_handshakes = compiler.registry::<variables::TableBuilder<Handshake>>();
-    of_handshakes.borrow_mut().builtins = OF_HANDSHAKES;
-    let made = crate::http::compile::http(&compiler, tree.root(), features);
+    let logs = compiler.registry::<LogTable>();
+    logs.borrow_mut().default_error_log = default_error_log;
+    modules.declare(&compiler);
+    let http = modules.compile(&compiler, tree.root());
     let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
-    let events =
-        compiler.feature_or_report::<crate::events::Events>(crate::events::scope(tree.root()));
-    let variables = compiler.registries.take::<TableBuilder>().finish();
-    let variables = match variables {
-        Ok(table) => table,
-        Err(unknown) => {
-            let names = Unknown::new(&unknown, tree);
-            names.faults().for_each(|fault| compiler.report(fault));
-            Default::default()
-        }
+    let events = compiler.feature_or_report::<Events>(crate::events::scope(tree.root()));
+    let variables = Variables::take(&compiler).unwrap_or_else(|unknown| {
+        let names = Unknown::new(&unknown, tree);
+        names.faults().for_each(|fault| compiler.report(fault));
+        Variables::default()
+    });
+    let (Some(http), Some(error_log), Some(events), false) =
+        (http, error_log, events, compiler.has_failed())
+    else {
+        return Err(compiler.into_diagnostics());
     };
-    // Whatever a handshake does not have by itself is asked of a request, so that none of its names is unknown.
-    let of_handshakes = of_handshakes.take().finish().unwrap_or_default();
+    let mut generation = Generation::new(compiler.zones.take().finish());
     let logs = compiler.registries.take::<LogTable>().into_files();
-    let directories = compiler.take_directories();
-    let zones = compiler.zones.take().finish();
-    let acme: Acme = compiler.registries.take();
-    let scopes: Scopes = compiler.registries.take();
-    let upstreams: Groups = compiler.registries.take();
-    let diagnostics = compiler.into_diagnostics();
-    let failed = diagnostics.iter().any(|d| d.level == conf::Level::Emerg);
-    match (made, error_log, events) {
-        (Some((mut http, bindings)), Some(error_log), Some(events)) if !failed => {
-            http.variables = variables;
-            http.of_handshakes = of_handshakes;
-            http.debug_connections = Arc::clone(&events.debug_connections);
-            let mut generation = Generation::new(zones);
-            generation.counts_turns = !scopes.is_empty();
-            generation.add(scopes);
-            generation.add(http);
-            generation.add(upstreams);
-            generation.add(Intercepts(INTERCEPTS));
-            generation.services = acme.services();
-            generation.add(acme);
-            generation.add(OpenLogs(logs.clone()));
-            generation.add(MainLog(Arc::clone(&error_log)));
-            Ok(Compiled {
-                generation,
-                error_log,
-                events,
-                bindings,
-                logs,
-                directories,
-                diagnostics,
-            })
-        }
-        _ => Err(diagnostics),
-    }
+    let debug_connections = Arc::clone(&events.debug_connections);
+    let bindings = http.add_to(&mut generation, &compiler, variables, debug_connections);
+    generation.add(OpenLogs(logs.clone()));
+    generation.add(MainLog(Arc::clone(&error_log)));
+    Ok(Compiled {
+        generation,
+        error_log,
+        events,
+        bindings,
+        logs,
+        directories: compiler.take_directories(),
+        diagnostics: compiler.into_diagnostics(),
+    })
 }
 
 #[cfg(test)]
@@ -129,7 +98,7 @@ mod tests {
             ..Recording::default()
         });
         let (path, root) = (Path::new("/nginx.conf"), Path::new("/"));
-        let registry = features::registry(&[]);
+        let registry = crate::features::registry(&[]);
         let loaded = conf::load(path, root, &[], registry, &files);
         let environment = Environment {
             prefix: root,

@@ -7,16 +7,14 @@ use framework::counters::Counters;
 use framework::door::Door;
 use framework::generation::Generation;
 use framework::workers::Worker;
-
-use crate::http;
-use crate::log::ToErrorLog;
+use http::log::ToErrorLog;
 
 /// The doors of a thread.
 pub fn doors() -> Vec<Rc<dyn Door>> {
     vec![http::door::door()]
 }
 
-/// The worker of a thread that is no one of [`crate::Workers`]: for one question, or in a simulated network.
+/// The worker of a thread that is no one of [`framework::workers::Workers`]: for one question, or in a simulated network.
 pub fn worker(
     generation: Arc<Generation>,
     connections_max: usize,

@@ -7,37 +7,34 @@ use std::sync::OnceLock;
 
 use conf::{Declared, Registry};
 use framework::compile::Feature;
-
-use crate::events::Events;
-use crate::http::body::BodySettings;
-use crate::http::core::{Core, ServerCore};
-use crate::http::disable_symlinks;
-use crate::http::error_page::ErrorPages;
-use crate::http::filters::{
+use http::body::BodySettings;
+use http::core::{Core, ServerCore};
+use http::disable_symlinks;
+use http::error_page::ErrorPages;
+use http::handshake::Handshake;
+use http::log::{AccessLogs, ErrorLog};
+use http::module::{Entry, Told};
+use http::open_file_cache;
+use http::part::Modules;
+use http::request::Request;
+use http::{accepted, not_modified, range};
+use modules::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
-use crate::http::handshake::Handshake;
-use crate::http::module::{Entry, Told};
-use crate::http::modules::{
+use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, flv,
-    headers_more, index, limit_req, metrics, mirror, mp4, post_action, precompressed, proxy,
-    random_index, realip, referer, rewrite, secure_link, static_file, stub_status, try_files,
-    upstream,
+    headers_more, index, limit_conn, limit_req, metrics, mirror, mp4, post_action, precompressed,
+    proxy, random_index, realip, referer, rewrite, static_file, stub_status, try_files, upstream,
 };
-use crate::http::open_file_cache;
-use crate::http::request::Request;
-use crate::http::{not_modified, range};
-use crate::log::{AccessLogs, ErrorLog};
-use crate::resolver::Resolving;
-use crate::tls::handshake::Intercept;
-use crate::tls::settings::TlsSettings;
-use crate::{accepted, http, tls};
 use rules::geoip2;
-use rules::limit_conn::{self, LimitConn};
-use variables::{Find, Found, geo, map, process, split_clients};
+use transport::resolver::Resolving;
+use transport::tls::settings::TlsSettings;
+use variables::{geo, map, process, split_clients};
+
+use crate::events::Events;
 
 /// Every module.
-pub static FEATURES: &[Entry] = &[
+pub const FEATURES: Modules = Modules(&[
     Entry::of(&[Events::DIRECTIVES, ErrorLog::DIRECTIVES]),
     // nginx's core module of http.
     Entry::of(&[
@@ -53,7 +50,13 @@ pub static FEATURES: &[Entry] = &[
     ])
     .tasks(http::core::TASKS)
     .variables(&[
-        crate::variables::core::find,
+        http::variables::core::find,
+        process::find,
+        transport::client::find,
+        transport::proxy_protocol::find,
+    ])
+    .of_handshakes(&[
+        http::handshake::find,
         process::find,
         transport::client::find,
         transport::proxy_protocol::find,
@@ -66,10 +69,14 @@ pub static FEATURES: &[Entry] = &[
     Entry::of(&[acme::DIRECTIVES, acme::ISSUER_DIRECTIVES])
         .named(&["ngx_http_acme_module"])
         .variables(&[acme::find])
+        .intercepts(&[acme::intercept])
         .prepare(acme::compile)
+        .gathers(acme::add)
         .plan(acme::register, acme::SHORTCUTS),
     Entry::module::<AccessLogs>(),
-    Entry::of(&[upstream::DIRECTIVES]).prepare(upstream::compile),
+    Entry::of(&[upstream::DIRECTIVES])
+        .prepare(upstream::compile)
+        .gathers(upstream::add),
     Entry::module::<static_file::StaticFile>(),
     Entry::module::<precompressed::Precompressed>().named(&[
         "ngx_http_gzip_static_module",
@@ -85,10 +92,10 @@ pub static FEATURES: &[Entry] = &[
     Entry::module::<auth_request::AuthRequest>().named(&["ngx_http_auth_request_module"]),
     Entry::module::<auth_basic::AuthBasic>().named(&["ngx_http_auth_basic_module"]),
     Entry::module::<access::Access>().named(&["ngx_http_access_module"]),
-    Entry::module::<LimitConn<Request>>()
+    Entry::module::<limit_conn::Limits>()
         .named(&["ngx_http_limit_conn_module"])
         .variables(&[limit_conn::find])
-        .prepare(limit_conn::compile::<Request>),
+        .prepare(limit_conn::compile),
     Entry::module::<limit_req::LimitReq>()
         .named(&["ngx_http_limit_req_module"])
         .variables(&[limit_req::find])
@@ -119,7 +126,8 @@ pub static FEATURES: &[Entry] = &[
         .plan(rewrite::register, Told::NOTHING),
     Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES])
         .named(&["ngx_http_ssl_module"])
-        .variables(&[tls::variables::find]),
+        .variables(&[transport::tls::variables::find])
+        .of_handshakes(&[transport::tls::variables::find]),
     Entry::of(&[
         proxy::DIRECTIVES,
         &proxy::BUFFER_DIRECTIVES,
@@ -135,9 +143,9 @@ pub static FEATURES: &[Entry] = &[
     Entry::module::<browser::Browsers>()
         .named(&["ngx_http_browser_module"])
         .variables(&[browser::find]),
-    Entry::module::<secure_link::SecureLink>()
+    Entry::module::<crate::secure_link::SecureLink>()
         .named(&["ngx_http_secure_link_module"])
-        .variables(&[secure_link::find]),
+        .variables(&[crate::secure_link::find]),
     Entry::of(&[flv::DIRECTIVES])
         .named(&["ngx_http_flv_module"])
         .content("flv", flv::content),
@@ -150,6 +158,7 @@ pub static FEATURES: &[Entry] = &[
         .content("stub_status", stub_status::content),
     Entry::of(&[metrics::DIRECTIVES])
         .prepare(metrics::meter::prepare)
+        .gathers(metrics::meter::add)
         .plan(metrics::meter::register, metrics::meter::SHORTCUTS)
         .content("metrics", metrics::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
@@ -180,48 +189,16 @@ pub static FEATURES: &[Entry] = &[
     Entry::module::<slice::SliceSize>()
         .named(&["ngx_http_slice_filter_module"])
         .variables(&[slice::find]),
-];
-
-/// What answers handshakes in the place of every server.
-pub const INTERCEPTS: &[Intercept] = &[acme::intercept];
-
-/// Where the variables are found that a handshake has by itself, without being defined: see [`Handshake`].
-pub const OF_HANDSHAKES: &[Find<Handshake>] = &[
-    http::handshake::find,
-    process::find,
-    transport::client::find,
-    transport::proxy_protocol::find,
-    tls::variables::find,
-];
-
-/// Where the variables of requests are found that are there without being defined.
-pub fn variables() -> &'static [Find<Request>] {
-    static FINDERS: OnceLock<Vec<Find<Request>>> = OnceLock::new();
-    FINDERS.get_or_init(|| {
-        let finders = FEATURES.iter().flat_map(|entry| entry.variables);
-        finders.copied().collect()
-    })
-}
-
-/// The variable of requests that is there without being defined, by its name in lower case, without `$`.
-pub fn variable(name: &str) -> Option<Found<Request>> {
-    variables().iter().find_map(|find| find(name))
-}
-
-/// Every directive of this crate, by module. One that several modules look at is there more than once.
-pub fn directives() -> impl Iterator<Item = &'static dyn Declared> {
-    let tables = FEATURES.iter().flat_map(|entry| entry.directives);
-    tables.copied().flatten().copied()
-}
+]);
 
 /// The directives of this crate with those that the caller brings (the process's own).
 pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
-        let tables = FEATURES.iter().flat_map(|entry| entry.directives);
+        let tables = FEATURES.0.iter().flat_map(|entry| entry.directives);
         let tables: Vec<_> = tables.chain(others).copied().collect();
-        let names = FEATURES.iter().flat_map(|entry| entry.names);
+        let names = FEATURES.0.iter().flat_map(|entry| entry.names);
         Registry::new(&tables)
             .with_modules(NAMES.get_or_init(|| names.copied().collect()))
             .with_elsewhere(crate::reference::ELSEWHERE)
@@ -233,10 +210,11 @@ mod tests {
     use std::any::type_name;
     use std::sync::Arc;
 
-    use super::*;
-    use crate::http::module::Handle;
-    use crate::http::request::tests::serve;
+    use http::module::Handle;
     use variables::Source;
+
+    use super::*;
+    use crate::tests::serve;
 
     /// nginx's modules that do something in a phase, as `auto/modules` of 1.31 lists them, by the names of ours.
     const NGINX: &[&str] = &[
@@ -267,14 +245,9 @@ mod tests {
             dav_methods PUT; autoindex on; gzip_static on; location / { random_index on; access_log /dev/null; }
             location /metrics { metrics; } } }";
 
-    /// The module of something that has registered: the folder or file that it stands in.
+    /// The module of something that has registered: the folder or file that it stands in, behind the crate.
     fn module_of(name: &'static str) -> &'static str {
-        let mut path = name.split("::");
-        let module = match path.next() {
-            Some("tidegate_rules") => path.next(),
-            _ => path.skip_while(|part| *part != "modules").nth(1),
-        };
-        module.unwrap_or(name)
+        name.split("::").nth(1).unwrap_or(name)
     }
 
     #[test]
@@ -323,7 +296,7 @@ mod tests {
     #[test]
     fn tasks_are_done_by_directives() {
         let mut orders = Vec::new();
-        for entry in FEATURES {
+        for entry in FEATURES.0 {
             let directives = entry.directives.iter().copied().flatten();
             let specs: Vec<_> = directives.map(|declared| declared.spec()).collect();
             for task in entry.tasks {
@@ -367,7 +340,7 @@ mod tests {
             ("gzip_ratio", None),
             ("slice_range", None),
         ] {
-            let found: Vec<_> = variables().iter().filter_map(|find| find(name)).collect();
+            let found: Vec<_> = FEATURES.variables().filter_map(|find| find(name)).collect();
             assert_eq!(found.len(), 1, "{name} is of one module");
             let end = match &found[0].source {
                 Source::Family(_, rest) => std::str::from_utf8(rest).ok(),

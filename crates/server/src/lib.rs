@@ -1,25 +1,21 @@
-//! The HTTP server of Tidegate: listeners, the request loop, filters and modules.
+//! The server as a whole: the list of its modules, what comes of a configuration, and the doors behind its addresses.
 //!
-//! The page to read first is [`http::request`]: one request from its first byte to its log
-//! line. This crate knows the directives (each beside the code it serves, collected in
-//! [`features`]); it does not know processes, signals or how configuration files are read.
+//! [`features`] collects the directives, each declared beside the code it serves; [`assemble`] makes a generation of a
+//! configuration; [`explain`] tells the way of an imagined request. What happens to a request is the crate `http`, whose page
+//! to read first is [`http::request`], and `modules`. This crate does not know processes, signals or how configuration files
+//! are read.
 
-pub mod accepted;
 pub mod assemble;
 pub mod doors;
 pub mod events;
 pub mod explain;
 pub mod features;
-pub mod http;
-pub mod log;
-#[cfg(test)]
-mod planted;
 pub mod reference;
-pub mod regex;
-pub mod text;
-pub mod variables;
+pub mod secure_link;
+#[cfg(test)]
+mod tests;
+pub mod unknown;
 
 pub use assemble::{Compiled, compile};
 pub use framework::door::ListenerId;
 pub use framework::workers;
-pub use transport::{listen, resolver, tls};

@@ -163,14 +163,14 @@ pub struct Definition<C> {
 pub struct Table<C: 'static> {
     definitions: Box<[Definition<C>]>,
     /// Names that come up while it serves may be of these.
-    builtins: &'static [Find<C>],
+    builtins: Arc<[Find<C>]>,
 }
 
 impl<C: 'static> Default for Table<C> {
     fn default() -> Table<C> {
         Table {
             definitions: Box::default(),
-            builtins: &[],
+            builtins: Arc::default(),
         }
     }
 }
@@ -212,7 +212,7 @@ pub struct TableBuilder<C: 'static> {
     sources: Vec<Option<Source<C>>>,
     by_name: Map<Box<str>, Variable<C>>,
     /// What is there without being defined; to be set before anything is compiled.
-    pub builtins: &'static [Find<C>],
+    pub builtins: Arc<[Find<C>]>,
 }
 
 impl<C: 'static> Default for TableBuilder<C> {
@@ -221,7 +221,7 @@ impl<C: 'static> Default for TableBuilder<C> {
             names: Vec::new(),
             sources: Vec::new(),
             by_name: Map::default(),
-            builtins: &[],
+            builtins: Arc::default(),
         }
     }
 }

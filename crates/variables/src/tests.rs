@@ -156,7 +156,7 @@ fn compiled(
         privileged: false,
     });
     let variables = compiler.registry::<TableBuilder<Session>>();
-    variables.borrow_mut().builtins = &[find, process::find];
+    variables.borrow_mut().builtins = Arc::new([find as crate::Find<_>, process::find]);
     let text = compiler.text(&Template::parse(&word(text)).map_err(|fault| fault.message)?);
     for scope in loaded.tree.root().children("sessions") {
         compile(&compiler, scope);

@@ -2,6 +2,7 @@
 //! it with other flags.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,15 +85,17 @@ impl Master {
 
     /// Runs the program with further arguments to its end: its exit code and what it printed on standard error.
     pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let output = self.command().args(arguments).output().unwrap();
+        let output = once_written(|| self.command().args(arguments).output());
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), printed)
     }
 
     /// Starts the master and waits until it says in its pid file who it is.
     pub fn start(&mut self) {
-        let output = fs::File::create(self.folder.join("output")).unwrap();
-        let child = self.command().stderr(output).spawn().unwrap();
+        let child = once_written(|| {
+            let output = fs::File::create(self.folder.join("output"))?;
+            self.command().stderr(output).spawn()
+        });
         let child = self.child.insert(child);
         let pid = child.id().to_string();
         let pid_file = self.folder.join("logs/nginx.pid");
@@ -195,5 +198,22 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(start.elapsed() < PATIENCE, "no {what}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What running a program gives that may have been written a moment ago: a process that another thread starts meanwhile holds
+/// the file open for writing until it runs its own program.
+fn once_written<T>(mut run: impl FnMut() -> io::Result<T>) -> T {
+    let start = Instant::now();
+    loop {
+        match run() {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && start.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            ran => return ran.unwrap(),
+        }
     }
 }

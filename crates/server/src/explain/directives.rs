@@ -3,10 +3,10 @@
 use conf::{
     Block, BlockKind, Contexts, Effect, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree,
 };
+use http::tasks::{Task, TaskKind};
 
 use super::Place;
 use crate::features::FEATURES;
-use crate::http::tasks::{Task, TaskKind};
 
 /// What may stand in a server or deeper, and so is about requests.
 const REQUESTS: Contexts = Contexts::SERVER
@@ -77,7 +77,7 @@ pub(super) fn at(position: Position, tree: &Tree) -> Option<String> {
 }
 
 fn is_handler(line: &Line) -> bool {
-    let mut contents = FEATURES.iter().filter_map(|entry| entry.content);
+    let mut contents = FEATURES.0.iter().filter_map(|entry| entry.content);
     let mut tasks = tasks(TaskKind::Content).flat_map(|task| task.directives);
     contents.any(|(name, _)| line.is(name)) || tasks.any(|name| line.is(name))
 }
@@ -157,12 +157,12 @@ pub(super) fn work(scope: ScopeRef<'_>, registry: &Registry) -> Vec<Work> {
 
 /// What modules have to do of a kind.
 fn tasks(kind: TaskKind) -> impl Iterator<Item = &'static Task> {
-    let tasks = FEATURES.iter().flat_map(|entry| entry.tasks);
+    let tasks = FEATURES.0.iter().flat_map(|entry| entry.tasks);
     tasks.filter(move |task| task.kind == kind)
 }
 
 fn lines<'a>(scope: ScopeRef<'a>, spec: &Spec) -> Vec<(ScopeRef<'a>, &'a Line)> {
-    let mut own = FEATURES.iter().filter_map(|entry| entry.lines_in_force);
+    let mut own = FEATURES.0.iter().filter_map(|entry| entry.lines_in_force);
     own.find_map(|lines| lines(scope, spec))
         .unwrap_or_else(|| scope.lines_in_force(spec))
 }

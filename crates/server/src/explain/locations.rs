@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use conf::{ScopeId, ScopeRef, Tree};
+use http::compile::LocationName;
+use http::location::{self, Found, Observer, Prefix};
+use http::plan::Plan;
+use http::request::Request;
 
 use super::{Candidate, directives};
-use crate::http::compile::LocationName;
-use crate::http::location::{self, Found, Observer, Prefix};
-use crate::http::plan::Plan;
-use crate::http::request::Request;
 
 /// What was seen of a search.
 #[derive(Default)]

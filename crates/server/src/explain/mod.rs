@@ -22,22 +22,21 @@ mod walk;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use framework::door::Accepted;
-use framework::workers::Worker;
-
-use crate::assemble::Compiled;
 use conf::{Position, Registry, Tree};
 use engine::net::{Address, Listener};
 use engine::sim::{self, Faults};
 use framework::counters::Counters;
+use framework::door::Accepted;
 use framework::generation::Generation;
+use framework::workers::Worker;
+use http::address::Binding;
+use http::connection::Connection;
+use http::plan::Server;
+use http::request::Request;
+use http::server_name::Matched;
+use transport::listen::ListenerId;
 
-use crate::http::address::Binding;
-use crate::http::connection::Connection;
-use crate::http::plan::Server;
-use crate::http::request::Request;
-use crate::http::server_name::Matched;
-use crate::listen::ListenerId;
+use crate::assemble::Compiled;
 
 pub use directives::{InForce, Work};
 pub use question::Question;
@@ -368,7 +367,7 @@ fn serving(request: &Request, tree: &Tree) -> Serving {
     let scope = tree.scope(request.server.plan.scope);
     let reason = matched(request).unwrap_or_else(|| {
         let host = String::from_utf8_lossy(&request.client.host);
-        let says = scope.own_lines(&crate::listen::LISTEN.spec);
+        let says = scope.own_lines(&transport::listen::LISTEN.spec);
         let is_marked = says
             .iter()
             .flat_map(|line| &line.args)

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use conf::{Recording, Sealed};
 use framework::compile::Environment;
+use http::log::Destination;
 
 use super::*;
 use crate::features;
-use crate::log::Destination;
 
 /// Explains a request to a configuration whose `http` block holds these lines.
 fn explained(http: &str, question: &Question) -> Result<Explanation, String> {

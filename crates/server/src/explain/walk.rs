@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use conf::{Contexts, Position, ScopeId, Tree};
 use framework::display::for_people;
+use http::error_page;
+use http::exchange::Exchange;
+use http::module::{Imagined, Verdict};
+use http::request::{Phase, Request, Step, advance};
 
 use super::{Station, directives, locations};
-use crate::http::error_page;
-use crate::http::exchange::Exchange;
-use crate::http::module::{Imagined, Verdict};
-use crate::http::request::{Phase, Request, Step, advance};
 
 /// How it went.
 pub(super) struct Walked {

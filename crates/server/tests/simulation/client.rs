@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::random::Random;
 use bytes::Bytes;
 use engine::net::{Address, Stream};
 
+use crate::random::Random;
 use crate::site::{Asked, DATE};
 
 /// How long an answer may be in coming before it counts as lost.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
 use engine::net::Stream;
 use engine::sim::Faults;
 
 use crate::client::{connect, hear_first, say};
+use crate::random::Random;
 use crate::server::{Server, simulate, start_behind};
 use crate::site::{Asked, Site, after, behind, conditional, mirrored, slow, which};
 

@@ -17,10 +17,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use client::Script;
 use engine::Event;
 use engine::sim::Faults;
-
-use client::Script;
 use random::Random;
 use server::{Server, simulate, start_behind};
 use site::{Site, behind, slow, which};

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::random::Random;
 use bytes::Bytes;
 use conf::{Recording, Sealed};
 use engine::net::{Address, BoundSocket, Listener};
@@ -17,12 +16,14 @@ use engine::sim::{self, Faults};
 use framework::compile::Environment;
 use framework::counters::Counters;
 use framework::generation::Generation;
+use framework::workers::{Share, Worker};
+use http::log;
+use http::log::Destination;
+use tidegate_server::compile;
 use tidegate_server::features;
-use tidegate_server::listen::ListenerId;
-use tidegate_server::log::Destination;
-use tidegate_server::workers::{Share, Worker};
-use tidegate_server::{compile, log};
+use transport::listen::ListenerId;
 
+use crate::random::Random;
 use crate::site::{ADDRESS, BEHIND, Site};
 
 /// How long a worker that quits may have something to do: longer than any time limit of its.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::random::Random;
 use engine::sim::Faults;
 
 use crate::client::{ask, connect, end, hear, say};
+use crate::random::Random;
 use crate::server::{Server, simulate, start_behind};
 use crate::site::{Site, behind, slow, which};
 

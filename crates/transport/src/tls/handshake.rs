@@ -92,7 +92,7 @@ pub trait Names {
 pub type Intercept = fn(&ClientHello) -> Option<Arc<ServerTls>>;
 
 /// All that do so: a part of a generation.
-pub struct Intercepts(pub &'static [Intercept]);
+pub struct Intercepts(pub Box<[Intercept]>);
 
 /// Shakes hands with a client. `received` is what has been read of it already.
 pub async fn accept<N: Names>(names: &N, received: Buffer) -> Begun {

@@ -1,0 +1,176 @@
+//! Subrequests that run beside a request, each in a task of its own.
+//!
+//! The answers of [`Background`] subrequests go to no client. As in nginx, the request's line in the access log and the next request of its connection come
+//! after them, so that a client cannot have more of them at work than its connections allow; the
+//! response itself waits for none. A request that is given up takes them with it.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use engine::select::{Either, either};
+use framework::panics;
+
+use crate::ending;
+use crate::exchange::{Abort, Exchange};
+use crate::log;
+use crate::request::{self, Request};
+
+/// The background subrequests of one request. Those that still run are given up when it is
+/// dropped.
+#[derive(Default)]
+pub struct Background {
+    /// Those that have not started, in their order.
+    #[expect(clippy::vec_box, reason = "their tasks take them in their boxes")]
+    held: Vec<Box<Request>>,
+    running: Vec<Running>,
+}
+
+impl Background {
+    /// Takes a subrequest that starts with the next [`Background::start`].
+    pub fn hold(&mut self, child: Box<Request>) {
+        self.held.push(child);
+    }
+
+    /// Starts those that are held, which begin when the caller waits next.
+    pub fn start(&mut self) {
+        for child in self.held.drain(..) {
+            self.running
+                .push(Running::start(child, Exchange::sink(), Line::AtItsEnd));
+        }
+    }
+
+    /// Waits until all have ended.
+    pub async fn ended(&mut self) {
+        self.start();
+        for running in &self.running {
+            // Whatever came of it has been logged.
+            let _ = running.ended().await;
+        }
+    }
+}
+
+/// A subrequest at work. It is given up when this is dropped.
+pub struct Running(Rc<Task>);
+
+/// What a subrequest that has ended leaves.
+#[derive(Default)]
+pub struct Ended {
+    /// The status of its response.
+    pub status: u16,
+    /// What was being done while its response was sent (see `Request::sending`).
+    pub sending: &'static str,
+    /// Itself, where its line of the access log is still to be written.
+    pub unlogged: Option<Box<Request>>,
+}
+
+/// When the line of the access log is written, where `log_subrequest` asks for one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// As soon as the subrequest has ended.
+    AtItsEnd,
+    /// By who takes [`Ended`]: as in nginx a subrequest whose turn never comes has no line.
+    InItsTurn,
+}
+
+/// It, as its task and the request that has started it see it.
+#[derive(Default)]
+struct Task {
+    /// What came of it, until the request takes it.
+    outcome: Cell<Option<Result<Ended, Abort>>>,
+    ended: Cell<bool>,
+    given_up: Cell<bool>,
+    /// Wakes the task itself.
+    worker: RefCell<Option<Waker>>,
+    /// Wakes the request that waits for its end.
+    waiter: RefCell<Option<Waker>>,
+}
+
+impl Running {
+    /// Starts a subrequest, which begins when the caller waits next.
+    pub fn start(child: Box<Request>, exchange: Exchange, line: Line) -> Running {
+        let task = Rc::new(Task::default());
+        engine::spawn(run(child, exchange, Rc::clone(&task), line));
+        Running(task)
+    }
+
+    /// Waits for its end: what it leaves, the first time.
+    pub async fn ended(&self) -> Result<Ended, Abort> {
+        let task = &self.0;
+        poll_fn(|context| {
+            if task.ended.get() {
+                return Poll::Ready(());
+            }
+            task.waiter.replace(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        task.outcome.take().unwrap_or(Ok(Ended::default()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.given_up.set(true);
+        let worker = self.0.worker.take();
+        worker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Says that the task has ended, however it did.
+struct End(Rc<Task>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.ended.set(true);
+        let waiter = self.0.waiter.take();
+        waiter.into_iter().for_each(Waker::wake);
+    }
+}
+
+async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, line: Line) {
+    let end = End(task);
+    let given_up = poll_fn(|context| match end.0.given_up.get() {
+        true => Poll::Ready(()),
+        false => {
+            end.0.worker.replace(Some(context.waker().clone()));
+            Poll::Pending
+        }
+    });
+    let answered = Box::pin(request::handle(&mut child, &mut exchange));
+    match panics::catch(either(answered, given_up)).await {
+        Ok(Either::First(outcome)) => {
+            let mut ended = Ended {
+                status: child.response.status,
+                sending: child.sending,
+                unlogged: None,
+            };
+            if child.plan.core.log_subrequest {
+                match line {
+                    Line::AtItsEnd => ending::log(&mut child),
+                    Line::InItsTurn => ended.unlogged = Some(child),
+                }
+            }
+            let outcome = match (outcome, line) {
+                // As in nginx an upstream that breaks off ends what is included; the page goes on behind what came.
+                (Ok(()), _) | (Err(Abort::Upstream), Line::InItsTurn) => Ok(ended),
+                (Err(abort), _) => Err(abort),
+            };
+            end.0.outcome.set(Some(outcome));
+        }
+        Ok(Either::Second(())) => {}
+        Err(panics::Panicked { place, message }) => {
+            child.connection.worker.counts().panics.add(1);
+            log::error!(
+                child,
+                Alert,
+                "panicked at {place}: {message}: the subrequest is lost"
+            );
+            let lost = Abort::Internal("a subrequest was lost");
+            end.0.outcome.set(Some(Err(lost)));
+        }
+    }
+    drop(exchange);
+    drop(end);
+}

@@ -1,0 +1,79 @@
+//! A request as a context of variables, texts and patterns.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use engine::net::{Address, TcpInfo};
+use transport::client::{Client, OfClient};
+use transport::tls::session::Session;
+use variables::{Captures, Context, Scope, Scratch, Table, Values};
+
+use crate::local::HttpLocal;
+use crate::log;
+use crate::request::Request;
+
+impl Scope<Request> for HttpLocal {
+    fn variables(&self) -> &Table<Request> {
+        &self.variables
+    }
+}
+
+impl OfClient for Request {
+    fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    fn local(&self) -> &Address {
+        self.connection.local()
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.connection.stream.session()
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.connection.stream.tcp_info()
+    }
+}
+
+impl Context for Request {
+    type Scope = HttpLocal;
+
+    fn scope(&self) -> Rc<HttpLocal> {
+        Rc::clone(&self.http)
+    }
+
+    fn values(&self) -> &RefCell<Values> {
+        &self.shared.values
+    }
+
+    fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    fn captures_mut(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn scratch(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
+    fn peer(&self) -> &Address {
+        Request::peer(self)
+    }
+
+    /// The lines of `X-Forwarded-For`.
+    fn forwarded(&self) -> Vec<&[u8]> {
+        self.headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(b"X-Forwarded-For"))
+            .map(|(_, value)| value)
+            .collect()
+    }
+
+    fn uninitialized(&self, name: &str) {
+        if self.plan.phases.warns_unset {
+            log::error!(self, Warn, "using uninitialized \"{}\" variable", name);
+        }
+    }
+}

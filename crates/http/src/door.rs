@@ -1,0 +1,85 @@
+//! The door of addresses that speak HTTP.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use framework::door::{Accepted, Door, ListenerId, Tenant};
+use framework::generation::Local;
+use framework::workers::Registered;
+
+use crate::connection::{self, Connection};
+use crate::local::HttpLocal;
+use crate::pool;
+
+/// What a client is told for whom there is no descriptor.
+const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Temporarily Unavailable\r\n\
+    Content-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// The door of a thread.
+pub fn door() -> Rc<dyn Door> {
+    Rc::new(Http)
+}
+
+struct Http;
+
+impl Door for Http {
+    fn connected(&self, accepted: Accepted) {
+        let worker = Rc::clone(&accepted.worker);
+        let connection = Rc::new(Connection::new(accepted));
+        let registered = worker.register(&connection);
+        connection.place.set(Some(registered.place()));
+        engine::spawn(lifetime(connection, registered));
+    }
+
+    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+        is_known(local, listener)
+    }
+
+    fn turned_away(&self) -> &'static [u8] {
+        TURNED_AWAY
+    }
+
+    fn forget(&self) {
+        pool::clear();
+    }
+}
+
+fn is_known(local: &Local, listener: &ListenerId) -> bool {
+    HttpLocal::of(local).binding(listener).is_some()
+}
+
+/// The whole task of a connection.
+async fn lifetime(connection: Rc<Connection>, registered: Registered) {
+    connection::serve(connection).await;
+    drop(registered);
+}
+
+impl Tenant for Connection {
+    fn accepted(&self) -> Instant {
+        self.client.started
+    }
+
+    fn is_known(&self, next: &Local) -> bool {
+        is_known(next, &self.client.listener)
+    }
+
+    fn place(&self) -> Option<u32> {
+        self.place.get()
+    }
+
+    fn has_served(&self) -> bool {
+        self.requests.get() > 0
+    }
+
+    fn close_reading(&self) {
+        self.stream.shutdown_read();
+    }
+
+    fn abort(&self) {
+        self.stream.abort();
+    }
+
+    fn stay_with(&self, local: &Rc<Local>) {
+        Connection::stay_with(self, local);
+    }
+}

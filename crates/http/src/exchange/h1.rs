@@ -1,0 +1,768 @@
+//! The exchange of HTTP/1.0 and 1.1: framing both ways, keep-alive, lingering close.
+//!
+//! RFC 9112. Parsing is `proto::h1`'s; this file knows the connection. How fast a response leaves is decided above it
+//! (see [`sender`](super::sender)).
+
+use std::io::{self, ErrorKind, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::Buffer;
+use engine::net::Segment;
+use engine::select::{Either, at_once, either};
+use proto::h1::chunked::{ChunkLine, DATA_END, Decoded, Decoder, LAST_BEFORE_TRAILERS};
+use proto::h1::{BodyLength, Version};
+use proto::header::Known;
+use proto::method::Method;
+use proto::status;
+
+use crate::body::Refused;
+use crate::connection::Connection;
+use crate::core::LingeringClose;
+use crate::exchange::Abort;
+use crate::exchange::duplex::Upgraded;
+use crate::exchange::fields::{self, Line};
+use crate::exchange::sender::Wire;
+use crate::log;
+use crate::request::Request;
+use crate::response::Field;
+
+/// How often more of a body that is dropped is received before its response begins.
+const DROPPED_AT_ONCE_MAX: usize = 64;
+
+/// What a client that sent `Expect: 100-continue` waits for.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// How much of a client's next requests is received while a response to it is prepared, in bytes.
+const AHEAD_MAX: usize = 16 * 1024;
+
+/// How much of the request's body is still to come.
+#[derive(Debug)]
+enum Incoming {
+    /// Nothing: there was none, or all of it has been read.
+    Nothing,
+    /// This many bytes.
+    Length(u64),
+    /// Chunks until the last one.
+    Chunked(Box<Decoder>),
+}
+
+impl Incoming {
+    fn of(length: BodyLength) -> Incoming {
+        match length {
+            BodyLength::None | BodyLength::Length(0) => Incoming::Nothing,
+            BodyLength::Length(length) => Incoming::Length(length),
+            BodyLength::Chunked => Incoming::Chunked(Box::new(Decoder::new())),
+        }
+    }
+}
+
+/// Whether the connection goes on after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Wait for the next request.
+    KeepAlive,
+    /// The response was the last; the rest is sent, then the socket closed.
+    Close {
+        /// The client has said that it sends nothing more.
+        client_is_done: bool,
+    },
+    /// Nothing more is to be sent.
+    Drop,
+}
+
+impl After {
+    /// Closing a connection on which the client may be sending.
+    pub const CLOSE: After = After::Close {
+        client_is_done: false,
+    };
+}
+
+/// One request and its response on an HTTP/1 connection.
+pub struct H1 {
+    connection: Rc<Connection>,
+    input: Buffer,
+    incoming: Incoming,
+    version: Version,
+    /// The client waits for `100 Continue`.
+    continue_wanted: bool,
+    keep_alive: bool,
+    /// The client has said that this is its last request.
+    client_is_done: bool,
+    /// A body that is still to come is waited for before the connection closes.
+    may_linger: bool,
+    /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
+    refused: bool,
+    /// The response's body is sent in chunks.
+    chunked: bool,
+    /// What is left of the announced length of the response's body.
+    announced: Option<u64>,
+    head_sent: bool,
+    /// Whether the kernel may send files.
+    sendfile: bool,
+    upgraded: bool,
+    /// The client took or gave nothing for too long.
+    timed_out: bool,
+    /// Nothing of the response has left, and nothing will.
+    taken_back: bool,
+    /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
+    portion: usize,
+    /// What was received last has filled its buffer: the kernel may have more.
+    filled: bool,
+    /// What of the body had been taken in before those.
+    before_portion: Refused,
+}
+
+impl H1 {
+    /// An exchange for a parsed head; `input` is what has been received after it.
+    pub fn new(
+        connection: &Rc<Connection>,
+        request: &Request,
+        length: BodyLength,
+        input: Buffer,
+    ) -> H1 {
+        let version = request.client.version();
+        let expect = request.header(Known::Expect);
+        let keeps_alive = request.client.keeps_alive();
+        H1 {
+            continue_wanted: version >= Version::Http11
+                && expect.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue")),
+            keep_alive: keeps_alive,
+            client_is_done: !keeps_alive,
+            ..H1::begun(connection, version, length, input)
+        }
+    }
+
+    /// An exchange that only says why it is none; `length` is that of the body which comes with the head, as far as that tells:
+    /// such a body is received to its end, as any other.
+    pub fn refused(
+        connection: &Rc<Connection>,
+        version: Version,
+        length: BodyLength,
+        input: Buffer,
+    ) -> H1 {
+        let begun = H1::begun(connection, version, length, input);
+        H1 {
+            refused: matches!(begun.incoming, Incoming::Nothing),
+            ..begun
+        }
+    }
+
+    /// An exchange of which nothing is known but where it comes from: its client waits for nothing, and its connection ends
+    /// with it.
+    fn begun(
+        connection: &Rc<Connection>,
+        version: Version,
+        length: BodyLength,
+        input: Buffer,
+    ) -> H1 {
+        H1 {
+            connection: Rc::clone(connection),
+            filled: input.is_full(),
+            input,
+            incoming: Incoming::of(length),
+            version,
+            continue_wanted: false,
+            keep_alive: false,
+            client_is_done: false,
+            may_linger: true,
+            refused: false,
+            chunked: false,
+            announced: None,
+            head_sent: false,
+            sendfile: false,
+            upgraded: false,
+            timed_out: false,
+            taken_back: false,
+            portion: 0,
+            before_portion: Refused::default(),
+        }
+    }
+
+    /// See `Exchange::takes_file`.
+    pub fn takes_file(&self, length: u64) -> bool {
+        self.sendfile && self.connection.stream.takes_file(length)
+    }
+
+    /// See `Exchange::forbid_keepalive`.
+    pub fn forbid_keepalive(&mut self) {
+        self.keep_alive = false;
+    }
+
+    /// See `Exchange::forbid_lingering`.
+    pub fn forbid_lingering(&mut self) {
+        self.may_linger = false;
+    }
+
+    /// See `Exchange::no_continue`.
+    pub fn no_continue(&mut self) {
+        self.continue_wanted = false;
+    }
+
+    /// See `Exchange::body_at_hand`.
+    pub fn body_at_hand(&self) -> bool {
+        matches!(self.incoming, Incoming::Nothing)
+            || !self.input.is_empty()
+            || self.connection.stream.has_received()
+    }
+
+    /// See `Exchange::receive_at_hand`.
+    pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
+        if self.body_at_hand() {
+            return true;
+        }
+        if !self.filled || matches!(self.incoming, Incoming::Nothing) {
+            return false; // the kernel had no more
+        }
+        // io_uring takes a round of the loop for it.
+        let stream = &self.connection.stream;
+        let received = match either(stream.recv(None), engine::yield_now()).await {
+            Either::First(received) => Some(received),
+            Either::Second(()) => at_once(stream.recv(None)).await,
+        };
+        match received {
+            Some(Ok(buffer)) if !buffer.is_empty() => {
+                self.begin_portion(request, buffer);
+                true
+            }
+            _ => false, // an end or an error is found again
+        }
+    }
+
+    /// Takes bytes of the body that did not come with the head.
+    fn begin_portion(&mut self, request: &Request, buffer: Buffer) {
+        self.portion = buffer.len();
+        self.filled = buffer.is_full();
+        self.input = buffer;
+        self.before_portion = Refused {
+            framed: request.body.received_framed(),
+            data: request.body.received(),
+        };
+    }
+
+    /// See `Exchange::upgrade`.
+    pub fn upgrade(&mut self) -> Upgraded {
+        self.keep_alive = false;
+        self.may_linger = false;
+        self.upgraded = true;
+        Upgraded::h1(&self.connection, std::mem::take(&mut self.input))
+    }
+
+    /// See `Exchange::read_body`.
+    pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        if std::mem::take(&mut self.continue_wanted) && !self.head_sent {
+            let stream = &self.connection.stream;
+            stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
+            stream.start_send();
+            // All but the response's own head counts as its body, as in nginx.
+            request.bytes_sent += CONTINUE.len() as u64;
+            request.body_bytes_sent += CONTINUE.len() as u64;
+        }
+        loop {
+            let size_max = request.plan.core.client_max_body_size;
+            if let Some(bytes) = self.decode(request, size_max, true)? {
+                return Ok(Some(bytes));
+            }
+            if matches!(self.incoming, Incoming::Nothing) {
+                return Ok(None);
+            }
+            let deadline = engine::now() + request.plan.core.client_body_timeout;
+            let received = match self.connection.stream.recv(Some(deadline)).await {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    self.timed_out = true;
+                    return Err(Abort::BodyTimedOut);
+                }
+                received => received?,
+            };
+            if received.is_empty() {
+                return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
+            }
+            self.begin_portion(request, received);
+        }
+    }
+
+    /// What of the received bytes belongs to the body. A chunk by which it becomes longer than `size_max` (0: any length)
+    /// is refused when its size is known. As in nginx, what is not `kept` counts neither for `$request_length` nor for
+    /// `$content_length`; of a body that is refused all that came last counts for the former, unless that came with the head.
+    fn decode(
+        &mut self,
+        request: &mut Request,
+        size_max: u64,
+        kept: bool,
+    ) -> Result<Option<Bytes>, Abort> {
+        let mut refused = self.before_portion;
+        refused.framed += self.portion as u64;
+        while !self.input.is_empty() {
+            match &mut self.incoming {
+                Incoming::Nothing => return Ok(None),
+                Incoming::Length(left) => {
+                    let taken = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(self.input.len());
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.incoming = Incoming::Nothing;
+                    }
+                    if kept {
+                        request.body.note_received(taken as u64);
+                    }
+                    return Ok(Some(take_front(&mut self.input, taken)));
+                }
+                Incoming::Chunked(decoder) => {
+                    let received = request.body.received();
+                    // One chunk at a time where one may be the first that is too much.
+                    let at_most = received.saturating_add(self.input.len() as u64);
+                    let decoded = match size_max != 0 && at_most > size_max {
+                        true => decoder.decode(&self.input),
+                        false => decoder.gather(&mut self.input),
+                    };
+                    let Ok(decoded) = decoded else {
+                        // Where it ends, and what follows it, is not known any more.
+                        self.incoming = Incoming::Nothing;
+                        self.keep_alive = false;
+                        self.may_linger = false;
+                        if kept {
+                            request.body.note_refused(refused);
+                        }
+                        return Err(Abort::BadBody("client sent invalid chunked body"));
+                    };
+                    let done = decoded.done;
+                    let length = decoded.data.len() as u64;
+                    if kept {
+                        request.body.note_received(length);
+                        let framing = decoded.consumed as u64 - length;
+                        request.body.note_framing(framing);
+                    }
+                    let to_come = decoder.remaining();
+                    let announced = received.saturating_add(length).saturating_add(to_come);
+                    let chunk = match to_come {
+                        0 => length,
+                        _ => decoder.chunk_size(),
+                    };
+                    let bytes = take_data(&mut self.input, &decoded);
+                    if size_max != 0 && chunk > 0 && announced > size_max {
+                        self.refused = true;
+                        request.body.note_refused(refused);
+                        return Err(Abort::BodyTooLarge {
+                            received: announced.saturating_sub(chunk),
+                            chunk,
+                        });
+                    }
+                    if done {
+                        self.incoming = Incoming::Nothing;
+                        request.body.note_end();
+                    }
+                    if bytes.is_some() || done {
+                        return Ok(bytes);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// See `Exchange::drop_body_at_hand`.
+    pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+        if !matches!(self.incoming, Incoming::Nothing) {
+            while self.decode(request, 0, false)?.is_some() {}
+            for _ in 0..DROPPED_AT_ONCE_MAX {
+                let ended = matches!(self.incoming, Incoming::Nothing);
+                if ended || !self.receive_at_hand(request).await {
+                    break;
+                }
+                while self.decode(request, 0, false)?.is_some() {}
+            }
+            request.body.note_skipped();
+            if matches!(self.incoming, Incoming::Nothing) {
+                request.body.note_end();
+            }
+        }
+        Ok(())
+    }
+
+    /// See `Exchange::send_early_hints`.
+    pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
+        if self.head_sent || self.version < Version::Http11 || fields.is_empty() {
+            return;
+        }
+        let mut head = status::EARLY_HINTS.to_vec();
+        for field in fields {
+            write_field(&mut head, &field.name, &[&field.value]);
+        }
+        head.extend_from_slice(b"\r\n");
+        // All but the response's own head counts as its body, as in nginx.
+        request.bytes_sent += head.len() as u64;
+        request.body_bytes_sent += head.len() as u64;
+        self.connection.stream.push(Segment::Bytes(head.into()));
+        self.connection.stream.start_send();
+    }
+
+    /// See `Exchange::keeps_alive`.
+    pub fn keeps_alive(&self, request: &Request) -> bool {
+        self.keep_alive && !request.keepalive_refused && server_keeps_alive(&self.connection)
+    }
+
+    /// See `Exchange::has_sent_head`.
+    pub fn has_sent_head(&self) -> bool {
+        self.head_sent
+    }
+
+    /// See `Exchange::send_head`.
+    pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
+        let plan = Arc::clone(&request.plan);
+        self.head_sent = true;
+        self.sendfile = plan.core.sendfile;
+        if let Some(chunk) = plan.core.sendfile_max_chunk {
+            self.connection.stream.set_sendfile_chunk(chunk);
+        }
+        let without_body = request.method == Method::Head
+            || matches!(request.response.status, 204 | 304 | 100..=199);
+        let unknown = request.response.content_length.is_none();
+        if !without_body && (unknown || request.response.expect_trailers) {
+            if self.version >= Version::Http11 && plan.core.chunked_transfer_encoding {
+                self.chunked = true;
+                request.response.content_length = None;
+            } else if unknown {
+                self.keep_alive = false;
+            }
+        }
+        self.announced = if self.chunked {
+            None
+        } else {
+            request.response.content_length
+        };
+        self.keep_alive = self.keeps_alive(request);
+        if self.version == Version::Http09 {
+            self.keep_alive = false;
+            return Ok(());
+        }
+        request.keepalive = self.keep_alive;
+        request.chunked = self.chunked;
+        let mut head = Vec::with_capacity(512);
+        let framing = Framing {
+            chunked: self.chunked,
+            keep_alive: self.keep_alive,
+        };
+        write_head(request, framing, &mut head);
+        request.bytes_sent += head.len() as u64;
+        self.connection.stream.push(Segment::Bytes(head.into()));
+        Ok(())
+    }
+
+    /// Leaves the connection to the next request, or says that there is none; discards what is
+    /// left of the request's body. The rest of the received bytes comes back.
+    pub async fn leave(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
+        if self.upgraded {
+            return (After::Drop, Buffer::default());
+        }
+        if !whole || !(self.is_whole() || request.response.header_only) {
+            return (self.break_off(request), Buffer::default());
+        }
+        let core = Arc::clone(&request.plan.core);
+        // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
+        // wait.
+        let unread = !matches!(self.incoming, Incoming::Nothing);
+        let awaited = unread && self.may_linger && !self.refused && !request.body.is_read();
+        if awaited && !self.skip_body(request).await {
+            return (After::Drop, Buffer::default());
+        }
+        // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep, and where
+        // `post_action` leads to may refuse what the response has announced.
+        let stays =
+            self.keep_alive && !request.keepalive_refused && !core.keepalive_timeout.is_zero();
+        if stays && self.skip_body(request).await {
+            if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
+                self.connection.stream.set_nodelay(true);
+            }
+            self.connection
+                .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
+            return (After::KeepAlive, self.input);
+        }
+        let at_hand =
+            self.refused || !self.input.is_empty() || self.connection.stream.has_received();
+        let unread = at_hand || !matches!(self.incoming, Incoming::Nothing);
+        let linger = match core.lingering_close {
+            LingeringClose::Off => false,
+            // What the client has sent already would answer a close with a reset.
+            LingeringClose::On => at_hand || (unread && self.may_linger),
+            LingeringClose::Always => true,
+        };
+        if linger {
+            self.linger(&core).await;
+            return (After::Drop, Buffer::default());
+        }
+        let client_is_done = self.client_is_done && !unread;
+        (After::Close { client_is_done }, Buffer::default())
+    }
+
+    /// A response that could not be completed: the client must see that.
+    fn break_off(&mut self, request: &mut Request) -> After {
+        if self.timed_out || request.response.status == 444 {
+            if request.plan.core.reset_timedout_connection {
+                self.connection.stream.reset_when_dropped();
+                return After::Drop;
+            }
+            if self.timed_out {
+                return After::Drop;
+            }
+        }
+        // Where nothing has left yet, the client gets no answer rather than a broken one.
+        if self.taken_back || self.holds_back(request) {
+            return After::Drop;
+        }
+        After::CLOSE
+    }
+
+    /// See `Exchange::holds_back`.
+    pub fn holds_back(&self, request: &Request) -> bool {
+        self.connection.stream.holds_back(request.bytes_sent)
+    }
+
+    /// See `Exchange::take_back`.
+    pub fn take_back(&mut self, request: &mut Request) {
+        if self.holds_back(request) {
+            self.taken_back = true;
+            request.bytes_sent = 0;
+            request.body_bytes_sent = 0;
+        }
+    }
+
+    /// Reads and drops what is left of the request's body so that the next request can follow.
+    async fn skip_body(&mut self, request: &mut Request) -> bool {
+        let core = Arc::clone(&request.plan.core);
+        let end = engine::now() + core.lingering_time;
+        loop {
+            match self.decode(request, 0, false) {
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(abort) => {
+                    log::abort(request, &abort);
+                    return false;
+                }
+            }
+            if matches!(self.incoming, Incoming::Nothing) {
+                return true;
+            }
+            let deadline = (engine::now() + core.lingering_timeout).min(end);
+            match self.connection.stream.recv(Some(deadline)).await {
+                Ok(buffer) if !buffer.is_empty() => self.input = buffer,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Lets the client read the response before the socket is closed: what it still sends is
+    /// read and dropped for a while, so that no reset destroys the response.
+    async fn linger(&mut self, core: &crate::core::Core) {
+        let stream = &self.connection.stream;
+        if stream.drained(0).await.is_err() {
+            return;
+        }
+        stream.shutdown_write();
+        stream.drop_received();
+        self.input = Buffer::default();
+        let end = engine::now() + core.lingering_time;
+        loop {
+            let deadline = (engine::now() + core.lingering_timeout).min(end);
+            match stream.recv(Some(deadline)).await {
+                Ok(buffer) if !buffer.is_empty() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Wire for H1 {
+    fn push(&mut self, segment: Segment, length: u64) -> u64 {
+        let stream = &self.connection.stream;
+        if let Some(announced) = &mut self.announced {
+            *announced = announced.saturating_sub(length);
+        }
+        if !self.chunked {
+            stream.push(segment);
+            return 0;
+        }
+        let line = ChunkLine::new(length);
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+        stream.push(segment);
+        stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
+        (line.as_bytes().len() + DATA_END.len()) as u64
+    }
+
+    fn push_end(&mut self, request: &Request) -> u64 {
+        if !self.chunked {
+            return 0;
+        }
+        let mut end = BytesMut::with_capacity(64);
+        end.extend_from_slice(LAST_BEFORE_TRAILERS);
+        for field in &request.response.trailers {
+            end.extend_from_slice(&field.name);
+            end.extend_from_slice(b": ");
+            end.extend_from_slice(&field.value);
+            end.extend_from_slice(b"\r\n");
+        }
+        end.extend_from_slice(b"\r\n");
+        let length = end.len() as u64;
+        self.connection.stream.push(Segment::Bytes(end.freeze()));
+        length
+    }
+
+    fn start_send(&self) {
+        self.connection.stream.start_send();
+    }
+
+    fn backlog(&self) -> usize {
+        self.connection.stream.backlog()
+    }
+
+    async fn drained(&mut self, limit: usize) -> io::Result<()> {
+        let drained = self.connection.stream.drained(limit).await;
+        if let Err(error) = &drained {
+            self.timed_out = error.kind() == ErrorKind::TimedOut;
+        }
+        drained
+    }
+
+    fn set_send_timeout(&mut self, timeout: Duration) {
+        self.connection.stream.set_send_timeout(timeout);
+    }
+
+    /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
+    /// client that has sent more is not seen to leave.
+    async fn client_gone(&mut self) -> Abort {
+        if !matches!(self.incoming, Incoming::Nothing) {
+            return std::future::pending().await;
+        }
+        while self.input.len() < AHEAD_MAX {
+            match self.connection.stream.recv(None).await {
+                Ok(buffer) if buffer.is_empty() => {
+                    return Abort::Closed(ErrorKind::ConnectionAborted.into());
+                }
+                Ok(mut buffer) if self.input.is_empty() => {
+                    buffer.fit(); // it may be kept as long as the response takes
+                    self.input = buffer;
+                }
+                Ok(buffer) => {
+                    let joined = [self.input.as_ref(), buffer.as_ref()].concat();
+                    self.input = Buffer::copy_of(&joined);
+                }
+                Err(error) => return error.into(),
+            }
+        }
+        std::future::pending().await
+    }
+
+    fn finish(&mut self) {
+        self.connection.finish_response();
+    }
+
+    fn is_whole(&self) -> bool {
+        self.announced.is_none_or(|left| left == 0)
+    }
+}
+
+/// Takes so many bytes off the front: without a copy where nothing is left then.
+pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
+    if length == input.len() {
+        return std::mem::take(input).into_bytes();
+    }
+    let bytes = Bytes::copy_from_slice(input.get(..length).unwrap_or_default());
+    input.advance(length);
+    bytes
+}
+
+/// Takes what has been decoded off the front, and gives the data in it, if there is any.
+pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
+    let framing = decoded.consumed - decoded.data.end;
+    input.advance(decoded.data.start);
+    let data = match input.len() == decoded.data.len() + framing {
+        true => {
+            input.truncate(decoded.data.len());
+            std::mem::take(input).into_bytes()
+        }
+        false => {
+            let data = take_front(input, decoded.data.len());
+            input.advance(framing);
+            data
+        }
+    };
+    (!data.is_empty()).then_some(data)
+}
+
+/// Whether the connection may serve another request after this one.
+pub fn may_keep_alive(connection: &Connection, request: &Request) -> bool {
+    location_keeps_alive(connection, request) && server_keeps_alive(connection)
+}
+
+/// Whether the location in force lets the connection serve another request.
+pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool {
+    let core = &request.plan.core;
+    !core.keepalive_timeout.is_zero()
+        && connection.requests.get() < core.keepalive_requests
+        && engine::uptime().saturating_sub(connection.client.accepted()) <= core.keepalive_time
+        && core.keepalive_disable.allows(request)
+}
+
+/// Whether nothing that is no request's business ends the connection.
+fn server_keeps_alive(connection: &Connection) -> bool {
+    !connection.worker.quitting() && !connection.is_left_over()
+}
+
+/// How a response's body is delimited and what follows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Framing {
+    /// `Transfer-Encoding: chunked`.
+    pub chunked: bool,
+    /// `Connection: keep-alive`.
+    pub keep_alive: bool,
+}
+
+impl Framing {
+    /// Writes what a head of this status says of it.
+    fn write(self, status: u16, keepalive_header: Option<u64>, out: &mut Vec<u8>) {
+        if self.chunked {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        if status == 101 {
+            out.extend_from_slice(b"Connection: upgrade\r\n");
+        } else if self.keep_alive {
+            out.extend_from_slice(b"Connection: keep-alive\r\n");
+            if let Some(seconds) = keepalive_header {
+                // Writing to a vector cannot fail.
+                let _ = write!(out, "Keep-Alive: timeout={seconds}\r\n");
+            }
+        } else {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+    }
+}
+
+/// Writes the head: the status line, and the fields in nginx's order.
+pub fn write_head(request: &mut Request, framing: Framing, out: &mut Vec<u8>) {
+    let response = &request.response;
+    match &response.status_text {
+        Some(text) => {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            out.extend_from_slice(text);
+            out.extend_from_slice(b"\r\n");
+        }
+        None => status::write_line(response.status, out),
+    }
+    let status = response.status;
+    let keepalive_header = request.plan.core.keepalive_header;
+    fields::for_each(request, |line| match line {
+        Line::Field(name, value) => write_field(out, name, value),
+        Line::OfConnection => framing.write(status, keepalive_header, out),
+    });
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[&[u8]]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    for part in value {
+        proto::header::append_value(part, out);
+    }
+    out.extend_from_slice(b"\r\n");
+}

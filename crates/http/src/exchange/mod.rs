@@ -1,0 +1,399 @@
+//! One request and its response on whatever protocol.
+//!
+//! Above this line no code sees a Connection header, chunk framing or a socket: a handler takes
+//! the body's bytes in and gives a head and pieces out. The protocols are members of an enum;
+//! [`h1`] is HTTP/1. A subrequest that no client listens to has an exchange that leads nowhere; an
+//! included one has an exchange that leads to where its response [stands](crate::ahead). Handlers
+//! are tested on one in memory.
+
+pub mod duplex;
+pub mod fields;
+pub mod h1;
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+pub mod sender;
+
+use std::io;
+
+use bytes::Bytes;
+use proto::h1::Version;
+use proto::method::Method;
+
+use crate::ahead;
+use crate::chain::Encoder;
+use crate::exchange::duplex::Upgraded;
+use crate::exchange::sender::{Sender, Wire};
+use crate::output::Piece;
+use crate::request::Request;
+use crate::response::{Field, last_modified};
+
+/// Bytes of a body that are encoded before other connections have their turn: neither a file in memory nor a quick
+/// client ever makes the encoder wait.
+const ENCODED_MAX: u64 = 32 * 1024;
+
+/// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
+#[derive(Debug)]
+pub enum Abort {
+    /// The client left, or its connection failed.
+    Closed(io::Error),
+    /// The client was too slow in taking bytes.
+    TimedOut,
+    /// The client was too slow in giving the request's body.
+    BodyTimedOut,
+    /// A file could not be read while it was being sent.
+    File(io::Error),
+    /// A file became shorter while it was being sent.
+    FileTruncated,
+    /// The upstream's response ended before its announced end; already logged.
+    Upstream,
+    /// The upstream's response breaks framing; already logged.
+    UpstreamFraming,
+    /// A filter cannot go on with the body; already logged.
+    Filter,
+    /// The client's body breaks framing.
+    BadBody(&'static str),
+    /// The client's body is longer than `client_max_body_size`, by a chunk of so many bytes behind those received.
+    BodyTooLarge {
+        /// Bytes of the body that came before the chunk.
+        received: u64,
+        /// The chunk's size, as far as it has not come.
+        chunk: u64,
+    },
+    /// Something of ours failed; the words are for the log.
+    Internal(&'static str),
+    /// The request, or a subrequest whose response is wanted within its own, ended with a status that has no response: 408,
+    /// 444 or 499.
+    Unanswered(u16),
+    /// A handler wants the connection closed without an answer; already logged.
+    Silently,
+    /// A tunnel ended as tunnels do.
+    Ended,
+}
+
+impl From<io::Error> for Abort {
+    fn from(error: io::Error) -> Abort {
+        match error.kind() {
+            io::ErrorKind::TimedOut => Abort::TimedOut,
+            io::ErrorKind::UnexpectedEof => Abort::FileTruncated,
+            _ => Abort::Closed(error),
+        }
+    }
+}
+
+enum Protocol {
+    H1(h1::H1),
+    Ahead(ahead::Writer),
+    /// There is no client to ask, to send to or to wait for.
+    Sink,
+    #[cfg(any(test, feature = "testing"))]
+    Memory(memory::Stream),
+}
+
+/// One request and its response; see the module.
+pub struct Exchange {
+    protocol: Protocol,
+    sender: Sender,
+    encoder: Option<Box<dyn Encoder>>,
+}
+
+impl Exchange {
+    fn of(protocol: Protocol) -> Exchange {
+        Exchange {
+            protocol,
+            sender: Sender::default(),
+            encoder: None,
+        }
+    }
+
+    /// An exchange of HTTP/1.
+    pub fn h1(h1: h1::H1) -> Exchange {
+        Exchange::of(Protocol::H1(h1))
+    }
+
+    /// An exchange that leads nowhere: of the request's body nothing comes, and what is answered is counted and dropped.
+    pub fn sink() -> Exchange {
+        Exchange::of(Protocol::Sink)
+    }
+
+    /// An exchange in memory.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn memory(stream: memory::Stream) -> Exchange {
+        Exchange::of(Protocol::Memory(stream))
+    }
+
+    /// The exchange of a subrequest that runs ahead.
+    pub fn ahead(writer: ahead::Writer) -> Exchange {
+        Exchange::of(Protocol::Ahead(writer))
+    }
+
+    /// Encodes the main response's body from now on.
+    pub fn set_encoder(&mut self, encoder: Box<dyn Encoder>) {
+        self.encoder = Some(encoder);
+    }
+
+    /// Whether a stretch of a file of so many bytes may come as it is. Not where it is encoded here, `sendfile` is off, or
+    /// we encrypt ourselves.
+    pub fn takes_file(&self, length: u64) -> bool {
+        self.encoder.is_none()
+            && match &self.protocol {
+                Protocol::H1(h1) => h1.takes_file(length),
+                _ => true,
+            }
+    }
+
+    /// The next bytes of the request's body; `None` at its end. Sends `100 Continue` where the
+    /// client waits for it. Takes no more from the client than it gives.
+    pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.read_body(request).await,
+            Protocol::Ahead(_) | Protocol::Sink => Ok(None),
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => stream.read_body(request).await,
+        }
+    }
+
+    /// Bytes that stand ready without waiting on the client; what `read_body` would give.
+    pub fn body_at_hand(&self) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.body_at_hand(),
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => stream.body_at_hand(),
+            _ => true,
+        }
+    }
+
+    /// As [`Exchange::body_at_hand`], once what the kernel has of the body beyond a full receive buffer has been received.
+    pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.receive_at_hand(request).await,
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => stream.body_at_hand(),
+            _ => true,
+        }
+    }
+
+    /// Drops what has been received of a body that no handler reads: a response that does not look
+    /// at it is about to be sent.
+    pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => {
+                stream.drop_body_at_hand(request);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Resolves when the client has closed its side while a response is being prepared.
+    pub async fn client_gone(&mut self) -> Abort {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.client_gone().await,
+            Protocol::Ahead(writer) => writer.client_gone().await,
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => stream.client_gone().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// A 103 (Early Hints) with these fields, for a client that can take one; never after the head.
+    pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.send_early_hints(request, fields);
+        }
+    }
+
+    /// Whether the connection goes on after the response, as far as is known before its head is
+    /// made.
+    pub fn keeps_alive(&self, request: &Request) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.keeps_alive(request),
+            _ => false,
+        }
+    }
+
+    /// Whether the head of the response has gone to the client.
+    pub fn has_sent_head(&self) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.has_sent_head(),
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => stream.has_sent_head(),
+            _ => true,
+        }
+    }
+
+    /// Whether all that has been sent of the request's response still waits here: the client has seen nothing of it.
+    pub fn holds_back(&self, request: &Request) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.holds_back(request),
+            // What it sends waits with the main request's.
+            Protocol::Ahead(_) | Protocol::Sink => {
+                let stream = &request.connection.stream;
+                stream.holds_back(request.bytes_sent)
+            }
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => stream.holds_back(),
+        }
+    }
+
+    /// Sends the head of `request.response`; decides how the body is framed.
+    pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
+        settle_head(request);
+        match &mut self.protocol {
+            Protocol::H1(h1) => {
+                self.sender.begin(h1, request);
+                h1.send_head(request)
+            }
+            Protocol::Ahead(_) | Protocol::Sink => Ok(()),
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => {
+                self.sender.begin(stream, request);
+                stream.send_head(request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends one piece of the body, waiting while the client is slow to take it.
+    pub async fn send(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
+        let Some(encoder) = &mut self.encoder else {
+            return self.send_plain(request, piece).await;
+        };
+        let mut out = Vec::new();
+        let before = encoder.bytes_in();
+        encoder.apply(piece, &mut out)?;
+        let is_turn_over = before / ENCODED_MAX != encoder.bytes_in() / ENCODED_MAX;
+        for piece in out {
+            self.send_plain(request, piece).await?;
+        }
+        if is_turn_over {
+            engine::yield_now().await;
+        }
+        Ok(())
+    }
+
+    async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => self.sender.send(h1, request, piece).await,
+            Protocol::Ahead(writer) => writer.send(request, piece).await,
+            Protocol::Sink => {
+                request.body_bytes_sent += piece.length();
+                Ok(())
+            }
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => self.sender.send(stream, request, piece).await,
+        }
+    }
+
+    /// What has been given so far leaves now, because nothing more stands ready.
+    pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => {
+                h1.start_send();
+                Ok(())
+            }
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => {
+                stream.start_send();
+                Ok(())
+            }
+            Protocol::Ahead(writer) => writer.send(request, Piece::Flush).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the response; everything has been given to the connection when it returns.
+    pub async fn end(&mut self, request: &mut Request) -> Result<(), Abort> {
+        if let Some(encoder) = &mut self.encoder {
+            encoder.end(request);
+        }
+        match &mut self.protocol {
+            Protocol::H1(h1) => self.sender.end(h1, request).await,
+            #[cfg(any(test, feature = "testing"))]
+            Protocol::Memory(stream) => self.sender.end(stream, request).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Turns an exchange whose head was sent with status 101 into bytes both ways.
+    pub fn upgrade(&mut self) -> Option<Upgraded> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => Some(h1.upgrade()),
+            _ => None,
+        }
+    }
+
+    /// Takes a response back that will not be completed, if nothing of it has left: the request has sent nothing.
+    pub fn take_back(&mut self, request: &mut Request) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.take_back(request);
+        }
+    }
+
+    /// The exchange of HTTP/1 that it is, for the connection that has begun it and goes on.
+    pub fn into_h1(self) -> Option<h1::H1> {
+        match self.protocol {
+            Protocol::H1(h1) => Some(h1),
+            _ => None,
+        }
+    }
+
+    /// The stream in memory that it is, for what has begun it.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn into_stream(self) -> Option<memory::Stream> {
+        match self.protocol {
+            Protocol::Memory(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Forces the connection to close after this response (nginx does so after some errors).
+    pub fn forbid_keepalive(&mut self) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.forbid_keepalive();
+        }
+    }
+
+    /// After a bad request its body is not waited for. What the client has sent already is read away all the same, so that no
+    /// reset destroys the answer.
+    pub fn forbid_lingering(&mut self) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.forbid_lingering();
+        }
+    }
+
+    /// A final status is coming: a client that waits for `100 Continue` gets none.
+    pub fn no_continue(&mut self) {
+        if let Protocol::H1(h1) = &mut self.protocol {
+            h1.no_continue();
+        }
+    }
+}
+
+/// What a response's status and the request's method say of its head, whatever the protocol.
+fn settle_head(request: &mut Request) {
+    if request.client.version() < Version::Http10 {
+        return; // there is none
+    }
+    let response = &mut request.response;
+    if !matches!(response.status, 200 | 206 | 304) {
+        response.last_modified_unheard = last_modified(response).is_some();
+        response.last_modified = None;
+    }
+    match response.status {
+        204 => {
+            response.header_only = true;
+            // An upstream's goes on as it came.
+            if response.status_text.is_none() {
+                response.content_type = Bytes::new();
+                response.content_length = None;
+            }
+        }
+        304 => response.header_only = true,
+        _ => {}
+    }
+    if request.method == Method::Head {
+        response.header_only = true;
+    }
+}

@@ -1,0 +1,348 @@
+//! How fast a response leaves, whatever protocol carries it: `limit_rate`, `send_timeout`, and the wait for a client that is
+//! slow to take what it is sent.
+//!
+//! A protocol frames and queues (see [`Wire`]); when it may, and how much at once, is decided here. It counts what has left
+//! for logs and variables.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::file::File;
+use engine::net::Segment;
+use engine::select::{Either, either};
+use proto::h1::Version;
+
+use crate::exchange::Abort;
+use crate::output::Piece;
+use crate::request::Request;
+
+/// Bytes queued for a client beyond which a handler waits for it.
+const BACKLOG_MAX: usize = 64 * 1024;
+
+/// What a response's body leaves by: a connection, or a stream of one.
+pub trait Wire {
+    /// Queues a stretch of the body, framed; how many bytes the framing adds.
+    fn push(&mut self, segment: Segment, length: u64) -> u64;
+
+    /// Ends the body that has been queued; how many bytes say so.
+    fn push_end(&mut self, request: &Request) -> u64;
+
+    /// Lets what is queued leave as far as the client takes it, without waiting.
+    fn start_send(&self);
+
+    /// Bytes that are queued and have not left.
+    fn backlog(&self) -> usize;
+
+    /// Waits until at most so many bytes are queued.
+    ///
+    /// # Errors
+    /// `TimedOut` where the client has taken nothing for the send timeout; those of the connection.
+    fn drained(&mut self, limit: usize) -> impl Future<Output = io::Result<()>>;
+
+    /// How long the client may take nothing.
+    fn set_send_timeout(&mut self, timeout: Duration);
+
+    /// See [`Exchange::client_gone`](super::Exchange::client_gone).
+    fn client_gone(&mut self) -> impl Future<Output = Abort>;
+
+    /// Nothing follows what has been queued: it leaves before its connection waits for anything.
+    fn finish(&mut self);
+
+    /// Whether all that was announced of the body has been queued.
+    fn is_whole(&self) -> bool;
+}
+
+/// The sender of one response.
+#[derive(Debug, Default)]
+pub struct Sender {
+    /// Under `limit_rate`: nothing more is sent before.
+    paused_until: Option<Instant>,
+    /// Bytes of the body that were copied since others had their turn.
+    unshared: usize,
+}
+
+impl Sender {
+    /// A head is about to leave: what the location in force says of the response's pace holds from now on.
+    pub fn begin(&mut self, wire: &mut impl Wire, request: &mut Request) {
+        let plan = Arc::clone(&request.plan);
+        wire.set_send_timeout(plan.core.send_timeout);
+        if request.client.version() != Version::Http09 {
+            // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
+            let _ = plan.core.limit_rate_of(request);
+        }
+    }
+
+    /// Sends a piece of the body, waiting while the client is slow to take it.
+    pub async fn send(
+        &mut self,
+        wire: &mut impl Wire,
+        request: &mut Request,
+        piece: Piece,
+    ) -> Result<(), Abort> {
+        match piece {
+            Piece::Bytes(bytes) => return self.send_bytes(wire, request, bytes).await,
+            Piece::File {
+                file,
+                offset,
+                length,
+            } => {
+                let range = offset..offset.saturating_add(length);
+                return self.send_file(wire, request, &file, range).await;
+            }
+            Piece::Flush => wire.start_send(),
+            Piece::Last => count(request, wire.push_end(request)),
+            Piece::Include(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn send_bytes(
+        &mut self,
+        wire: &mut impl Wire,
+        request: &mut Request,
+        mut bytes: Bytes,
+    ) -> Result<(), Abort> {
+        while !bytes.is_empty() {
+            let allowed = self.pace(wire, request, bytes.len() as u64).await?;
+            let allowed = usize::try_from(allowed).unwrap_or(bytes.len());
+            let part = bytes.split_to(allowed.min(bytes.len()));
+            let copied = part.len();
+            push(wire, request, Segment::Bytes(part), copied as u64);
+            wait_for_client(wire, request).await?;
+            self.give_way(wire, request, copied).await;
+        }
+        Ok(())
+    }
+
+    async fn send_file(
+        &mut self,
+        wire: &mut impl Wire,
+        request: &mut Request,
+        file: &File,
+        mut range: Range<u64>,
+    ) -> Result<(), Abort> {
+        while !range.is_empty() {
+            let wanted = range.end - range.start;
+            let part = self.pace(wire, request, wanted).await?;
+            let segment = Segment::File {
+                file: file.clone(),
+                offset: range.start,
+                length: part,
+            };
+            push(wire, request, segment, part);
+            wait_for_client(wire, request).await?;
+            range.start += part;
+        }
+        Ok(())
+    }
+
+    /// Ends the response; everything has been given to the connection when it returns.
+    pub async fn end(&mut self, wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
+        wire.finish();
+        wait_for_client(wire, request).await?;
+        request.complete = wire.is_whole() || request.response.header_only;
+        Ok(())
+    }
+
+    /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes everything at once
+    /// would hold them up as long as its response, and sealing costs most. Files that the kernel sends are the engine's
+    /// business.
+    async fn give_way(&mut self, wire: &mut impl Wire, request: &Request, copied: usize) {
+        self.unshared += copied;
+        let chunk = request.plan.core.sendfile_max_chunk;
+        if chunk.is_some_and(|chunk| self.unshared >= chunk) {
+            self.unshared = 0;
+            wire.start_send();
+            engine::yield_now().await;
+        }
+    }
+
+    /// How many of `wanted` bytes may go now under `limit_rate`; waits until some may. As in
+    /// nginx, each second since the request began allows another `rate` bytes, and what was
+    /// sent last must have had its time first.
+    async fn pace(
+        &mut self,
+        wire: &mut impl Wire,
+        request: &mut Request,
+        wanted: u64,
+    ) -> Result<u64, Abort> {
+        let plan = Arc::clone(&request.plan);
+        let Some(rate) = plan.core.limit_rate_of(request) else {
+            return Ok(wanted);
+        };
+        let after = plan.core.limit_rate_after_of(request);
+        if let Some(earliest) = self.paused_until.take() {
+            pause_until(wire, earliest).await?;
+        }
+        loop {
+            let seconds = engine::wall()
+                .as_secs()
+                .saturating_sub(request.started_wall.as_secs())
+                + 1;
+            let allowed = rate.saturating_mul(seconds).saturating_add(after);
+            let sent = request.bytes_sent;
+            if allowed > sent {
+                let part = (allowed - sent).min(wanted);
+                let counted = (sent + part).saturating_sub(after) - sent.saturating_sub(after);
+                let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
+                self.paused_until = Some(engine::now() + pause);
+                return Ok(part);
+            }
+            let over = sent - allowed;
+            let pause = Duration::from_millis(over.saturating_mul(1000) / rate + 1);
+            pause_until(wire, engine::now() + pause).await?;
+        }
+    }
+}
+
+/// Queues a stretch of the body and counts it as sent.
+fn push(wire: &mut impl Wire, request: &mut Request, segment: Segment, length: u64) {
+    let framing = wire.push(segment, length);
+    count(request, length + framing);
+}
+
+/// Counts bytes of the body, framing included, as sent.
+fn count(request: &mut Request, bytes: u64) {
+    request.bytes_sent += bytes;
+    request.body_bytes_sent += bytes;
+}
+
+/// Waits while the client has too much to take already.
+async fn wait_for_client(wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
+    if wire.backlog() <= BACKLOG_MAX {
+        return Ok(());
+    }
+    wire.drained(BACKLOG_MAX).await.map_err(|error| {
+        // What it has not taken was not sent.
+        let unsent = wire.backlog() as u64;
+        request.bytes_sent = request.bytes_sent.saturating_sub(unsent);
+        request.body_bytes_sent = request.body_bytes_sent.saturating_sub(unsent);
+        error.into()
+    })
+}
+
+/// Sends nothing more until then. A client that leaves meanwhile ends the exchange.
+async fn pause_until(wire: &mut impl Wire, then: Instant) -> Result<(), Abort> {
+    wire.start_send();
+    match either(engine::sleep_until(then), wire.client_gone()).await {
+        Either::First(()) => Ok(()),
+        Either::Second(abort) => Err(abort),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::future::pending;
+
+    use super::*;
+    use crate::testing::{serve, site};
+
+    /// A wire that is no connection: each stretch costs three bytes of framing and takes this long to leave.
+    #[derive(Default)]
+    struct Slow {
+        delay: Duration,
+        queued: usize,
+        pushed: Vec<(Duration, u64)>,
+        began: Option<Instant>,
+        timeout: Duration,
+        started: RefCell<usize>,
+    }
+
+    impl Wire for Slow {
+        fn push(&mut self, _: Segment, length: u64) -> u64 {
+            let began = *self.began.get_or_insert_with(engine::now);
+            self.pushed.push((engine::now() - began, length));
+            self.queued += length as usize + 3;
+            3
+        }
+
+        fn push_end(&mut self, _: &Request) -> u64 {
+            5
+        }
+
+        fn start_send(&self) {
+            *self.started.borrow_mut() += 1;
+        }
+
+        fn backlog(&self) -> usize {
+            self.queued
+        }
+
+        async fn drained(&mut self, _: usize) -> io::Result<()> {
+            if self.delay > self.timeout {
+                engine::sleep(self.timeout).await;
+                self.queued = 1000;
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            engine::sleep(self.delay).await;
+            self.queued = 0;
+            Ok(())
+        }
+
+        fn set_send_timeout(&mut self, timeout: Duration) {
+            self.timeout = timeout;
+        }
+
+        async fn client_gone(&mut self) -> Abort {
+            pending().await
+        }
+
+        fn finish(&mut self) {}
+
+        fn is_whole(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn any_wire_is_paced() {
+        let text = site("limit_rate 1000;");
+        serve(&text, "GET / HTTP/1.1", async |mut request| {
+            let mut wire = Slow::default();
+            let mut sender = Sender::default();
+            sender.begin(&mut wire, &mut request);
+            let body = Piece::Bytes(vec![0; 2500].into());
+            let sent = sender.send(&mut wire, &mut request, body).await;
+            sent.unwrap();
+            let lengths: Vec<u64> = wire.pushed.iter().map(|(_, length)| *length).collect();
+            assert_eq!(lengths.iter().sum::<u64>(), 2500);
+            assert!(lengths.iter().all(|length| *length <= 1000), "{lengths:?}");
+            // The first second's share leaves at once, the third one's after two seconds.
+            let (last, _) = wire.pushed.last().unwrap();
+            assert!(*last >= Duration::from_secs(2), "{last:?}");
+            // What waits for its time has left, with all that was queued before it.
+            assert!(*wire.started.borrow() >= 2);
+            let sent = sender.send(&mut wire, &mut request, Piece::Last).await;
+            sent.unwrap();
+            let framing = 3 * lengths.len() as u64 + 5;
+            assert_eq!(request.body_bytes_sent, 2500 + framing);
+        });
+    }
+
+    #[test]
+    fn any_wire_has_its_client_waited_for() {
+        let text = site("send_timeout 7s;");
+        serve(&text, "GET / HTTP/1.1", async |mut request| {
+            let mut wire = Slow::default();
+            let mut sender = Sender::default();
+            sender.begin(&mut wire, &mut request);
+            assert_eq!(wire.timeout, Duration::from_secs(7));
+            let body = Piece::Bytes(vec![0; BACKLOG_MAX].into());
+            // One byte of framing more than may be queued.
+            wire.delay = Duration::from_secs(6);
+            let began = engine::now();
+            let sent = sender.send(&mut wire, &mut request, body.clone()).await;
+            assert!(sent.is_ok() && engine::now() - began >= wire.delay);
+            wire.delay = Duration::from_secs(8);
+            let sent = sender.send(&mut wire, &mut request, body).await;
+            assert!(matches!(sent, Err(Abort::TimedOut)));
+            // What the client has not taken does not count.
+            let given = 2 * (BACKLOG_MAX as u64 + 3);
+            assert_eq!(request.body_bytes_sent, given - 1000);
+        });
+    }
+}

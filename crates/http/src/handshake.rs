@@ -1,0 +1,249 @@
+//! Handshakes with clients of HTTP: which servers they may ask for, and the context of certificates whose names hold
+//! variables.
+//!
+//! nginx evaluates them when the client has said hello, for a request of which nothing has come yet. What a handshake has by
+//! itself (the client, what it asked for, the time) is found here and where the list of modules says
+//! ([`of_handshakes`](crate::module::Entry::of_handshakes)); blocks such as `map` are compiled for handshakes where a
+//! certificate's name leads to them. All else is asked of an empty request, which is made only then: what it says depends on
+//! settings that are compiled for requests.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::ScopeRef;
+use engine::net::{Address, TcpInfo};
+use framework::compile::Compiler;
+use framework::generation::Local;
+use proto::tls::ClientHello;
+use rustls::sign::CertifiedKey;
+use transport::client::{Client, OfClient};
+use transport::tls::dynamic::Failed;
+use transport::tls::handshake::Names;
+use transport::tls::server::ServerTls;
+use transport::tls::session::Session;
+use variables::blocks;
+use variables::write::text;
+use variables::{
+    Captures, Compiling as _, Context, Evaluate, Found, Scope, Scratch, Source, Table,
+    TableBuilder, Values,
+};
+
+use crate::connection::Connection;
+use crate::local::HttpLocal;
+use crate::plan::Server;
+use crate::request::Request;
+
+/// A client's handshake with a server that it has asked for.
+pub struct Handshake {
+    /// The generation that serves it.
+    local: Rc<Local>,
+    http: Rc<HttpLocal>,
+    /// The client's connection.
+    pub connection: Rc<Connection>,
+    /// The server whose certificates they are.
+    pub server: Arc<Server>,
+    /// What the client has offered.
+    hello: Option<Box<ClientHello>>,
+    values: RefCell<Values>,
+    captures: Captures,
+    scratch: Scratch,
+    /// What answers for variables that only requests have, once one of them is asked for.
+    empty: Option<Box<Request>>,
+}
+
+impl Handshake {
+    /// Whether it has had to make a request that answers for it.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn has_made_a_request(&self) -> bool {
+        self.empty.is_some()
+    }
+
+    /// The handshake of this connection's client with a server.
+    pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Handshake {
+        Handshake {
+            local: Rc::clone(local),
+            http: HttpLocal::of(local),
+            connection: Rc::clone(connection),
+            server: Arc::clone(server),
+            hello: None,
+            values: RefCell::default(),
+            captures: Captures::default(),
+            scratch: Scratch::default(),
+            empty: None,
+        }
+    }
+}
+
+impl Scope<Handshake> for HttpLocal {
+    fn variables(&self) -> &Table<Handshake> {
+        &self.of_handshakes
+    }
+}
+
+impl Context for Handshake {
+    type Scope = HttpLocal;
+
+    fn scope(&self) -> Rc<HttpLocal> {
+        Rc::clone(&self.http)
+    }
+
+    fn values(&self) -> &RefCell<Values> {
+        &self.values
+    }
+
+    fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    fn captures_mut(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn scratch(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
+    fn peer(&self) -> &Address {
+        self.connection.peer()
+    }
+}
+
+impl OfClient for Handshake {
+    fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    fn local(&self) -> &Address {
+        self.connection.local()
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.connection.stream.session()
+    }
+
+    fn hello(&self) -> Option<&ClientHello> {
+        self.hello.as_deref()
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.connection.stream.tcp_info()
+    }
+}
+
+/// The servers that a connection's client may ask for in a handshake.
+pub struct ServersOf<'a>(pub &'a Rc<Connection>);
+
+impl Names for ServersOf<'_> {
+    type Incoming = Connection;
+    type Server = Arc<Server>;
+
+    fn incoming(&self) -> &Connection {
+        self.0
+    }
+
+    fn default_server(&self, local: &Local) -> Option<Arc<Server>> {
+        self.0.first_server(local)
+    }
+
+    fn server_named(&self, local: &Local, host: &[u8]) -> Result<Option<Arc<Server>>, String> {
+        let found = self
+            .0
+            .with_servers(local, |servers| servers.names.find_name(host));
+        let found = found.unwrap_or(Ok(None));
+        found.map_err(|(regex, cause)| regex.undecided(host, cause))
+    }
+
+    fn tls(server: &Arc<Server>) -> Option<&Arc<ServerTls>> {
+        server.tls.as_ref()
+    }
+
+    fn time_limit(server: &Arc<Server>) -> Duration {
+        server.core.client_header_timeout
+    }
+
+    fn shows(&self, local: &Local, variable: &str) -> bool {
+        let http = HttpLocal::of(local);
+        http.variables.find(variable).is_some() || http.of_handshakes.find(variable).is_some()
+    }
+
+    async fn certificates(
+        &self,
+        local: &Rc<Local>,
+        owner: &Arc<Server>,
+        asked: &Arc<Server>,
+        hello: &mut Option<Box<ClientHello>>,
+    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, Failed> {
+        let Some(certificates) = &owner.certificates else {
+            return Ok(None);
+        };
+        let mut handshake = Handshake::new(local, self.0, asked);
+        handshake.hello = hello.take();
+        let loaded = certificates.load(&mut handshake).await;
+        *hello = handshake.hello;
+        loaded.map(Some)
+    }
+
+    fn agreed(&self) {
+        self.0.forget_servers();
+    }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found<Handshake>> {
+    let evaluate: Evaluate<Handshake> = match name {
+        // The host is what the client names in its request.
+        "host" | "server_name" => |handshake, out| {
+            out.extend_from_slice(&handshake.server.name);
+            true
+        },
+        "https" => |_, out| text("on", out),
+        "scheme" => |_, out| text("https", out),
+        _ => return of_tls(name),
+    };
+    Some(Found::computed(evaluate))
+}
+
+/// What OpenSSL says of a session that is only beginning. What it has agreed upon by then (`$ssl_protocol`), rustls has not.
+fn of_tls(name: &str) -> Option<Found<Handshake>> {
+    let evaluate: Evaluate<Handshake> = match name {
+        "ssl_client_verify" => |_, out| text("NONE", out),
+        "ssl_early_data" => |_, out| text("1", out),
+        "ssl_session_reused" => |_, out| text(".", out),
+        _ => return None,
+    };
+    Some(Found::computed(evaluate).assignable())
+}
+
+/// Finds out where the values of variables come from that the names of certificates hold, once the servers have been compiled.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    blocks::compile_named::<Handshake>(compiler, http);
+    let variables = compiler.registry::<TableBuilder<Handshake>>();
+    let awaited = variables.borrow().awaited();
+    for name in awaited {
+        let mut variables = variables.borrow_mut();
+        if variables.find_builtin(&name).is_some() {
+            continue;
+        }
+        // Whether requests have it is seen where their names are looked at, and told there.
+        compiler.variable::<Request>(&name);
+        let source = Source::Family(of_empty_request, name.as_bytes().into());
+        // It cannot fail: handshakes have no variable of this name by themselves.
+        let _ = variables.define(&name, source);
+    }
+}
+
+/// A variable's value for a request of which nothing has come.
+fn of_empty_request(handshake: &mut Handshake, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let Handshake {
+        local,
+        connection,
+        server,
+        empty,
+        ..
+    } = handshake;
+    let request = || Box::new(Request::new(local, connection, server));
+    let request = empty.get_or_insert_with(request);
+    std::str::from_utf8(name).is_ok_and(|name| request.append_variable_named(name, out))
+}

@@ -1,0 +1,520 @@
+//! What the client sent, seen from a request: making and emptying requests, the Host, the
+//! virtual server, the URI, header fields.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::net::Address;
+use framework::generation::Local;
+use framework::slot::Slots;
+use proto::accept::Browser;
+use proto::h1::Version;
+use proto::header::Known;
+use proto::method::Method;
+use transport::client::OfClient as _;
+use variables::Scratch;
+
+use crate::body::RequestBody;
+use crate::client_head::ClientHead;
+use crate::connection::{Connection, Held, READING_HEADERS, server_for};
+use crate::core::Alias;
+use crate::exchange;
+use crate::local::HttpLocal;
+use crate::log;
+use crate::plan::Server;
+use crate::request::{Request, URI_CHANGES_MAX};
+use crate::response::Response;
+
+/// Bytes that a finished request keeps for the next one's head.
+const HEAD_KEPT_MAX: usize = 4096;
+
+/// Why a parsed head cannot be served: words for the log (empty: none) and a status.
+pub type Refusal = (Vec<u8>, u16);
+
+impl Request {
+    /// An empty request under a server.
+    pub fn new(local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) -> Request {
+        Request {
+            local: Rc::clone(local),
+            http: HttpLocal::of(local),
+            connection: Held::new(connection),
+            server: Arc::clone(server),
+            plan: Arc::clone(&server.plan),
+            client: Rc::default(),
+            method: Method::Get,
+            uri: Vec::new(),
+            args: Vec::new(),
+            args_written: false,
+            uri_unchanged: true,
+            escaped_uri: false,
+            valid_location: true,
+            uri_below_alias: false,
+            pipelined: false,
+            complete: false,
+            keepalive: false,
+            chunked: false,
+            main_charset: Bytes::new(),
+            internal: false,
+            keepalive_refused: false,
+            depth: 0,
+            head_only: false,
+            doing: "",
+            changes_left: URI_CHANGES_MAX + 1,
+            error_page_taken: false,
+            root_tested: false,
+            error_status: 0,
+            response: Response::default(),
+            captures: Default::default(),
+            shared: Rc::default(),
+            in_memory: false,
+            output_begun: false,
+            stub: None,
+            sending: "",
+            started: engine::now(),
+            started_wall: engine::wall(),
+            body: RequestBody::default(),
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            limit_rate: None,
+            limit_rate_after: None,
+            upstream: None,
+            pass: Slots::default(),
+            own: Slots::default(),
+            background: None,
+            earlier_error_log: None,
+            told_peer: None,
+            scratch: Scratch::default(),
+            trail: None,
+            prepared: false,
+            server_undecided: false,
+            repeatable: None,
+            answer: None,
+        }
+    }
+
+    /// Makes a kept request ready for the next head; what did not change is left alone.
+    pub fn reset(&mut self, local: &Rc<Local>, connection: &Rc<Connection>, server: &Arc<Server>) {
+        if !Rc::ptr_eq(&self.local, local) {
+            self.local = Rc::clone(local);
+            self.http = HttpLocal::of(local);
+        }
+        self.connection = Held::new(connection);
+        self.choose_server(server);
+        self.method = Method::Get;
+        self.uri.clear();
+        self.args.clear();
+        self.args_written = false;
+        self.uri_unchanged = true;
+        self.escaped_uri = false;
+        self.valid_location = true;
+        self.uri_below_alias = false;
+        self.pipelined = false;
+        self.complete = false;
+        self.keepalive = false;
+        self.chunked = false;
+        self.main_charset = Bytes::new();
+        self.internal = false;
+        self.keepalive_refused = false;
+        self.depth = 0;
+        self.head_only = false;
+        self.doing = "";
+        self.changes_left = URI_CHANGES_MAX + 1;
+        self.error_page_taken = false;
+        self.root_tested = false;
+        self.earlier_error_log = None;
+        self.error_status = 0;
+        self.captures.clear();
+        self.clear_shared();
+        self.in_memory = false;
+        self.output_begun = false;
+        self.stub = None;
+        self.trail = None;
+        self.sending = "";
+        self.started = engine::now();
+        self.started_wall = engine::wall();
+        self.body = RequestBody::default();
+        self.bytes_sent = 0;
+        self.body_bytes_sent = 0;
+        self.limit_rate = None;
+        self.limit_rate_after = None;
+        self.upstream = None;
+        self.background = None;
+        self.told_peer = None;
+        self.prepared = false;
+        self.server_undecided = false;
+        self.repeatable = None;
+        self.answer = None;
+        let client = self.client_mut();
+        client.clear();
+    }
+
+    /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
+    /// began had then.
+    pub fn error_log(&self) -> &Arc<log::ErrorLog> {
+        match &self.earlier_error_log {
+            Some(log) => log,
+            None => &self.plan.error_log,
+        }
+    }
+
+    /// The client's address: the connection's, unless a trusted proxy tells another.
+    pub fn peer(&self) -> &Address {
+        match &self.told_peer {
+            Some(told) => told,
+            None => self.connection.peer(),
+        }
+    }
+
+    /// Whether the received bytes begin with the very head that this request was made of, for
+    /// the same generation and address: everything that was made of it then holds.
+    pub fn is_repeated_by(&self, input: &[u8], local: &Rc<Local>, connection: &Connection) -> bool {
+        self.repeatable.is_some()
+            && Rc::ptr_eq(&self.local, local)
+            && input.starts_with(&self.client.bytes)
+            && self.repeatable == connection.with_servers(local, std::ptr::from_ref)
+    }
+
+    /// Makes a finished request the next one with the same head, on this connection.
+    pub fn repeat(&mut self, connection: &Rc<Connection>) {
+        self.connection = Held::new(connection);
+        connection.count_request();
+        self.complete = false;
+        self.pipelined = false;
+        self.clear_shared();
+        self.started = engine::now();
+        self.started_wall = engine::wall();
+        self.bytes_sent = 0;
+        self.body_bytes_sent = 0;
+    }
+
+    /// Makes a finished request the next one with the same head, which came along with it.
+    pub fn count_again(&mut self) {
+        self.connection.count_request();
+        self.pipelined = true;
+        self.clear_shared();
+    }
+
+    /// Empties what is shared with subrequests; one that is still being given up keeps it.
+    fn clear_shared(&mut self) {
+        match Rc::get_mut(&mut self.shared) {
+            Some(shared) => shared.clear(),
+            None => self.shared = Rc::default(),
+        }
+    }
+
+    /// Lets go of what a finished request must not keep; false when it cannot be reused.
+    pub fn release(&mut self) -> bool {
+        self.connection.release();
+        self.shared.main.borrow_mut().end();
+        self.pass.end();
+        self.own.end();
+        self.response.clear();
+        self.upstream = None;
+        if self.body.is_kept() {
+            self.body = RequestBody::default();
+        }
+        let is_repeatable = self.repeatable.is_some();
+        let Some(client) = Rc::get_mut(&mut self.client) else {
+            return false;
+        };
+        if !is_repeatable && client.bytes.capacity() > HEAD_KEPT_MAX {
+            client.bytes = Vec::new();
+        }
+        true
+    }
+
+    /// The client's head while it is being read; only the main request has it then.
+    pub fn client_mut(&mut self) -> &mut ClientHead {
+        if Rc::get_mut(&mut self.client).is_none() {
+            self.client = Rc::default();
+        }
+        // invariant: made unique above
+        Rc::get_mut(&mut self.client).expect("the head is not shared yet")
+    }
+
+    /// Puts the request under a server, with the server's plan in force.
+    pub fn choose_server(&mut self, server: &Arc<Server>) {
+        if !Arc::ptr_eq(&self.server, server) {
+            self.server = Arc::clone(server);
+        }
+        if !Arc::ptr_eq(&self.plan, &server.plan) {
+            self.plan = Arc::clone(&server.plan);
+        }
+    }
+
+    /// Counts the request and makes host, virtual server and URI of its parsed head; once.
+    pub fn begin(&mut self) -> Result<(), Refusal> {
+        if self.prepared {
+            return self.server_decided();
+        }
+        self.prepared = true;
+        self.connection.count_request();
+        self.take_target();
+        self.choose_server_by_name();
+        self.server_decided()
+    }
+
+    /// Counts a request whose head is refused or never comes whole, and takes over what of it is known: error pages and logs
+    /// tell of that.
+    pub fn begin_refused(&mut self) {
+        self.prepared = true;
+        self.connection.count_request();
+        self.method = self.client.method();
+        if self.client.has_path() {
+            self.take_target();
+        }
+        if self.client.server_name().is_some() {
+            self.choose_server_by_name();
+        }
+    }
+
+    /// Takes method, URI and arguments from the head.
+    fn take_target(&mut self) {
+        let client = Rc::clone(&self.client);
+        self.method = client.method();
+        self.uri.extend_from_slice(client.path());
+        if let Some(args) = client.args() {
+            self.args.extend_from_slice(args);
+            self.args_written = !client.target().ends_with(b"?");
+        }
+        self.escaped_uri = client.is_escaped();
+        self.uri_unchanged = client.has_valid_target();
+    }
+
+    /// 500 where a `server_name` could not be decided; the log has said so.
+    fn server_decided(&self) -> Result<(), Refusal> {
+        match self.server_undecided {
+            true => Err((Vec::new(), 500)),
+            false => Ok(()),
+        }
+    }
+
+    /// The virtual server that the client's head names; a client that names none asks for the
+    /// server whose name is empty. Where it cannot be decided, it stays the address's default.
+    pub fn choose_server_by_name(&mut self) {
+        if let Some(named) = self.client.server_name() {
+            let ClientHead { bytes, host, .. } = self.client_mut();
+            host.extend_from_slice(named.name.of(bytes));
+            if named.has_capitals {
+                host.make_ascii_lowercase();
+            }
+        }
+        let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
+        let chosen = connection.with_servers(&local, |servers| {
+            if servers.is_single {
+                return None;
+            }
+            let host = std::mem::take(&mut self.client_mut().host);
+            let server = server_for(servers, &host, self);
+            if let Err((regex, cause)) = &server {
+                regex.alert(self, &host, *cause, self.reading());
+                self.server_undecided = true;
+            }
+            self.client_mut().host = host;
+            server.ok()
+        });
+        if let Some(server) = chosen.flatten() {
+            self.choose_server(&server);
+        }
+    }
+
+    /// Puts the request under the server that its connection's handshake named, as if its own head named none.
+    pub fn choose_negotiated_server(&mut self) {
+        self.client_mut().host.clear();
+        let session = self.session();
+        let Some(name) = session.and_then(|session| session.server_name.clone()) else {
+            return;
+        };
+        let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
+        let chosen =
+            connection.with_servers(&local, |servers| server_for(servers, &name, self).ok());
+        if let Some(server) = chosen.flatten() {
+            self.choose_server(&server);
+        }
+    }
+
+    /// The value of a field that we know by name; the first where it is repeated.
+    pub fn header(&self, known: Known) -> Option<&[u8]> {
+        self.client.value(known)
+    }
+
+    /// What the client says it is.
+    pub fn browser(&self) -> Browser {
+        let mut browser = Browser::default();
+        let agents = self.client.all(Known::UserAgent);
+        agents.for_each(|agent| browser.add(agent));
+        browser
+    }
+
+    /// All fields as sent: name and value.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.client.headers()
+    }
+
+    /// The value of the first field of this name, given in lower case.
+    pub fn header_named(&self, name: &[u8]) -> Option<&[u8]> {
+        self.headers()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Whether the client speaks TLS.
+    pub fn is_secure(&self) -> bool {
+        self.session().is_some()
+    }
+
+    /// `http`, or `https` where the client speaks TLS.
+    pub fn scheme(&self) -> &'static str {
+        match self.is_secure() {
+            true => "https",
+            false => "http",
+        }
+    }
+
+    /// Asks the location that has just been found whether the connection may go on. As in nginx, the server's own settings
+    /// do not count where its script answers, and what one location has refused, no other allows.
+    pub fn ask_keepalive(&mut self) {
+        if self.is_main() && !exchange::h1::location_keeps_alive(&self.connection, self) {
+            self.keepalive_refused = true;
+        }
+    }
+
+    /// The arguments in force, for a redirect within the server that keeps them.
+    pub fn arguments(&self) -> Option<Vec<u8>> {
+        let are_there = self.args_written || !self.args.is_empty();
+        are_there.then(|| self.args.clone())
+    }
+
+    /// Whether its response has been sent, and only `post_action` goes on with it.
+    pub fn is_answered(&self) -> bool {
+        self.is_main() && self.head_only
+    }
+
+    /// The protocol version that its responses are made for: `post_action` makes none that is sent, and has the oldest as
+    /// in nginx.
+    pub fn version(&self) -> Version {
+        match self.is_answered() {
+            true => Version::Http09,
+            false => self.client.version(),
+        }
+    }
+
+    /// Whether this is the client's request and no subrequest.
+    pub fn is_main(&self) -> bool {
+        self.depth == 0
+    }
+
+    /// What nginx does when it looks at a request that has come whole, in the words of the error log.
+    pub fn reading(&self) -> &'static str {
+        match self.client.version() {
+            Version::Http09 => self.reading_line(),
+            _ => READING_HEADERS,
+        }
+    }
+
+    /// The same where no request line has come.
+    pub fn reading_line(&self) -> &'static str {
+        match self.pipelined {
+            true => " while reading client pipelined request line",
+            false => " while reading client request line",
+        }
+    }
+
+    /// The request line as the client sent it, without its end.
+    pub fn request_line(&self) -> &[u8] {
+        self.client.request_line()
+    }
+
+    /// The target as the client sent it (`$request_uri`).
+    pub fn request_uri(&self) -> &[u8] {
+        self.client.target()
+    }
+
+    /// Bytes received for it: head and body (`$request_length`); none for a subrequest.
+    pub fn length(&self) -> u64 {
+        if self.depth > 0 {
+            return 0;
+        }
+        self.client.length() as u64 + self.body.received_framed()
+    }
+
+    /// Whether the URI in force means a file: an `alias` says nothing about one that its location has rewritten, and the log
+    /// says so.
+    pub fn has_filename(&self) -> bool {
+        if self.valid_location || self.plan.core.root.alias.is_none() {
+            return true;
+        }
+        log::error!(
+            self,
+            Alert,
+            "\"alias\" cannot be used in location \"{}\" where URI was rewritten",
+            log::Printable(&self.plan.name)
+        );
+        false
+    }
+
+    /// The file name that `root` or `alias` makes of the URI in force, where it [has one](Self::has_filename).
+    pub fn filename(&mut self) -> Vec<u8> {
+        let core = Arc::clone(&self.plan.core);
+        let mut path = Vec::with_capacity(self.uri.len() + 64);
+        self.append_root(&core, &mut path);
+        match core.root.alias {
+            None => path.extend_from_slice(&self.uri),
+            Some(Alias::Prefix(length)) => {
+                path.extend_from_slice(self.uri.get(length..).unwrap_or_default());
+            }
+            Some(Alias::Whole) if self.uri_below_alias => path.extend_from_slice(&self.uri),
+            Some(Alias::Whole) => {}
+        }
+        path
+    }
+
+    /// The directory of `root` or `alias` for this request, absolute.
+    pub fn document_root(&mut self) -> Vec<u8> {
+        let core = Arc::clone(&self.plan.core);
+        let mut path = Vec::new();
+        self.append_root(&core, &mut path);
+        path
+    }
+
+    fn append_root(&mut self, core: &crate::core::Core, path: &mut Vec<u8>) {
+        core.root.path.append_to(self, path);
+        if core.root.relative_at_run_time && path.first() != Some(&b'/') {
+            let mut absolute = core.root.prefix.to_vec();
+            absolute.append(path);
+            *path = absolute;
+        }
+    }
+
+    /// The same as a path for the system.
+    pub fn path_of(bytes: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+    }
+
+    /// The part after the last dot of the URI's last segment; empty when there is none.
+    pub fn extension(&self) -> &[u8] {
+        proto::uri::extension(&self.uri)
+            .map(|span| span.of(&self.uri))
+            .unwrap_or_default()
+    }
+
+    /// Sets Content-Type by the URI's extension, unless something has set it.
+    pub fn set_content_type(&mut self) {
+        if self.response.content_type.is_empty() {
+            let plan = Arc::clone(&self.plan);
+            self.response.content_type = plan.types.content_type(&self.uri).clone();
+        }
+    }
+
+    /// The host of redirects: what the client named, or the server's name where
+    /// `server_name_in_redirect` asks for it; empty where the client named none.
+    pub fn redirect_host(&self) -> Bytes {
+        if self.plan.core.server_name_in_redirect {
+            return self.server.name.clone();
+        }
+        Bytes::copy_from_slice(&self.client.host)
+    }
+}

@@ -1,0 +1,596 @@
+//! Complete responses kept in memory for small files, and for files that are not there: the
+//! shortest way through the server.
+//!
+//! A response is kept per plan and path when nothing in its head depends on the request. It
+//! never outlives a change of the file: without `open_file_cache` one `statx` of the full path
+//! confirms each use; with it, `open_file_cache_valid` does. Access rules always run, and the
+//! log line is written as on the long way. Whatever is not plain (ranges, bodies, rewrites,
+//! compression that the client accepts) is declined here and takes the long way.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::hash::Map;
+use bytes::Bytes;
+use engine::Buffer;
+use engine::file::{File, Metadata, stat_now};
+use proto::h1::{BodyLength, Version, body_length};
+use proto::header;
+use proto::method::Method;
+
+use crate::chain::Chain;
+use crate::ending;
+use crate::exchange::h1::{After, Framing, may_keep_alive, write_head};
+use crate::file;
+use crate::log;
+use crate::not_modified::{self, Verdict};
+use crate::plan::{Permits, Plan};
+use crate::request::Request;
+use crate::{error_page, location, secure, status_page};
+
+/// Files up to this size are kept whole, in bytes.
+pub const FILE_SIZE_MAX: u64 = 64 * 1024;
+
+/// Memory that one thread keeps responses in, in bytes.
+pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of copies of one response kept in one piece, for a client that pipelines the same request.
+/// One copy more may exceed it.
+const COPIES_MAX: usize = 64 * 1024;
+
+/// How often a file must have been asked for before its response is kept: a crawl through a
+/// large site does not push out what is hot.
+const USES_BEFORE_KEPT: u32 = 2;
+
+/// Paths whose uses are counted before they are kept.
+const USES_COUNTED_MAX: usize = 4096;
+
+/// The complete response for one path.
+struct Entry {
+    path: PathBuf,
+    /// What is known of the path.
+    known: Known,
+    /// When it was last confirmed, as [`engine::uptime`] counts.
+    confirmed: Duration,
+    /// The response as it is sent on a connection that ends, and on one that is kept alive.
+    responses: [Option<Dated>; 2],
+    /// The same for a client that has the file already: 304.
+    unmodified: [Option<Dated>; 2],
+    body: Bytes,
+    content_type: Bytes,
+}
+
+/// What a kept response says of its path.
+enum Known {
+    /// There is a file.
+    File {
+        /// What it was when its bytes were read.
+        identity: Identity,
+        etag: Option<Bytes>,
+    },
+    /// There is none: the response is the short page for 404.
+    Nothing,
+}
+
+/// A response with the second that its Date field names.
+#[derive(Clone)]
+struct Dated {
+    second: u64,
+    head_length: usize,
+    bytes: Bytes,
+}
+
+/// What a request was answered with, on a connection that is kept alive. While it holds, the same
+/// head is answered alike without another look at anything.
+pub struct Answer {
+    response: Dated,
+    /// Several of them in a row, once somebody has pipelined.
+    copies: Bytes,
+    status: u16,
+    /// The file need not be looked at before this moment.
+    until: Duration,
+}
+
+/// What must be equal for a file to count as the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    mtime: (i64, u32),
+    ctime: (i64, u32),
+}
+
+impl From<&Metadata> for Identity {
+    fn from(metadata: &Metadata) -> Identity {
+        Identity {
+            device: metadata.device,
+            inode: metadata.inode,
+            size: metadata.size,
+            mtime: (metadata.mtime, metadata.mtime_nanos),
+            ctime: (metadata.ctime, metadata.ctime_nanos),
+        }
+    }
+}
+
+/// One thread's kept responses of one generation.
+#[derive(Default)]
+pub struct HotCache {
+    entries: Map<(u32, Vec<u8>), Entry>,
+    /// Uses of paths that are not kept yet.
+    uses: Map<(u32, Vec<u8>), u32>,
+    size: usize,
+    scratch: Vec<u8>,
+}
+
+impl HotCache {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = HotCache::default();
+    }
+
+    fn remove(&mut self, key: &(u32, Vec<u8>)) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.size = self.size.saturating_sub(entry.cost());
+        }
+    }
+
+    fn insert(&mut self, key: (u32, Vec<u8>), entry: Entry) {
+        let cost = entry.cost();
+        if cost > CACHE_SIZE_MAX {
+            return;
+        }
+        if self.size + cost > CACHE_SIZE_MAX {
+            // Rare by construction: start over rather than keep an order of use up to date on
+            // every request.
+            self.clear();
+        }
+        self.size += cost;
+        self.entries.insert(key, entry);
+    }
+}
+
+impl Entry {
+    fn cost(&self) -> usize {
+        // Body, two responses and the bookkeeping.
+        self.body.len() * 3 + self.path.as_os_str().len() * 2 + 1024
+    }
+}
+
+/// What [`suits`] looks for in a location, beside what its modules say: for docs/shortcuts.md, as the lists below are.
+pub const NOT_IN_LOCATIONS: &[&str] = &[
+    "it has a `limit_except` block",
+    "`root` or `alias` has variables, or its path is only known at run time",
+    "`limit_rate` is set to anything but a constant 0",
+    "`max_ranges` is set",
+    "its `error_log` takes lines of the level `debug`",
+    "it is `internal`",
+];
+
+/// Which requests [`respond`] declines, beside those that a module does not permit.
+pub const NOT_FOR_REQUESTS: &[&str] = &[
+    "it is of another protocol than HTTP/1.0 or HTTP/1.1",
+    "its method is another one than GET, also HEAD",
+    "it has a body",
+    "it has a `Range` or an `Expect` field, or a field that is left out for its name",
+    "its target or its `Host` is refused",
+    "its path only lacks the slash that its location ends with, or an expression gives up on it",
+    "its server asks for certificates of clients (`ssl_verify_client`), or it came in plain to a port of TLS",
+    "`$limit_rate` has been set for it",
+    "`debug_connection` names its client",
+    "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",
+];
+
+/// Which responses [`wants`] and [`offer_missing`] leave, and [`respond`] that of a 404.
+pub const NOT_KEPT: &[&str] = &[
+    "the file is larger than 64 KiB (with all that are kept, a thread takes 32 MiB)",
+    "the file was changed less than two seconds ago",
+    "the path has been asked for less than twice",
+    "it is a 404, and `error_page` is set in its location; or `msie_padding` makes its page longer for this client",
+    "it is that of a subrequest or follows an internal redirect",
+];
+
+/// Whether responses of a plan may be kept: only files answer there, by a path that depends on
+/// nothing but the URI, and no field of the head is made per request.
+pub fn suits(plan: &Plan) -> bool {
+    plan.limit_except.is_none()
+        && plan.phases.shortcuts.are_open
+        && !plan
+            .error_log
+            .admits(log::Level::Debug, log::Subsystem::Http)
+        && plan.core.root.path.literal().is_some()
+        && !plan.core.root.relative_at_run_time
+        && plan.core.unlimited()
+        && plan.core.max_ranges.is_none()
+}
+
+/// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
+/// way; what has been prepared of the request stays prepared.
+pub fn respond(request: &mut Request) -> Option<After> {
+    if !request.connection.takes_shortcuts() {
+        return None;
+    }
+    let head = request.client.h1()?;
+    let get = matches!(head.method(), Method::Get);
+    if !get
+        || head.version() < Version::Http10
+        || head.has(header::Known::Range)
+        || head.has(header::Known::Expect)
+        || !head.ignored().is_empty()
+    {
+        return None;
+    }
+    if !matches!(
+        body_length(head, &request.client.bytes, false),
+        Ok(BodyLength::None)
+    ) {
+        return None;
+    }
+    request.begin().ok()?;
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    if !of_server.permit_head(request) {
+        return None;
+    }
+    let location::Found::Plan(plan) = location::find(request) else {
+        return None;
+    };
+    if secure::must_check(&request.connection, &request.server) {
+        return None;
+    }
+    if !plan.hot || plan.internal || request.limit_rate.is_some() {
+        return None;
+    }
+    if !Arc::ptr_eq(&request.plan, &plan) {
+        request.plan = plan;
+    }
+    if !request.plan.phases.shortcuts.permit_head(request) {
+        return None;
+    }
+    let after = look_up(request)?;
+    let captured = !request.captures.is_empty() || !request.shared.is_empty();
+    // Without a host in its head, what the client named in the handshake has chosen the server.
+    let by_handshake = request.is_secure() && request.client.server_name().is_none();
+    if !captured && !by_handshake {
+        let connection = &request.connection;
+        request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);
+    }
+    Some(after)
+}
+
+/// Answers a request whose head is that of one answered here before: what was found of it then
+/// holds, but for the file, the client's address and the state of the connection. Further
+/// requests with the same head that follow in `input`, as a client that pipelines sends them,
+/// are answered too.
+pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
+    let Some(mut answer) = request.answer.take() else {
+        return look_up(request);
+    };
+    let client = Rc::clone(&request.client);
+    let mut count = 0;
+    while answer.holds(request) {
+        count += 1;
+        request.response.status = answer.status;
+        let after = leave(request, &answer.response, true);
+        let full = count * answer.response.bytes.len() >= COPIES_MAX;
+        if full || !input.starts_with(&client.bytes) {
+            request.connection.stream.push(answer.copies(count));
+            request.answer = Some(answer);
+            return Some(after);
+        }
+        input.advance(client.bytes.len());
+        request.count_again();
+    }
+    if count > 0 {
+        request.connection.stream.push(answer.copies(count));
+    }
+    look_up(request)
+}
+
+impl Answer {
+    /// Whether the request may be answered alike.
+    fn holds(&self, request: &Request) -> bool {
+        self.response.second == engine::wall().as_secs()
+            && engine::uptime() < self.until
+            && may_keep_alive(&request.connection, request)
+    }
+
+    /// The response so many times over, in one piece.
+    fn copies(&mut self, count: usize) -> Bytes {
+        let response = &self.response.bytes;
+        if count == 1 {
+            return response.clone();
+        }
+        let length = count * response.len();
+        if self.copies.len() < length {
+            self.copies = response.repeat(count).into();
+        }
+        self.copies.slice(..length)
+    }
+}
+
+/// Looks for the response of the request's plan and path, and sends it.
+fn look_up(request: &mut Request) -> Option<After> {
+    request.root_tested = false;
+    let http = Rc::clone(&request.http);
+    let mut cache = http.hot.borrow_mut();
+    let mut path = std::mem::take(&mut cache.scratch);
+    path.clear();
+    path.extend_from_slice(&request.uri);
+    let key = (request.plan.id, path);
+    let after = answer(request, &mut cache, &key);
+    cache.scratch = key.1;
+    after
+}
+
+/// What modules say of prebuilt responses to a request: those of its server, and those of its location.
+fn permits_of(request: &Request) -> impl Iterator<Item = &Permits> {
+    let of_server = &request.server.plan.phases.shortcuts_of_server;
+    [of_server, &request.plan.phases.shortcuts].into_iter()
+}
+
+fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> Option<After> {
+    let entry = cache.entries.get_mut(key)?;
+    let Some(until) = confirm(entry, &request.plan) else {
+        cache.remove(key);
+        return None;
+    };
+    if !permits_of(request).all(|permits| permits.permit_request(request)) {
+        return None;
+    }
+    request.root_tested = matches!(entry.known, Known::File { .. });
+    let asks_to_stay = request.client.keeps_alive();
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let logged = match &entry.known {
+        Known::Nothing => {
+            if error_page::is_padded(request) {
+                return None;
+            }
+            request.response.status = 404;
+            file::log_missing(request, &entry.path)
+        }
+        Known::File { identity, etag } => {
+            let time = Some(identity.mtime.0);
+            request.response.status = match not_modified::verdict(request, time, etag.as_deref()) {
+                Verdict::Send => 200,
+                Verdict::NotModified => 304,
+                Verdict::Failed => return None,
+            };
+            false
+        }
+    };
+    let second = engine::wall().as_secs();
+    let slots = match request.response.status {
+        304 => &entry.unmodified,
+        _ => &entry.responses,
+    };
+    let kept = match &slots[usize::from(keep_alive)] {
+        Some(dated) if dated.second == second => Some(dated.clone()),
+        _ => None,
+    };
+    let logs_response = request.plan.phases.endings_read_response;
+    if kept.is_some() && logs_response {
+        let body_length = match request.response.status {
+            304 => 0,
+            _ => entry.body.len() as u64,
+        };
+        describe(request, &entry.known, &entry.content_type, body_length);
+    }
+    let response = kept.unwrap_or_else(|| renew(entry, request, second, keep_alive));
+    request.connection.stream.push(response.bytes.clone());
+    let after = leave(request, &response, keep_alive);
+    // Where every use asks the file system, the access rules or the log, it must go on to do so;
+    // and what ends its connection will not be asked for again.
+    let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty())
+        && !logged
+        && !logs_response;
+    if until > engine::uptime() && asks_nothing && keep_alive {
+        request.answer = Some(Answer {
+            response,
+            copies: Bytes::new(),
+            status: request.response.status,
+            until,
+        });
+    }
+    Some(after)
+}
+
+/// Writes the response with this second's date and keeps it.
+fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool) -> Dated {
+    let unmodified = request.response.status == 304;
+    let body = if unmodified {
+        &Bytes::new()
+    } else {
+        &entry.body
+    };
+    let dated = write(
+        request,
+        &entry.known,
+        &entry.content_type,
+        body,
+        second,
+        keep_alive,
+    );
+    let slots = match unmodified {
+        true => &mut entry.unmodified,
+        false => &mut entry.responses,
+    };
+    slots[usize::from(keep_alive)] = Some(dated.clone());
+    dated
+}
+
+/// Writes a response out, head and body contiguous.
+fn write(
+    request: &mut Request,
+    known: &Known,
+    content_type: &Bytes,
+    body: &Bytes,
+    second: u64,
+    keep_alive: bool,
+) -> Dated {
+    describe(request, known, content_type, body.len() as u64);
+    let mut bytes = Vec::with_capacity(512 + body.len());
+    write_head(
+        request,
+        Framing {
+            chunked: false,
+            keep_alive,
+        },
+        &mut bytes,
+    );
+    let head_length = bytes.len();
+    bytes.extend_from_slice(body);
+    Dated {
+        second,
+        head_length,
+        bytes: bytes.into(),
+    }
+}
+
+/// Fills the response's head as the long way does: for the response, and for logs that tell of it.
+fn describe(request: &mut Request, known: &Known, content_type: &Bytes, body_length: u64) {
+    let response = &mut request.response;
+    response.content_length = Some(body_length);
+    response.content_type = content_type.clone();
+    if let Known::File { identity, etag } = known {
+        response.last_modified = Some(identity.mtime.0);
+        response.allow_ranges = true;
+        if let Some(etag) = etag {
+            response.add("ETag", etag.clone());
+        }
+    }
+    if response.status == 304 {
+        not_modified::forget_body(response);
+    }
+    // What permits a response from memory does the same to all that are, and only to their heads.
+    let _ = Chain::of_response(request);
+}
+
+/// The end of a request that was answered here, with this response.
+fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
+    request.bytes_sent = response.bytes.len() as u64;
+    request.body_bytes_sent = request.bytes_sent - response.head_length as u64;
+    request.complete = true;
+    request.keepalive = keep_alive;
+    ending::log(request);
+    if !keep_alive {
+        let client_is_done = !request.client.keeps_alive();
+        return After::Close { client_is_done };
+    }
+    let connection = &request.connection;
+    let core = &request.plan.core;
+    connection.keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
+    if core.tcp_nodelay && !connection.nodelay.replace(true) {
+        connection.stream.set_nodelay(true);
+    }
+    After::KeepAlive
+}
+
+/// Whether the path still holds what the response says: until when that need not be asked again,
+/// or `None` if it no longer does.
+fn confirm(entry: &mut Entry, plan: &Plan) -> Option<Duration> {
+    let now = engine::uptime();
+    let cache = &plan.open_file_cache;
+    let valid = match &entry.known {
+        Known::File { .. } => cache.valid(),
+        Known::Nothing => cache.valid().filter(|_| cache.keeps_errors()),
+    };
+    let valid = valid.unwrap_or_default();
+    if now.saturating_sub(entry.confirmed) < valid {
+        return Some(entry.confirmed + valid);
+    }
+    entry.confirmed = now;
+    let found = stat_now(&entry.path);
+    let holds = match &entry.known {
+        Known::File { identity, .. } => {
+            found.is_ok_and(|metadata| Identity::from(&metadata) == *identity)
+        }
+        Known::Nothing => found.is_err_and(|error| is_missing(&error)),
+    };
+    holds.then(|| now + valid)
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOENT)
+}
+
+/// Asked by the static handler when it has opened a file for a plain request: whether the response should be kept for the next
+/// one, because the file is small and asked for often enough.
+pub fn wants(request: &Request, metadata: &Metadata) -> bool {
+    if !is_wanted(request) || metadata.size > FILE_SIZE_MAX {
+        return false;
+    }
+    // A file changed within the last two seconds may change again without another time stamp.
+    let age = engine::wall().as_secs() as i64 - metadata.mtime;
+    age >= 2 && is_used_often(request)
+}
+
+/// Keeps the response that is [wanted](wants).
+pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metadata) {
+    let Ok(body) = file.read_at(0, metadata.size as usize).await else {
+        return;
+    };
+    if body.len() as u64 != metadata.size {
+        return;
+    }
+    let etag = file::etag_of(&request.plan.core, metadata);
+    keep(
+        request,
+        path,
+        Known::File {
+            identity: Identity::from(metadata),
+            etag,
+        },
+        body,
+        None,
+    );
+}
+
+/// Called by the static handler when there is no such file: keeps the page that says so.
+pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
+    let plan = &request.plan;
+    let plain = is_wanted(request) && plan.error_pages.is_empty();
+    if !plain || !is_missing(error) || !is_used_often(request) {
+        return;
+    }
+    if let Some(page) = status_page::page(404, &plan.core.server_tokens, false) {
+        let content_type = Bytes::from_static(b"text/html");
+        keep(request, path, Known::Nothing, page, Some(content_type));
+    }
+}
+
+/// Whether a response of this request may be kept at all.
+fn is_wanted(request: &Request) -> bool {
+    request.plan.hot && !request.internal && request.depth == 0 && request.method == Method::Get
+}
+
+/// Counts a use of the path; true from the one on that makes it worth keeping.
+fn is_used_often(request: &Request) -> bool {
+    let key = (request.plan.id, request.uri.clone());
+    let mut cache = request.http.hot.borrow_mut();
+    if cache.uses.len() >= USES_COUNTED_MAX {
+        cache.uses.clear();
+    }
+    let uses = cache.uses.entry(key.clone()).or_insert(0);
+    *uses += 1;
+    let often = *uses >= USES_BEFORE_KEPT;
+    if often {
+        cache.uses.remove(&key);
+    }
+    often
+}
+
+fn keep(request: &Request, path: &[u8], known: Known, body: Bytes, content_type: Option<Bytes>) {
+    let entry = Entry {
+        path: Request::path_of(path),
+        known,
+        confirmed: engine::uptime(),
+        responses: [None, None],
+        unmodified: [None, None],
+        body: Bytes::copy_from_slice(&body),
+        content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
+    };
+    let key = (request.plan.id, request.uri.clone());
+    request.http.hot.borrow_mut().insert(key, entry);
+}

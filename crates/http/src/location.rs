@@ -1,0 +1,257 @@
+//! `location`: how a URI finds its plan.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#location>. Order as in nginx: an
+//! exact location; else the longest prefix, then (unless it was written with `^~`) the first
+//! regex that matches; nested locations are searched in the prefix location that was found.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pattern::Undecided;
+use proto::method::Method;
+
+use crate::plan::Plan;
+use crate::regex::Regex;
+use crate::request::Request;
+
+/// A location found by prefix.
+#[derive(Clone)]
+pub struct Prefix {
+    /// The prefix as written.
+    pub name: Bytes,
+    /// Whether it was written with `^~`: no regex is asked.
+    pub no_regex: bool,
+    /// Its plan.
+    pub plan: Arc<Plan>,
+}
+
+/// The locations of one scope. Prefixes are sorted so that a lookup is a binary search plus a
+/// walk over those prefixes of the found one that are locations too.
+#[derive(Clone, Default)]
+pub struct Locations {
+    exact: Box<[(Bytes, Arc<Plan>)]>,
+    prefixes: Box<[Prefix]>,
+    /// For each prefix the index of the longest other prefix that it begins with.
+    parents: Box<[Option<u32>]>,
+    /// The locations that pass requests on, by their names without the final slash, sorted; without those whose
+    /// name without it is a prefix of its own.
+    slashes: Box<[(Bytes, Arc<Plan>)]>,
+    regexes: Box<[(Arc<Regex>, Arc<Plan>)]>,
+}
+
+/// What a lookup gives.
+pub enum Found {
+    /// The plan in force from now on.
+    Plan(Arc<Plan>),
+    /// The URI lacks only the final slash of a location that passes requests on: that location's plan, which is in
+    /// force from now on, and the path with the slash.
+    Slash(Arc<Plan>, Bytes),
+    /// Whether this regex matches could not be decided.
+    Undecided(Arc<Regex>, Undecided),
+}
+
+impl Locations {
+    /// From the locations of a scope; regexes stay in their order.
+    pub fn new(
+        exact: Vec<(Bytes, Arc<Plan>)>,
+        prefixes: Vec<Prefix>,
+        regexes: Vec<(Arc<Regex>, Arc<Plan>)>,
+    ) -> Locations {
+        let mut exact = exact;
+        let mut prefixes = prefixes;
+        exact.sort_by(|a, b| a.0.cmp(&b.0));
+        prefixes.sort_by(|a, b| a.name.cmp(&b.name));
+        let parents = parents(&prefixes);
+        let all = exact.iter().map(|(name, plan)| (name, plan));
+        let all = all.chain(prefixes.iter().map(|prefix| (&prefix.name, &prefix.plan)));
+        let mut slashes: Vec<(Bytes, Arc<Plan>)> = all
+            .filter(|(_, plan)| plan.auto_redirect)
+            .filter_map(|(name, plan)| {
+                let bare = name.strip_suffix(b"/")?;
+                // A prefix of the name without the slash is a location for the very path.
+                if prefixes
+                    .binary_search_by(|prefix| prefix.name.as_ref().cmp(bare))
+                    .is_ok()
+                {
+                    return None;
+                }
+                // Of two locations of a name the exact one makes the redirect, as in nginx.
+                let found = exact.binary_search_by(|(exact, _)| exact.cmp(name)).ok();
+                let exact = found.and_then(|index| exact.get(index));
+                let plan = exact.map_or(plan, |(_, plan)| plan);
+                Some((name.slice_ref(bare), Arc::clone(plan)))
+            })
+            .collect();
+        slashes.sort_by(|a, b| a.0.cmp(&b.0));
+        slashes.dedup_by(|a, b| a.0 == b.0);
+        Locations {
+            slashes: slashes.into(),
+            exact: exact.into(),
+            prefixes: prefixes.into(),
+            parents,
+            regexes: regexes.into(),
+        }
+    }
+
+    /// Whether the scope has no location at all.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty() && self.regexes.is_empty()
+    }
+
+    fn exact(&self, uri: &[u8]) -> Option<&Arc<Plan>> {
+        let found = self
+            .exact
+            .binary_search_by(|(name, _)| name.as_ref().cmp(uri))
+            .ok()?;
+        self.exact.get(found).map(|(_, plan)| plan)
+    }
+
+    /// The longest prefix of `uri` among the locations.
+    fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
+        let after = self
+            .prefixes
+            .partition_point(|prefix| prefix.name.as_ref() <= uri);
+        let mut at = after.checked_sub(1);
+        while let Some(index) = at {
+            let prefix = self.prefixes.get(index)?;
+            if uri.starts_with(&prefix.name) {
+                return Some(prefix);
+            }
+            at = self
+                .parents
+                .get(index)
+                .copied()
+                .flatten()
+                .map(|parent| parent as usize);
+        }
+        None
+    }
+
+    /// The location that passes requests on and of which `uri` lacks only the final slash, and its name.
+    fn slash(&self, uri: &[u8]) -> Option<(Arc<Plan>, Bytes)> {
+        let found = self
+            .slashes
+            .binary_search_by(|(name, _)| name.as_ref().cmp(uri))
+            .ok()?;
+        let (_, plan) = self.slashes.get(found)?;
+        Some((Arc::clone(plan), [uri, b"/"].concat().into()))
+    }
+}
+
+/// For sorted prefixes: which earlier one is the longest proper beginning of each.
+fn parents(prefixes: &[Prefix]) -> Box<[Option<u32>]> {
+    let mut open: Vec<usize> = Vec::new();
+    let mut parents = Vec::with_capacity(prefixes.len());
+    for (index, prefix) in prefixes.iter().enumerate() {
+        while let Some(&top) = open.last() {
+            if prefixes
+                .get(top)
+                .is_some_and(|outer| prefix.name.starts_with(&outer.name))
+            {
+                break;
+            }
+            open.pop();
+        }
+        parents.push(open.last().map(|&top| top as u32));
+        open.push(index);
+    }
+    parents.into()
+}
+
+/// Sees how a location is found. Serving needs [`Nobody`].
+pub trait Observer {
+    /// The path is this exact location's.
+    fn exact(&mut self, _: &Arc<Plan>) {}
+    /// Of the prefixes of one level this is the longest.
+    fn longest_prefix(&mut self, _: &Prefix) {}
+    /// A regex was asked.
+    fn regex(&mut self, _: &Arc<Plan>, _matched: bool) {}
+}
+
+/// Observes nothing.
+pub struct Nobody;
+
+impl Observer for Nobody {}
+
+/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`.
+pub fn find(request: &mut Request) -> Found {
+    find_observed(request, &mut Nobody)
+}
+
+/// The same before the eyes of an observer.
+pub fn find_observed(request: &mut Request, observer: &mut impl Observer) -> Found {
+    let server_plan = Arc::clone(&request.server.plan);
+    let uri = std::mem::take(&mut request.uri);
+    let found = search(request, &server_plan.locations, &uri, observer);
+    request.uri = uri;
+    match found {
+        Search::Plan(plan, _) => Found::Plan(for_method(plan, request.method)),
+        Search::Slash(plan, path) => Found::Slash(for_method(plan, request.method), path),
+        Search::Nothing => Found::Plan(server_plan),
+        Search::Undecided(regex, cause) => Found::Undecided(regex, cause),
+    }
+}
+
+enum Search {
+    Nothing,
+    /// The plan, and whether it is settled: no regex of an outer scope may replace it.
+    Plan(Arc<Plan>, bool),
+    Slash(Arc<Plan>, Bytes),
+    Undecided(Arc<Regex>, Undecided),
+}
+
+fn search(
+    request: &mut Request,
+    locations: &Locations,
+    uri: &[u8],
+    observer: &mut impl Observer,
+) -> Search {
+    if let Some(plan) = locations.exact(uri) {
+        observer.exact(plan);
+        return Search::Plan(Arc::clone(plan), true);
+    }
+    if let Some((plan, path)) = locations.slash(uri) {
+        return Search::Slash(plan, path);
+    }
+    let mut found = Search::Nothing;
+    let mut no_regex = false;
+    if let Some(prefix) = locations.longest_prefix(uri) {
+        observer.longest_prefix(prefix);
+        no_regex = prefix.no_regex;
+        found = match search(request, &prefix.plan.locations, uri, observer) {
+            Search::Nothing => Search::Plan(Arc::clone(&prefix.plan), false),
+            settled @ (Search::Plan(_, true) | Search::Slash(..) | Search::Undecided(..)) => {
+                return settled;
+            }
+            inner => inner,
+        };
+    }
+    if no_regex {
+        return found;
+    }
+    for (regex, plan) in &locations.regexes {
+        let matched = match regex.matches(request, uri) {
+            Ok(matched) => matched,
+            Err(cause) => return Search::Undecided(Arc::clone(regex), cause),
+        };
+        observer.regex(plan, matched);
+        if matched {
+            let plan = Arc::clone(plan);
+            return match search(request, &plan.locations, uri, observer) {
+                Search::Nothing => Search::Plan(plan, true),
+                Search::Plan(inner, _) => Search::Plan(inner, true),
+                other => other,
+            };
+        }
+    }
+    found
+}
+
+/// `limit_except`: its plan stands for every method that it does not leave alone, however the request came
+/// to the location.
+pub fn for_method(plan: Arc<Plan>, method: Method) -> Arc<Plan> {
+    match &plan.limit_except {
+        Some((allowed, inner)) if !allowed.contains(&method) => Arc::clone(inner),
+        _ => plan,
+    }
+}

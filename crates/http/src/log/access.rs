@@ -1,0 +1,132 @@
+//! When requests are logged, and what their lines may say: see [`rules::access_log`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rules::access_log::Logged;
+
+use crate::log::AccessLogs;
+use crate::module::{Ending, Module, Told};
+use crate::plan_builder::PlanBuilder;
+use crate::request::Request;
+use crate::tasks::{Task, TaskKind};
+
+/// Variables whose values are ours, never missing and need no escaping, in any escape mode.
+const PLAIN: [&str; 9] = [
+    "pipe",
+    "time_local",
+    "time_iso8601",
+    "msec",
+    "request_time",
+    "status",
+    "bytes_sent",
+    "body_bytes_sent",
+    "request_length",
+];
+
+/// Variables that have their values whether or not the response's head is known, beside `$http_*`, `$arg_*` and
+/// `$cookie_*`. Of any other, those that a configuration defines among them, that is not known.
+const OF_REQUEST: [&str; 31] = [
+    "args",
+    "body_bytes_sent",
+    "bytes_sent",
+    "connection",
+    "connection_requests",
+    "content_length",
+    "content_type",
+    "host",
+    "hostname",
+    "is_args",
+    "msec",
+    "pid",
+    "pipe",
+    "query_string",
+    "remote_addr",
+    "remote_port",
+    "remote_user",
+    "request",
+    "request_id",
+    "request_length",
+    "request_method",
+    "request_time",
+    "request_uri",
+    "scheme",
+    "server_name",
+    "server_port",
+    "server_protocol",
+    "status",
+    "time_iso8601",
+    "time_local",
+    "uri",
+];
+
+impl Logged for Request {
+    const COMBINED: &'static str = "$remote_addr - $remote_user [$time_local] \"$request\" \
+        $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
+
+    fn is_plain(name: &str) -> bool {
+        PLAIN.contains(&name)
+    }
+
+    fn is_early(name: &str) -> bool {
+        let family = ["http_", "arg_", "cookie_"];
+        OF_REQUEST.contains(&name) || family.iter().any(|prefix| name.starts_with(prefix))
+    }
+
+    /// Of an `alias` with the URI in it the file itself is the root.
+    fn root(&mut self) -> Option<PathBuf> {
+        let is_wanted = !self.root_tested;
+        is_wanted.then(|| Request::path_of(&self.document_root()))
+    }
+}
+
+impl Module for AccessLogs {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Log, &["access_log"]).by_default()];
+    const SHORTCUTS: &'static [Told] = &[Told::Same("what is answered from memory is logged, too")];
+
+    fn is_off(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.ending(self);
+    }
+}
+
+impl Ending for AccessLogs {
+    /// Appends its line to every access log.
+    fn ended(&self, request: &mut Request) {
+        request.keepalive &= !request.keepalive_refused;
+        let before = request.doing;
+        if request.depth == 0 {
+            request.doing = " while logging request";
+        }
+        self.write(request);
+        // The request goes on from a subrequest.
+        request.doing = if request.depth == 0 { "" } else { before };
+    }
+
+    fn reads_response(&self) -> bool {
+        AccessLogs::reads_response(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use variables::Source;
+
+    use super::*;
+    use crate::testing::NO_MODULES;
+
+    #[test]
+    fn every_plain_name_is_a_variable() {
+        for name in PLAIN {
+            let source = NO_MODULES.variable(name).unwrap().source;
+            assert!(
+                matches!(source, Source::Builtin(_) | Source::Kept(_)),
+                "{name}"
+            );
+        }
+        assert!(!Request::is_plain("request"));
+    }
+}

@@ -1,0 +1,180 @@
+//! What is logged when a client leaves, stays silent or breaks off: nginx's texts and levels.
+
+use std::{fmt, io};
+
+use framework::address::append_address;
+use logs::network::{TIMED_OUT, failure_level};
+use transport::tls::messages;
+
+use super::{Errno, Level, Printable, error, write};
+use crate::connection::Connection;
+use crate::exchange::Abort;
+use crate::request::Request;
+use crate::subject::KeptAlive;
+
+/// The client closed its side while a request was awaited; `first` when none had come yet.
+pub fn connection_closed(connection: &Connection, first: bool) {
+    if first {
+        let text = format_args!("client closed connection while waiting for request");
+        write(connection, Level::Info, text);
+        return;
+    }
+    let mut address = Vec::new();
+    append_address(connection.peer(), &mut address);
+    let text = format_args!("client {} closed keepalive connection", Printable(&address));
+    write(&KeptAlive(connection), Level::Info, text);
+}
+
+/// Waiting for a request failed. A kept-alive connection may time out or be reset; that is no
+/// news.
+pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first: bool) {
+    match (first, cause.kind()) {
+        (true, io::ErrorKind::TimedOut) => {
+            let text = format_args!("client timed out {TIMED_OUT} while waiting for request");
+            write(connection, Level::Info, text);
+        }
+        (false, io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset) => {}
+        _ => {
+            let action = if first {
+                "waiting for request"
+            } else {
+                "keepalive"
+            };
+            match tls_cause(cause) {
+                Some(tls) => {
+                    let text = format_args!("SSL_read() failed (SSL: {tls}) while {action}");
+                    write(connection, messages::level(tls), text);
+                }
+                None => {
+                    let text = format_args!("recv() failed {} while {action}", Errno(cause));
+                    write(connection, failure_level(cause), text);
+                }
+            }
+        }
+    }
+}
+
+/// Why a session of TLS could not go on, if that is what failed.
+fn tls_cause(cause: &io::Error) -> Option<&rustls::Error> {
+    cause.get_ref()?.downcast_ref()
+}
+
+/// The client left, or was silent for too long, before its request was complete. `request`
+/// holds what came.
+pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bool) {
+    let action = if request.client.has_request_line() {
+        "reading client request headers"
+    } else if connection.requests.get() > 0 && request.pipelined {
+        "reading client pipelined request line"
+    } else {
+        "reading client request line"
+    };
+    if timed_out {
+        error!(request, Info, "client timed out {TIMED_OUT} while {action}");
+    } else {
+        error!(
+            request,
+            Info, "client prematurely closed connection while {action}"
+        );
+    }
+}
+
+/// Why a response could not be completed.
+pub fn abort(request: &mut Request, abort: &Abort) {
+    match abort {
+        Abort::Closed(cause) if cause.raw_os_error().is_none() => {
+            error!(request, Info, "client prematurely closed connection");
+        }
+        Abort::Closed(cause) => {
+            let doing = sending(request);
+            let text = SendFailure(cause);
+            write(
+                request,
+                failure_level(cause),
+                format_args!("{text} {doing}"),
+            );
+        }
+        Abort::TimedOut => {
+            let doing = sending(request);
+            error!(request, Info, "client timed out {TIMED_OUT} {doing}");
+        }
+        Abort::Internal(text) => {
+            error!(request, Alert, "{text} while sending to client");
+        }
+        Abort::File(cause) => {
+            let path = request.filename();
+            let (path, cause) = (Printable(&path), Errno(cause));
+            error!(
+                request,
+                Crit, "read() \"{path}\" failed {cause} while sending to client"
+            );
+        }
+        Abort::FileTruncated => {
+            let path = request.filename();
+            error!(
+                request,
+                Alert,
+                "sendfile() reported that \"{}\" was truncated while sending to client",
+                Printable(&path)
+            );
+        }
+        Abort::BadBody(text) => error!(request, Error, "{text}"),
+        Abort::BodyTooLarge { received, chunk } => error!(
+            request,
+            Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
+        ),
+        // Whoever found it has logged it, or there is nothing to say.
+        Abort::Upstream
+        | Abort::UpstreamFraming
+        | Abort::Filter
+        | Abort::BodyTimedOut
+        | Abort::Unanswered(_)
+        | Abort::Silently
+        | Abort::Ended => {}
+    }
+}
+
+/// What is being done while a response is on its way, as nginx names it: an upstream's, or its own.
+fn sending(request: &Request) -> &'static str {
+    match request.upstream {
+        Some(_) => "while sending to client",
+        None => "while sending response to client",
+    }
+}
+
+/// Why no more of a response can be sent: a client that resets its connection has closed it, whatever call finds that out.
+struct SendFailure<'a>(&'a io::Error);
+
+impl fmt::Display for SendFailure<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.0.kind() {
+            io::ErrorKind::ConnectionReset => "client prematurely closed connection",
+            _ => "send() failed",
+        };
+        write!(f, "{what} {}", Errno(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session keeps its error for the receiver.
+    #[test]
+    fn a_client_that_speaks_no_tls_is_no_alarm() {
+        let garbage = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
+        assert_eq!(tls_cause(&garbage).map(messages::level), Some(Level::Info));
+        assert!(tls_cause(&io::ErrorKind::InvalidData.into()).is_none());
+    }
+
+    /// By nginx's `ngx_http_test_reading`, which sees a reset before the next send does.
+    #[test]
+    fn a_reset_is_the_client_leaving() {
+        let text = |number| SendFailure(&io::Error::from_raw_os_error(number)).to_string();
+        assert_eq!(
+            text(104),
+            "client prematurely closed connection (104: Connection reset by peer)"
+        );
+        assert_eq!(text(32), "send() failed (32: Broken pipe)");
+    }
+}

@@ -1,0 +1,66 @@
+//! Lines of the level `debug`: the steps of a request as nginx's debug log tells them, in its words where it has them.
+//!
+//! <https://nginx.org/en/docs/debugging_log.html>. What is not there are the innards of nginx (pools, events, buffers),
+//! which do not exist here. More lines stand beside what they are about: `grep 'Debug,'`.
+
+use framework::address::append_address;
+use proto::header::Known;
+
+use super::{Level, Printable, Subject as _, Subsystem, error, write};
+use crate::connection::Connection;
+use crate::request::Request;
+
+/// A connection was accepted.
+pub fn accepted(connection: &Connection) {
+    if connection.admits(Level::Debug) {
+        let mut address = Vec::new();
+        append_address(connection.peer(), &mut address);
+        let text = format_args!("accept: {}", Printable(&address));
+        write(connection, Level::Debug, text);
+    }
+}
+
+/// A request's head has been read.
+pub fn head(request: &Request) {
+    if !is_on(request) {
+        return;
+    }
+    error!(
+        request,
+        Debug,
+        "http request line: \"{}\"",
+        Printable(request.request_line())
+    );
+    error!(request, Debug, "http uri: \"{}\"", Printable(&request.uri));
+    error!(
+        request,
+        Debug,
+        "http args: \"{}\"",
+        Printable(&request.args)
+    );
+    for (name, value) in request.headers() {
+        // Passwords do not belong into logs.
+        let secret = name.eq_ignore_ascii_case(Known::Authorization.name().as_bytes());
+        let value = if secret { b"(not shown)" } else { value };
+        let (name, value) = (Printable(name), Printable(value));
+        error!(request, Debug, "http header: \"{name}: {value}\"");
+    }
+    error!(request, Debug, "http header done");
+}
+
+/// The head of the response is made.
+pub fn response(request: &Request) {
+    if !is_on(request) {
+        return;
+    }
+    let status = request.response.status;
+    error!(request, Debug, "http response status: {status}");
+    for field in &request.response.fields {
+        let (name, value) = (Printable(&field.name), Printable(&field.value));
+        error!(request, Debug, "http response header: \"{name}: {value}\"");
+    }
+}
+
+fn is_on(request: &Request) -> bool {
+    request.error_log().admits(Level::Debug, Subsystem::Http) || request.connection.is_debugged()
+}

@@ -1,0 +1,627 @@
+//! The way of a response: its [chain](crate::chain), the exchange.
+//!
+//! Bodies are sequences of [`Piece`]s. Filters transform pieces synchronously; this driver does
+//! what must be waited for: it reads the source, resolves `Include`s by running subrequests that
+//! stand in order, and reads `File` pieces into memory only where a filter needs their bytes.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+
+use bytes::Bytes;
+use engine::file::File;
+use engine::select::{Either, either};
+use proto::method::Method;
+
+use crate::ahead::Ahead;
+use crate::body;
+use crate::chain::{Chain, Parts, Refused};
+use crate::ending;
+use crate::exchange::{Abort, Exchange};
+use crate::request::{self, Request, Step};
+use crate::source::{Break, Given, Source};
+use crate::{log, regex};
+
+/// How much of a file is read at once where its bytes must pass a filter.
+pub const READ_SIZE: u64 = 32 * 1024;
+
+/// A part of a body.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A stretch of a file.
+    File {
+        /// The open file.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+    /// The response of a subrequest stands here.
+    Include(Box<Include>),
+    /// What came so far is to leave at once.
+    Flush,
+    /// The end of this request's body.
+    Last,
+}
+
+impl Piece {
+    /// How many bytes of the body it is.
+    pub fn length(&self) -> u64 {
+        match self {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::File { length, .. } => *length,
+            Piece::Include(_) | Piece::Flush | Piece::Last => 0,
+        }
+    }
+
+    /// Whether it is a part of what the client gets.
+    fn is_output(&self) -> bool {
+        !matches!(self, Piece::Flush | Piece::Last)
+    }
+}
+
+/// A subrequest within a response.
+#[derive(Clone, Debug)]
+pub struct Include {
+    /// Decoded path.
+    pub uri: Vec<u8>,
+    /// Arguments.
+    pub args: Vec<u8>,
+    /// What becomes of its response.
+    pub purpose: Purpose,
+}
+
+/// What becomes of an included response.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// It stands where the include stood.
+    Output,
+    /// The same; where it is empty or an error, this stands there.
+    OutputOr(Stub),
+    /// Nothing stands there: the whole of it, if it is no error and not empty, is given to this function with this name.
+    Value {
+        /// For the function.
+        name: Bytes,
+        /// Puts it where it belongs.
+        put: fn(&mut Request, &Bytes, Bytes),
+    },
+}
+
+/// What stands for an included response that is empty or an error.
+#[derive(Clone, Debug)]
+pub struct Stub {
+    /// The text, as the filters of the subrequest are to get it.
+    pub text: Bytes,
+    /// The media type of the response that includes it.
+    pub content_type: Bytes,
+}
+
+/// Where a response's body comes from.
+#[derive(Debug, Default)]
+pub enum Body {
+    /// No byte.
+    #[default]
+    Empty,
+    /// Pieces at hand, without `Last`.
+    Pieces(Vec<Piece>),
+    /// What comes piece by piece, from elsewhere.
+    Source(Box<dyn Source>),
+}
+
+impl Body {
+    /// A body of bytes.
+    pub fn bytes(bytes: impl Into<Bytes>) -> Body {
+        Body::Pieces(vec![Piece::Bytes(bytes.into())])
+    }
+
+    /// A stretch of a file.
+    pub fn file(file: File, offset: u64, length: u64) -> Body {
+        Body::Pieces(vec![Piece::File {
+            file,
+            offset,
+            length,
+        }])
+    }
+
+    /// What is being done when its response begins, as nginx says it: what has made the response knows.
+    fn sending(&self, request: &Request) -> &'static str {
+        match self {
+            Body::Source(source) => source.beginning(),
+            Body::Empty | Body::Pieces(_) if request.sending.is_empty() => request.doing,
+            Body::Empty | Body::Pieces(_) => request.sending,
+        }
+    }
+
+    /// What was being done last where no more than the head of its response is wanted.
+    fn done_with(&self, request: &Request) -> &'static str {
+        match self {
+            Body::Source(_) => regex::WHILE_SENDING_ON,
+            Body::Empty | Body::Pieces(_) => self.sending(request),
+        }
+    }
+}
+
+/// Sends the response in `request.response` with this body. For a subrequest the head is
+/// dropped and the body goes to where the main response stands.
+///
+/// A step comes back where a filter refuses the response (412, 416): an error page may follow.
+pub async fn respond(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    body: Body,
+) -> Result<Option<Step>, Abort> {
+    if request.error_status != 0 {
+        request.response.status = request.error_status;
+        request.response.status_text = None;
+    }
+    if request.head_only {
+        request.doing = body.done_with(request);
+        return Ok(None);
+    }
+    if let Err(status) = body::drop_at_hand(request, exchange).await {
+        // In nginx the body is looked at before anything is said of the answer.
+        request.response.take_back_file();
+        return Ok(Some(Step::Finish(status)));
+    }
+    request.keepalive = exchange.keeps_alive(request);
+    request.sending = body.sending(request);
+    request.doing = request.sending;
+    let mut chain = match Chain::of_response(request) {
+        Ok(chain) => chain,
+        Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(Refused::Abort(abort)) => return Err(abort),
+    };
+    if let Some(encoder) = chain.take_encoder() {
+        exchange.set_encoder(encoder);
+    }
+    if request.depth == 0 {
+        request.start_background();
+        log::response(request);
+        exchange.send_head(request)?;
+        if request.response.header_only {
+            // As in nginx an upstream's 204 or 304 has an end, whose trailers logs may ask for.
+            let by_status =
+                request.response.status_text.is_some() && request.method != Method::Head;
+            if by_status && request.response.expect_trailers {
+                request.doing = regex::WHILE_SENDING_ON;
+                chain.add_trailers(request);
+            }
+            exchange.end(request).await?;
+            return Ok(None);
+        }
+    }
+    // As in nginx what is added behind a body is asked for as soon as that is at hand, beside what is added before it.
+    let joins_end = chain.adds_behind();
+    let mut last = None;
+    match body {
+        Body::Empty => {}
+        Body::Pieces(mut pieces) => {
+            if joins_end {
+                last = pieces.pop();
+            }
+            for piece in pieces {
+                send_piece(request, exchange, &mut chain, piece).await?;
+            }
+        }
+        Body::Source(mut source) => {
+            request.sending = regex::WHILE_SENDING_ON;
+            request.doing = regex::WHILE_SENDING_ON;
+            loop {
+                let piece = match next_piece(&mut *source, request, exchange).await {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break,
+                    Err(abort) => {
+                        if matches!(abort, Abort::Upstream) {
+                            send_stub(request, exchange, &mut chain).await?;
+                        }
+                        return Err(abort);
+                    }
+                };
+                if joins_end && source.is_whole() {
+                    last = Some(piece);
+                } else {
+                    send_piece(request, exchange, &mut chain, piece).await?;
+                }
+            }
+        }
+    }
+    send_stub(request, exchange, &mut chain).await?;
+    if let Some(parts) = chain.take_parts() {
+        send_parts(request, exchange, &mut chain, parts).await?;
+    }
+    chain.add_trailers(request);
+    match last {
+        Some(piece) => send_last(request, exchange, &mut chain, piece).await?,
+        None => send_piece(request, exchange, &mut chain, Piece::Last).await?,
+    }
+    if request.depth == 0 {
+        exchange.end(request).await?;
+    }
+    Ok(None)
+}
+
+/// The next piece of a source; `None` at the body's end. What the client has not been sent yet leaves before more is waited
+/// for, and a client that leaves meanwhile ends the wait, unless the source goes on all the same.
+async fn next_piece(
+    source: &mut dyn Source,
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Piece>, Abort> {
+    loop {
+        match source.next() {
+            Given::Piece(piece) => return Ok(Some(piece)),
+            Given::End => return Ok(None),
+            Given::Told(told) => {
+                told.write(request);
+                continue;
+            }
+            Given::Broken(Break::Unfinished) => {
+                // As in nginx, `$request_completion` says all the same that the client has been sent what there was.
+                request.complete = true;
+                return Err(Abort::Upstream);
+            }
+            Given::Broken(Break::Framing) => {
+                request.complete = false;
+                return Err(Abort::UpstreamFraming);
+            }
+            Given::Nothing => {}
+        }
+        exchange.send_what_waits(request).await?;
+        let outlives_client = source.outlives_client();
+        let more = poll_fn(|context| source.poll_more(context));
+        if outlives_client {
+            more.await;
+        } else if let Either::Second(left) = either(more, exchange.client_gone()).await {
+            source.give_up(&left).write(request);
+            return Err(request.client_left(exchange));
+        }
+    }
+}
+
+/// Fetches and sends what follows the first part of a response that is fetched in parts.
+async fn send_parts(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    mut parts: Box<dyn Parts>,
+) -> Result<(), Abort> {
+    while let Some((mut part, start)) = parts.next(request)? {
+        chain.seek(start);
+        let sent = send_part(request, exchange, chain, &mut *parts, &mut part);
+        let outcome = Box::pin(sent).await;
+        if part.plan.core.log_subrequest {
+            ending::log(&mut part);
+        }
+        parts.end(request, &mut part);
+        outcome?;
+    }
+    Ok(())
+}
+
+async fn send_part(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    parts: &mut dyn Parts,
+    part: &mut Request,
+) -> Result<(), Abort> {
+    let body = match request::content(part, exchange).await? {
+        Step::Respond(body) => body,
+        Step::Finish(status) => {
+            part.response.status = status;
+            Body::Empty
+        }
+        _ => Body::Empty,
+    };
+    parts.judge(part)?;
+    match body {
+        Body::Empty => {}
+        Body::Pieces(pieces) => {
+            for piece in pieces {
+                send_piece(request, exchange, chain, piece).await?;
+            }
+        }
+        Body::Source(mut source) => {
+            while let Some(piece) = next_piece(&mut *source, part, exchange).await? {
+                send_piece(request, exchange, chain, piece).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The stub of an included response that has come to its end and was empty.
+async fn send_stub(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+) -> Result<(), Abort> {
+    match request.stub.take() {
+        Some(stub) if !request.output_begun => {
+            send_piece(request, exchange, chain, Piece::Bytes(stub.text)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One piece of the source through the request's own filters. Ranges are cut out of files as they
+/// are; files are read into memory where a filter needs their bytes.
+async fn send_piece(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    piece: Piece,
+) -> Result<(), Abort> {
+    if chain.is_empty() && !matches!(piece, Piece::Include(_)) {
+        // The usual case needs no lists.
+        request.output_begun |= piece.is_output();
+        return send_one(request, exchange, piece).await;
+    }
+    let mut cut = Vec::new();
+    chain.cut(piece, &mut cut)?;
+    for piece in cut {
+        match piece {
+            Piece::File {
+                file,
+                offset,
+                length,
+            } if chain.needs_bytes() => {
+                let mut reading = Reading::new(file, offset, length);
+                while let Some(piece) = reading.next().await? {
+                    send_filtered(request, exchange, chain, piece, false).await?;
+                }
+            }
+            piece => send_filtered(request, exchange, chain, piece, false).await?,
+        }
+    }
+    Ok(())
+}
+
+/// The last piece of the source together with the end of the body.
+async fn send_last(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    piece: Piece,
+) -> Result<(), Abort> {
+    let piece = match piece {
+        Piece::File {
+            file,
+            offset,
+            length,
+        } if chain.needs_bytes() => {
+            let mut reading = Reading::new(file, offset, length);
+            let mut last = None;
+            while let Some(piece) = reading.next().await? {
+                if let Some(before) = last.replace(piece) {
+                    send_filtered(request, exchange, chain, before, false).await?;
+                }
+            }
+            last.unwrap_or(Piece::Last)
+        }
+        piece => piece,
+    };
+    let ends = !matches!(piece, Piece::Last);
+    send_filtered(request, exchange, chain, piece, ends).await
+}
+
+/// One piece through the filters that look at it, with the end of the body right behind it where it `ends` that. A filter
+/// that waits for a subrequest gives the rest afterwards.
+async fn send_filtered(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &mut Chain,
+    piece: Piece,
+    ends: bool,
+) -> Result<(), Abort> {
+    request.output_begun |= piece.is_output();
+    let mut out = Vec::new();
+    let mut rest = Some(piece);
+    while let Some(mut piece) = rest.take() {
+        rest = chain.split(&mut piece);
+        chain.apply(request, piece, &mut out)?;
+        if ends && rest.is_none() {
+            chain.apply(request, Piece::Last, &mut out)?;
+        }
+        loop {
+            send_all(request, exchange, &mut out).await?;
+            if !chain.resume(request, &mut out)? {
+                break;
+            }
+        }
+        if rest.is_some() {
+            engine::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+/// Sends what has passed the filters. Includes are started together and resolved in order.
+async fn send_all(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Abort> {
+    let mut started = VecDeque::new();
+    for piece in pieces.iter() {
+        if let Piece::Include(include) = piece
+            && Ahead::has_room(request)
+        {
+            started.push_back(start(request, include));
+        }
+    }
+    for piece in pieces.drain(..) {
+        match piece {
+            Piece::Include(include) => {
+                let running = match started.pop_front() {
+                    Some(running) => running,
+                    None => start(request, &include),
+                };
+                if let Some(running) = running {
+                    resolve(request, exchange, running, include.purpose).await?;
+                }
+            }
+            piece => send_one(request, exchange, piece).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives a piece to the exchange. The end of a subrequest is not the response's.
+async fn send_one(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    piece: Piece,
+) -> Result<(), Abort> {
+    match piece {
+        Piece::Last if request.depth > 0 => Ok(()),
+        Piece::File {
+            file,
+            offset,
+            length,
+        } if !exchange.takes_file(length) => {
+            let mut reading = Reading::new(file, offset, length);
+            while let Some(piece) = reading.next().await? {
+                exchange.send(request, piece).await?;
+            }
+            Ok(())
+        }
+        piece => exchange.send(request, piece).await,
+    }
+}
+
+/// Starts an included subrequest; `None` where includes nest too deeply, which leaves a gap.
+fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
+    let (uri, args) = (include.uri.clone(), include.args.clone());
+    let mut child = request.subrequest(uri, args, false)?;
+    child.body = request.body.shared();
+    match &include.purpose {
+        Purpose::Output => {}
+        Purpose::OutputOr(stub) => child.stub = Some(stub.clone()),
+        Purpose::Value { .. } => {
+            child.in_memory = true;
+            child.body_bytes_sent = 0;
+        }
+    }
+    Some(Ahead::start(request, child))
+}
+
+/// Puts the response of a subrequest where it belongs.
+async fn resolve(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    running: Ahead,
+    purpose: Purpose,
+) -> Result<(), Abort> {
+    let Purpose::Value { name, put } = purpose else {
+        while let Some(piece) = running.next(exchange).await {
+            send_one(request, exchange, piece).await?;
+        }
+        let ended = running.ended().await?;
+        request.sending = ended.sending;
+        request.doing = ended.sending;
+        return Ok(());
+    };
+    let mut value = Vec::new();
+    while let Some(piece) = running.next(exchange).await {
+        match piece {
+            Piece::Bytes(bytes) => value.extend_from_slice(&bytes),
+            Piece::File {
+                file,
+                offset,
+                length,
+            } => {
+                let mut reading = Reading::new(file, offset, length);
+                while let Some(Piece::Bytes(bytes)) = reading.next().await? {
+                    value.extend_from_slice(&bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+    let ended = running.ended().await?;
+    request.sending = ended.sending;
+    request.doing = ended.sending;
+    if ended.status < 300 && !value.is_empty() {
+        put(request, &name, value.into());
+    }
+    Ok(())
+}
+
+/// A stretch of a file that is read into memory piece by piece.
+struct Reading {
+    file: File,
+    range: Range<u64>,
+}
+
+impl Reading {
+    fn new(file: File, offset: u64, length: u64) -> Reading {
+        Reading {
+            file,
+            range: offset..offset.saturating_add(length),
+        }
+    }
+
+    /// The next piece; `None` at the end of the stretch.
+    async fn next(&mut self) -> Result<Option<Piece>, Abort> {
+        if self.range.is_empty() {
+            return Ok(None);
+        }
+        let length = (self.range.end - self.range.start).min(READ_SIZE);
+        let bytes = self
+            .file
+            .read_at(self.range.start, length as usize)
+            .await
+            .map_err(Abort::File)?;
+        if bytes.is_empty() {
+            return Err(Abort::FileTruncated);
+        }
+        self.range.start += bytes.len() as u64;
+        Ok(Some(Piece::Bytes(bytes)))
+    }
+}
+
+/// Runs a subrequest without a body to its end and gives it back for its status and head; variables and
+/// captures are the main request's.
+pub async fn subrequest(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    uri: Vec<u8>,
+    args: Vec<u8>,
+    head_only: bool,
+) -> Result<Option<Box<Request>>, Abort> {
+    let Some(mut child) = request.subrequest(uri, args, head_only) else {
+        return Ok(None);
+    };
+    child.body = request.body.withheld();
+    let outcome = Box::pin(request::handle(&mut child, exchange)).await;
+    if child.plan.core.log_subrequest {
+        ending::log(&mut child);
+    }
+    request.absorb(&mut child);
+    request.doing = child.doing;
+    outcome.map(|()| Some(child))
+}
+
+/// Answers a subrequest, which has come to an error, with its stub.
+pub fn respond_with_stub(request: &mut Request) -> Step {
+    let Some(stub) = request.stub.take() else {
+        return Step::Finish(500); // only called where there is one
+    };
+    // As in nginx no status is given to what is no response of its own.
+    request.response.status = 0;
+    request.response.content_type = stub.content_type;
+    request.response.content_length = None;
+    Step::Respond(Body::bytes(stub.text))
+}
+
+/// A step that ends with a body of bytes and this status and type.
+pub fn page(request: &mut Request, status: u16, content_type: Bytes, body: Bytes) -> Step {
+    request.response.status = status;
+    request.response.content_type = content_type;
+    request.response.content_length = Some(body.len() as u64);
+    Step::Respond(Body::bytes(body))
+}

@@ -1,0 +1,540 @@
+//! The way of a request. Read [`handle`] first: it is the whole of it.
+//!
+//! A [`Request`] is the client's request or a subrequest while it goes through the phases; the
+//! [`Exchange`] is its connection to the client, whatever the protocol. Phases look at the
+//! request and answer with a [`Step`].
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::net::Address;
+use framework::generation::Local;
+use framework::slot::Slots;
+use proto::method::Method;
+use variables::Scratch;
+
+use crate::address::AddressServers;
+use crate::asked::Asked;
+use crate::background::Background;
+use crate::body::{self, RequestBody};
+use crate::client_head::ClientHead;
+use crate::connection::{Held, READING_HEADERS};
+use crate::exchange::{Abort, Exchange};
+use crate::file;
+use crate::local::HttpLocal;
+use crate::log;
+use crate::module;
+use crate::module::Trace;
+use crate::output::{self, Body, Stub};
+use crate::plan::{Plan, Server};
+use crate::regex::Captures;
+use crate::response::Response;
+use crate::shared::Shared;
+use crate::slots::{OfPass, OfRequest};
+use crate::variables::core::prepare_realpath_root;
+use crate::{access_phase, error_page, location, secure};
+
+/// How often a request may change its URI or be redirected within the server (nginx's
+/// `NGX_HTTP_MAX_URI_CHANGES`).
+pub const URI_CHANGES_MAX: u8 = 10;
+
+/// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS`, and the one that it adds).
+pub const SUBREQUESTS_MAX: u8 = 51;
+
+/// How many subrequests may stand in one response, however deep (nginx counts what refers to a
+/// request in 16 bits and keeps 1,000 for other purposes).
+pub const SUBREQUESTS_IN_ALL_MAX: u32 = u16::MAX as u32 - 1000;
+
+/// What a phase answers.
+#[derive(Debug)]
+pub enum Step {
+    /// This phase has nothing to say; the next one follows.
+    Next,
+    /// The response's head is in `request.response`, its body is this.
+    Respond(Body),
+    /// End with this status: `error_page` may take it, else a short page of ours is sent.
+    /// 444 closes the connection without an answer.
+    Finish(u16),
+    /// The same for a redirect that `return` makes, to this Location: what has come of the request's body is dropped first.
+    Return(u16, Bytes),
+    /// Start again at the server's rewrite phase with this URI (already decoded); `None` for
+    /// the arguments keeps none.
+    Redirect {
+        /// The path.
+        uri: Vec<u8>,
+        /// The arguments, without `?`; empty ones are there, too.
+        args: Option<Vec<u8>>,
+    },
+    /// Go on in a named location's rewrite phase.
+    Named(Bytes),
+    /// The URI was rewritten: find its location again.
+    Relocate,
+}
+
+/// One request, main or sub, on its way through the phases.
+pub struct Request {
+    /// The generation that serves it, with this thread's caches.
+    pub local: Rc<Local>,
+    /// What http keeps of it.
+    pub http: Rc<HttpLocal>,
+    /// The client's connection.
+    pub connection: Held,
+    /// The virtual server.
+    pub server: Arc<Server>,
+    /// The scope that is in force now: server, location, `if` or `limit_except`.
+    pub plan: Arc<Plan>,
+    /// Request line and fields as the client sent them.
+    pub client: Rc<ClientHead>,
+    /// The method in force (`error_page` turns it into GET).
+    pub method: Method,
+    /// Decoded and normalised path in force.
+    pub uri: Vec<u8>,
+    /// Arguments in force, without `?`.
+    pub args: Vec<u8>,
+    /// Whether there are arguments even where they are empty: the client or a script has written some.
+    pub args_written: bool,
+    /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
+    pub uri_unchanged: bool,
+    /// Whether the client's target held escapes or `+`: captures put into a URI are then
+    /// escaped.
+    pub escaped_uri: bool,
+    /// Whether `uri` still begins with the prefix of its location: a `rewrite … break` ends it.
+    pub valid_location: bool,
+    /// Set by `try_files` in a regex location with `alias`: the whole URI stands below it.
+    pub uri_below_alias: bool,
+    /// It lay in the same received bytes as the request before it (`$pipe`).
+    pub pipelined: bool,
+    /// The whole response has been handed to the connection (`$request_completion`).
+    pub complete: bool,
+    /// Whether the connection goes on after the response; before there is one, whether the client asks for it. See
+    /// `keepalive_refused`.
+    pub keepalive: bool,
+    /// Whether the response's body is sent in chunks.
+    pub chunked: bool,
+    /// In a subrequest: the charset of the main response, which it is recoded to.
+    pub main_charset: Bytes,
+    /// Whether it came by a redirect within the server: `internal` locations are open.
+    pub internal: bool,
+    /// Whether this is a subrequest, and how deep.
+    pub depth: u8,
+    /// A location that the request came through lets the connection end with it, whatever the next one says.
+    pub keepalive_refused: bool,
+    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its response (`post_action`).
+    pub head_only: bool,
+    /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them (` while reading
+    /// response header from upstream`). It stays until something else is done or a redirect within the server begins.
+    pub doing: &'static str,
+    /// How many URI changes are left; none can be made of the last, which marks a cycle.
+    pub changes_left: u8,
+    /// Whether an `error_page` has been taken and none may follow.
+    pub error_page_taken: bool,
+    /// A file has been found below its root, which so exists; never behind an `error_page` after which none may follow.
+    pub root_tested: bool,
+    /// The status that an error page answers for, 0 when there is none.
+    pub error_status: u16,
+    /// The response as it is being made.
+    pub response: Response,
+    /// Groups of the regex evaluated last.
+    pub captures: Captures,
+    /// Variables, and what else subrequests have in common with it.
+    pub shared: Rc<Shared>,
+    /// A subrequest whose response is wanted as a whole, so that none can stand within it.
+    pub in_memory: bool,
+    /// Whether its body has begun.
+    pub output_begun: bool,
+    /// In a subrequest: what stands for its response if that is empty or an error.
+    pub stub: Option<Stub>,
+    /// What is being done while its response passes the filters, for log lines about that: empty, or as nginx ends
+    /// them (` while sending response to client`).
+    pub sending: &'static str,
+    /// When its first byte came (coarse clock).
+    pub started: Instant,
+    /// The same by the wall clock since 1970.
+    pub started_wall: Duration,
+    /// The request's body, as far as it has been read.
+    pub body: RequestBody,
+    /// Bytes of the response sent, head included / body alone: for the log.
+    pub bytes_sent: u64,
+    /// Bytes of the response's body sent.
+    pub body_bytes_sent: u64,
+    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive.
+    pub limit_rate: Option<u64>,
+    /// What a handler sends before that rate holds: overrides `limit_rate_after`.
+    pub limit_rate_after: Option<u64>,
+    /// What a handler has asked of an upstream; its variables know more of it.
+    pub upstream: Option<Rc<dyn Asked>>,
+    /// Subrequests that run beside it (`mirror`); none for most.
+    pub background: Option<Box<Background>>,
+    /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
+    /// location has refused a request the one that it had before.
+    pub earlier_error_log: Option<Arc<log::ErrorLog>>,
+    /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
+    pub told_peer: Option<Box<Address>>,
+    /// What modules keep until a redirect within the server, or the end.
+    pub pass: Slots<OfPass>,
+    /// What they keep of it until it ends.
+    pub own: Slots<OfRequest>,
+    /// Buffers for values.
+    pub scratch: Scratch,
+    /// What scripts have done, where `explain` wants to know.
+    pub trail: Option<Vec<Trace>>,
+    /// Whether host, server and URI have been made of the client's head.
+    pub prepared: bool,
+    /// Which server its host means could not be decided: no server may answer for it.
+    pub server_undecided: bool,
+    /// Set when a kept response answered it: the servers of the address at which the same head,
+    /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
+    /// is compared and never followed; the generation in `local` keeps the place taken.
+    pub repeatable: Option<*const AddressServers>,
+    /// What it was answered with then, if the same head may be answered alike.
+    pub answer: Option<crate::hot::Answer>,
+}
+
+/// Where the request loop goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The server's script.
+    ServerRewrite,
+    /// The URI's location.
+    FindLocation,
+    /// The location's script.
+    LocationRewrite,
+    /// The plan is found; may the client have it?
+    Access,
+}
+
+/// Serves one request: phases until something answers, then the response.
+///
+/// `Err` means that the connection cannot go on (the client left, a time limit passed); the
+/// caller logs the request all the same.
+pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abort> {
+    if request.is_main() {
+        match arrived(request, exchange).await? {
+            Step::Next => {}
+            step => return resume(request, exchange, step).await,
+        }
+    }
+    let early = match request.depth == 0 && request.server.core.may_read_early() {
+        true => Box::pin(read_early(request, exchange)).await,
+        false => Ok(Step::Next),
+    };
+    let first = match early {
+        Ok(Step::Next) => {
+            if request.depth == 0 {
+                request.keepalive = request.client.keeps_alive();
+            }
+            phases(request, exchange, Phase::ServerRewrite).await
+        }
+        early => {
+            // What the client asks for its connection counts from the phases on.
+            exchange.forbid_keepalive();
+            early
+        }
+    };
+    let outcome = match first {
+        Ok(step) => resume(request, exchange, step).await,
+        Err(abort) => Err(abort),
+    };
+    follow_up(request, exchange, &outcome).await;
+    outcome
+}
+
+/// Asks those who want to see a request as soon as its head has been read.
+async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    log::head(request);
+    if !request.plan.phases.arrived.is_empty() {
+        let http = Rc::clone(&request.http);
+        let plan = http.plan(request.plan.id);
+        match module::run(&plan.phases.arrived, request, exchange).await? {
+            Step::Next => {}
+            step => return Ok(step),
+        }
+    }
+    let answer = secure::check(request);
+    Ok(answer.unwrap_or(Step::Next))
+}
+
+/// What is still done for a request once it has been answered.
+pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Result<(), Abort>) {
+    if request.depth == 0 {
+        if outcome.is_ok() {
+            request.start_background();
+        }
+        let has_acted = match outcome {
+            // A subrequest has ended it.
+            Err(Abort::Unanswered(status)) if *status != request.response.status => {
+                note_unanswered(request, exchange, *status);
+                false
+            }
+            _ => act_after(request, outcome).await,
+        };
+        let waits = match outcome {
+            // As far as nginx goes a request whose upstream broke off has been answered.
+            Ok(()) | Err(Abort::Upstream) => true,
+            // A client that has left ends all.
+            Err(Abort::Closed(_)) => false,
+            Err(_) => has_acted,
+        };
+        end_background(request, waits).await;
+    }
+    if let Some(asked) = &request.upstream {
+        asked.end();
+    }
+}
+
+/// Has modules do what they do after a response; whether there was anything to be done.
+async fn act_after(request: &mut Request, outcome: &Result<(), Abort>) -> bool {
+    if request.plan.phases.after.is_empty() {
+        return false;
+    }
+    let (http, mut has_acted) = (Rc::clone(&request.http), false);
+    for after in &http.plan(request.plan.id).phases.after {
+        has_acted |= after.after(request, outcome).said().await;
+    }
+    has_acted
+}
+
+/// The status that logs show of a request that has not been answered, unless some of its response has left.
+fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
+    if request.response.status == 0 || exchange.holds_back(request) {
+        request.response.status = status;
+    }
+}
+
+impl Request {
+    /// Notes that the client has left while its response was awaited, for logs; how that ends the exchange. A subrequest tells
+    /// its request.
+    pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
+        const CLIENT_CLOSED: u16 = 499;
+        note_unanswered(self, exchange, CLIENT_CLOSED);
+        match self.is_main() {
+            true => Abort::Silently,
+            false => Abort::Unanswered(CLIENT_CLOSED),
+        }
+    }
+}
+
+/// `client_body_early_read`: the body is there before anything looks at the request.
+async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let server = Arc::clone(&request.server);
+    // Variables are found out for it without a body, too, and keep what they are by then.
+    let is_wanted = server.core.reads_early(request);
+    if !is_wanted || !request.body.is_announced() {
+        return Ok(Step::Next);
+    }
+    if let Some(step) = refuse_long_body(request, READING_HEADERS) {
+        return Ok(step);
+    }
+    request.doing = READING_HEADERS;
+    match body::read_early(request, exchange).await {
+        Ok(()) => {
+            request.doing = "";
+            Ok(Step::Next)
+        }
+        Err(Ok(status)) => Ok(Step::Finish(status)),
+        Err(Err(abort)) => Err(abort),
+    }
+}
+
+/// Waits for subrequests in the background, or gives them up: a request that could not be answered does, unless a
+/// `post_action` has been done for it, which may have made some itself.
+async fn end_background(request: &mut Request, waits: bool) {
+    let Some(mut background) = request.background.take() else {
+        return;
+    };
+    if waits {
+        background.ended().await;
+    }
+}
+
+/// Goes on from a step until a response has been sent.
+pub async fn resume(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    mut step: Step,
+) -> Result<(), Abort> {
+    loop {
+        step = match step {
+            Step::Respond(body) => match output::respond(request, exchange, body).await? {
+                Some(step) => step,
+                None => return Ok(()),
+            },
+            Step::Finish(_) | Step::Return(..) if request.stub.is_some() => {
+                output::respond_with_stub(request)
+            }
+            Step::Finish(status) => match error_page::finish(request, exchange, status).await? {
+                Some(step) => step,
+                None => return Ok(()),
+            },
+            Step::Return(status, location) => match body::drop_at_hand(request, exchange).await {
+                Ok(()) => {
+                    request.response.location = Some(location);
+                    Step::Finish(status)
+                }
+                Err(refused) => Step::Finish(refused),
+            },
+            Step::Redirect { uri, args } => match request.redirect(uri, args) {
+                Ok(()) => phases(request, exchange, Phase::ServerRewrite).await?,
+                Err(status) => Step::Finish(status),
+            },
+            Step::Named(name) => match request.enter_named(&name) {
+                Ok(()) => phases(request, exchange, Phase::LocationRewrite).await?,
+                Err(status) => Step::Finish(status),
+            },
+            Step::Relocate | Step::Next => Step::Finish(404),
+        };
+    }
+}
+
+/// nginx's phases in order. Ends with a step that is neither `Next` nor `Relocate`.
+async fn phases(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    mut at: Phase,
+) -> Result<Step, Abort> {
+    while at != Phase::Access {
+        // The root is the server's now, or the location's.
+        if at != Phase::FindLocation && request.http.prepares_root {
+            Box::pin(prepare_realpath_root(request)).await;
+        }
+        at = match advance(request, at) {
+            ControlFlow::Continue(next) => next,
+            ControlFlow::Break(step) => return Ok(step),
+        };
+    }
+    // The plan stays as long as the request holds on to the generation.
+    let http = Rc::clone(&request.http);
+    let plan = http.plan(request.plan.id);
+    match module::run_scripts(&plan.phases.prepared, request) {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match module::run(&plan.phases.preaccess, request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match access_phase::run(request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    match module::run(&plan.phases.precontent, request, exchange).await? {
+        Step::Next => {}
+        step => return Ok(step),
+    }
+    content(request, exchange).await
+}
+
+/// Passes one of the phases that find the plan: the next one, or the step that ends the search.
+pub fn advance(request: &mut Request, at: Phase) -> ControlFlow<Step, Phase> {
+    let (step, next) = match at {
+        Phase::ServerRewrite => (rewrite_by_server(request), Phase::FindLocation),
+        Phase::FindLocation => (find_location(request), Phase::LocationRewrite),
+        Phase::LocationRewrite => (rewrite_by_location(request), Phase::Access),
+        Phase::Access => (Step::Next, Phase::Access),
+    };
+    match step {
+        Step::Next => ControlFlow::Continue(next),
+        // Of a server's script no more follows than of one that left the URI alone.
+        Step::Relocate if at == Phase::ServerRewrite => ControlFlow::Continue(next),
+        Step::Relocate => match request.count_change() {
+            Ok(()) => ControlFlow::Continue(Phase::FindLocation),
+            Err(status) => ControlFlow::Break(Step::Finish(status)),
+        },
+        step => ControlFlow::Break(step),
+    }
+}
+
+fn rewrite_by_server(request: &mut Request) -> Step {
+    let plan = &request.server.plan;
+    if plan.phases.scripts.is_empty() {
+        return Step::Next;
+    }
+    let (http, id) = (Rc::clone(&request.http), plan.id);
+    module::run_scripts(&http.plan(id).phases.scripts, request)
+}
+
+/// Where no location was found the server's own plan is in force, whose script has run.
+fn rewrite_by_location(request: &mut Request) -> Step {
+    let plan = &request.plan;
+    if plan.phases.scripts.is_empty() || Arc::ptr_eq(plan, &request.server.plan) {
+        return Step::Next;
+    }
+    let (http, id) = (Rc::clone(&request.http), plan.id);
+    module::run_scripts(&http.plan(id).phases.scripts, request)
+}
+
+/// Finds the location of the URI in force and checks what holds as soon as it is known.
+fn find_location(request: &mut Request) -> Step {
+    let (plan, with_slash) = match location::find(request) {
+        location::Found::Plan(plan) => (plan, None),
+        location::Found::Slash(plan, path) => (plan, Some(path)),
+        location::Found::Undecided(regex, cause) => {
+            regex.alert(request, &request.uri, cause, "");
+            return Step::Finish(500);
+        }
+    };
+    request.leave_location();
+    let before = std::mem::replace(&mut request.plan, plan);
+    log::error!(
+        request,
+        Debug,
+        "using configuration \"{}\"",
+        log::Printable(&request.plan.name)
+    );
+    if request.plan.internal && !request.internal {
+        // What is refused so never comes to the location's own log.
+        let log = request.earlier_error_log.take();
+        request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
+        return Step::Finish(404);
+    }
+    if request.depth == 0 {
+        request.earlier_error_log = None;
+    }
+    request.ask_keepalive();
+    match (refuse_long_body(request, ""), with_slash) {
+        (Some(refused), _) => refused,
+        (None, Some(path)) => request.redirect_to_slash(path),
+        (None, None) => Step::Next,
+    }
+}
+
+/// 413 where the body, as it is announced or has been read, is longer than the plan in force allows; `doing` is for the log.
+/// That of a subrequest is what it was given: nothing where it goes without.
+fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
+    let limit = request.plan.core.client_max_body_size;
+    let length = request.body.judged_length();
+    if limit == 0 || length <= limit {
+        return None;
+    }
+    log::error!(
+        request,
+        Error,
+        "client intended to send too large body: {length} bytes{doing}"
+    );
+    request.body.give_up();
+    Some(Step::Finish(413))
+}
+
+/// What answers in the plan, or files.
+pub(super) async fn content(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
+    let http = Rc::clone(&request.http);
+    let phases = &http.plan(request.plan.id).phases;
+    if let Some(handler) = &phases.content {
+        return handler.run(request, exchange).said().await;
+    }
+    if phases.changes_files {
+        // They may wait for a body.
+        request.start_background();
+    }
+    let asks_for_file = matches!(request.method, Method::Get | Method::Head | Method::Post);
+    if (asks_for_file || phases.changes_files) && !request.has_filename() {
+        return Ok(Step::Finish(500));
+    }
+    match module::run(&phases.files, request, exchange).await? {
+        Step::Next => Ok(file::nothing_found(request)),
+        step => Ok(step),
+    }
+}

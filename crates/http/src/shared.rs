@@ -1,0 +1,42 @@
+//! What a request has in common with its subrequests.
+
+use std::cell::{Cell, RefCell};
+
+use framework::slot::Slots;
+
+use crate::slots::OfMain;
+use crate::variables::Cached;
+
+/// One for a main request and all its subrequests.
+#[derive(Default)]
+pub struct Shared {
+    /// Cached and assigned variables, by index.
+    pub values: RefCell<Vec<Cached>>,
+    /// The main request goes on as GET, whatever the client sent: `error_page` and `X-Accel-Redirect` lead to a page.
+    pub became_get: Cell<bool>,
+    /// How many subrequests run [ahead](crate::ahead).
+    pub ahead: Cell<usize>,
+    /// How many subrequests there have been.
+    pub subrequests: Cell<u32>,
+    /// Whether the log has been told that one too many was asked for.
+    pub excess_told: Cell<bool>,
+    /// What modules keep until the main request ends.
+    pub main: RefCell<Slots<OfMain>>,
+}
+
+impl Shared {
+    /// Whether nothing has been cached, assigned or set.
+    pub fn is_empty(&self) -> bool {
+        self.values.borrow().is_empty() && self.main.borrow().is_empty()
+    }
+
+    /// Forgets everything, keeping the capacity.
+    pub fn clear(&mut self) {
+        self.values.get_mut().clear();
+        self.became_get.set(false);
+        self.ahead.set(0);
+        self.subrequests.set(0);
+        self.excess_told.set(false);
+        self.main.get_mut().end();
+    }
+}

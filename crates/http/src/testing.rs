@@ -1,0 +1,272 @@
+//! What tests of requests and of modules need: a request in simulated time under a configuration, and features compiled of
+//! text.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use conf::{Declared, Level, Loaded, Recording, Registry, Sealed};
+use engine::net::{Address, Listener};
+use engine::sim::{self, Faults};
+use framework::compile::{Compiler, Environment, Feature};
+use framework::counters::Counters;
+use framework::door::Accepted;
+use framework::generation::Generation;
+use framework::workers::Worker;
+use transport::listen::ListenerId;
+use transport::resolver::Resolving;
+use transport::tls;
+use transport::tls::settings::TlsSettings;
+use variables::{map, process};
+
+use crate::body::BodySettings;
+use crate::connection::Connection;
+use crate::core::{Core, ServerCore};
+use crate::disable_symlinks::DisableSymlinks;
+use crate::error_page::ErrorPages;
+use crate::exchange::memory;
+use crate::handshake::{self, Handshake};
+use crate::log::{AccessLogs, ErrorLog, ToErrorLog};
+use crate::module::Entry;
+use crate::open_file_cache::OpenFileCache;
+use crate::output::Piece;
+use crate::part::{Modules, Variables};
+use crate::request::Request;
+use crate::types::Types;
+use crate::{accepted, compile, core, door, not_modified, range};
+
+/// What requests have without any module.
+pub const NO_MODULES: Modules = Modules(&[
+    Entry::of(&[
+        ErrorLog::DIRECTIVES,
+        compile::DIRECTIVES,
+        Core::DIRECTIVES,
+        ServerCore::DIRECTIVES,
+        BodySettings::DIRECTIVES,
+        ErrorPages::DIRECTIVES,
+        Types::DIRECTIVES,
+        OpenFileCache::DIRECTIVES,
+        Resolving::DIRECTIVES,
+        accepted::DIRECTIVES,
+    ])
+    .tasks(core::TASKS)
+    .variables(&[
+        crate::variables::core::find,
+        process::find,
+        transport::client::find,
+        transport::proxy_protocol::find,
+    ])
+    .of_handshakes(&[handshake::find, process::find]),
+    Entry::module::<DisableSymlinks>(),
+    Entry::module::<AccessLogs>(),
+    Entry::of(&[map::DIRECTIVES]).prepare(map::compile::<Request>),
+    Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES]).variables(&[tls::variables::find]),
+    Entry::of(&[]).registers(range::register),
+    Entry::of(&[]).registers(not_modified::register),
+]);
+
+/// The same with these modules behind.
+pub fn with(modules: &[Entry]) -> Modules {
+    let all = NO_MODULES.0.iter().chain(modules).copied();
+    Modules(Box::leak(all.collect()))
+}
+
+/// A folder with two files, removed in the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// A new one, with `file.txt` and `page.html`.
+    pub fn with_files() -> Folder {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-handlers-{}-{number}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        std::fs::write(folder.0.join("file.txt"), "0123456789").unwrap();
+        std::fs::write(folder.0.join("page.html"), b"caf\xe9").unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A request with the same head as this one, on the same connection. HTTP/1 has brought it: for whatever answers it, it is no
+/// other one.
+pub fn another(request: &Request, head: &str) -> Request {
+    let connection = Rc::clone(request.connection.shared().unwrap());
+    let mut another = Request::new(&request.local, &connection, &request.server);
+    let bytes = format!("{head}\r\nHost: site\r\n\r\n").into_bytes();
+    let limits = another.server.core.head_limits();
+    let (kept, parsed) = another.client_mut().h1_mut();
+    let length = proto::h1::parse_head(&bytes, &limits, parsed).unwrap();
+    assert_eq!(length, Some(bytes.len()));
+    *kept = bytes;
+    another.begin().unwrap();
+    another
+}
+
+/// Makes a request of a request line and fields, as the protocol in memory does.
+fn begin(request: &mut Request, head: &str) {
+    memory::take_head(request, head).unwrap();
+    request.begin().unwrap();
+}
+
+/// A configuration with one server of these lines.
+pub fn site(lines: &str) -> String {
+    format!(
+        "error_log /dev/null; http {{ access_log off; client_body_temp_path /tmp; \
+         server {{ listen 10.0.0.1:80; {lines} }} }}"
+    )
+}
+
+/// Runs `work` in simulated time with a request of this head, under the default server of a configuration without modules
+/// whose first listener is 10.0.0.1:80.
+pub fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) -> T {
+    serve_by(NO_MODULES, text, head, work)
+}
+
+/// The same where these are the modules.
+pub fn serve_by<T>(
+    modules: Modules,
+    text: &str,
+    head: &str,
+    work: impl AsyncFnOnce(Request) -> T,
+) -> T {
+    let (generation, id) = generation(modules, text);
+    let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
+    runtime.block_on(async {
+        let counters = Arc::new(Counters::default());
+        let doors = vec![door::door()];
+        let worker = Worker::start(Arc::new(generation), 1, counters, doors, &ToErrorLog);
+        // The client's connection is there to be asked about; nothing passes over it.
+        let address = Address::Inet("10.0.0.1:80".parse().unwrap());
+        let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();
+        let _client = engine::net::connect(&address, None, None).await.unwrap();
+        let stream = listener.accept().await.unwrap();
+        let connection = Rc::new(Connection::new(Accepted {
+            worker: Rc::clone(&worker),
+            stream,
+            listener: id,
+            serial: 1,
+        }));
+        let local = worker.current();
+        let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));
+        let mut request = Request::new(&local, &connection, &server.unwrap());
+        begin(&mut request, head);
+        work(request).await
+    })
+}
+
+/// Calls `work` with a request under a server that says nothing.
+pub fn with_request<T>(work: impl FnOnce(&mut Request) -> T) -> T {
+    serve(&site(""), "GET / HTTP/1.1", async |mut request| {
+        work(&mut request)
+    })
+}
+
+/// A file named `/nginx.conf`, and nothing else.
+fn files(text: &str) -> Sealed {
+    Sealed::new(Recording {
+        files: vec![("/nginx.conf".into(), text.as_bytes().to_vec())],
+        ..Recording::default()
+    })
+}
+
+fn load(registry: Registry, files: &Sealed) -> Loaded {
+    let registry = Box::leak(Box::new(registry));
+    conf::load(
+        Path::new("/nginx.conf"),
+        Path::new("/"),
+        &[],
+        registry,
+        files,
+    )
+}
+
+fn environment(files: &Sealed) -> Environment<'_> {
+    let root = Path::new("/");
+    Environment {
+        prefix: root,
+        conf_prefix: root,
+        files,
+        privileged: false,
+    }
+}
+
+/// What comes of a configuration of these modules, and its first listener.
+fn generation(modules: Modules, text: &str) -> (Generation, ListenerId) {
+    let files = files(text);
+    let tables = modules.0.iter().flat_map(|entry| entry.directives);
+    let tables: Vec<_> = tables.copied().collect();
+    let loaded = load(Registry::new(&tables), &files);
+    assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
+    let compiler = Compiler::new(&environment(&files));
+    modules.declare(&compiler);
+    let http = modules.compile(&compiler, loaded.tree.root());
+    let variables = Variables::take(&compiler);
+    assert!(!compiler.has_failed(), "{:?}", compiler.into_diagnostics());
+    let mut generation = Generation::new(compiler.zones.take().finish());
+    let variables = variables.expect("every variable is known");
+    let http = http.expect("what fails is reported");
+    let mut bindings = http.add_to(&mut generation, &compiler, variables, Arc::default());
+    (generation, bindings.remove(0).id)
+}
+
+/// The feature as the innermost of these blocks sees it, each the first of its name within the one before;
+/// the first error as it is printed.
+pub fn feature<F: Feature>(text: &str, blocks: &[&str]) -> Result<Arc<F>, String> {
+    compiled(text, blocks).map(|(feature, _)| feature)
+}
+
+/// The same with the warnings that reading it gave.
+pub fn compiled<F: Feature>(text: &str, blocks: &[&str]) -> Result<(Arc<F>, Vec<String>), String> {
+    compiled_among(&[F::DIRECTIVES], text, blocks)
+}
+
+/// The same where the text has directives of these tables as well.
+pub fn compiled_among<F: Feature>(
+    tables: &[&'static [&'static dyn Declared]],
+    text: &str,
+    blocks: &[&str],
+) -> Result<(Arc<F>, Vec<String>), String> {
+    let files = files(text);
+    let own = NO_MODULES.0.iter().flat_map(|entry| entry.directives);
+    let tables: Vec<_> = own.chain(tables).copied().collect();
+    let loaded = load(Registry::new(&tables), &files);
+    let (errors, rest): (Vec<_>, Vec<_>) = loaded
+        .diagnostics
+        .iter()
+        .partition(|found| found.level == Level::Emerg);
+    if let Some(error) = errors.first() {
+        return Err(error.message.clone());
+    }
+    let warnings = rest
+        .iter()
+        .filter(|found| found.level == Level::Warn)
+        .map(|found| found.message.clone())
+        .collect();
+    let compiler = Compiler::new(&environment(&files));
+    let mut scope = loaded.tree.root();
+    for name in blocks {
+        scope = scope
+            .children(name)
+            .next()
+            .ok_or_else(|| format!("no block {name}"))?;
+    }
+    let feature = compiler.feature(scope).map_err(|fault| fault.message)?;
+    Ok((feature, warnings))
+}
+
+/// What stands in the pieces that are bytes.
+pub fn text_of(pieces: &[Piece]) -> String {
+    let bytes = pieces.iter().flat_map(|piece| match piece {
+        Piece::Bytes(bytes) => bytes.to_vec(),
+        _ => Vec::new(),
+    });
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+}

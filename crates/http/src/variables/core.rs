@@ -1,0 +1,234 @@
+//! The variables of nginx's core and log modules, which exist without being defined.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>. [`find`] is the list; the values are made in `client`
+//! (what the client sent) and `response`. They are computed on every use, but for what `is_kept` names. What is not a
+//! request's alone has lists of its own ([`transport::client::find`], [`variables::process::find`]), as every other module has;
+//! `features.rs` puts them together.
+
+mod client;
+mod response;
+
+pub use client::{find_cookie, find_set_cookie};
+pub use response::pairs;
+
+use framework::warm;
+use proto::header::Known;
+use variables::write::{decimal, seconds, text};
+
+use super::{Evaluate, EvaluateFamily, Found, Source};
+use crate::core::{NGINX_VERSION, VERSION};
+use crate::log;
+use crate::request::Request;
+
+/// Families by prefix. Any name of them may be assigned; until then the family answers.
+const FAMILIES: [(&str, EvaluateFamily); 5] = [
+    ("arg_", client::argument),
+    ("cookie_", client::cookie),
+    ("http_", client::header),
+    ("sent_http_", response::header),
+    ("sent_trailer_", response::trailer),
+];
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    if let Some(evaluate) = fixed(name) {
+        return Some(Found::of(match is_kept(name) {
+            true => Source::Kept(evaluate),
+            false => Source::Builtin(evaluate),
+        }));
+    }
+    if name == "realpath_root" {
+        return Some(Found::of(Source::UntilMissing(realpath_root)));
+    }
+    match name {
+        "request_id" => {
+            return Some(Found::once(request_id));
+        }
+        "args" => return Some(Found::computed(client::arguments).assignable()),
+        "limit_rate" => return Some(Found::computed(limit_rate).assignable()),
+        _ => {}
+    }
+    FAMILIES.iter().find_map(|(prefix, evaluate)| {
+        let rest = name.strip_prefix(prefix)?;
+        let rest = rest.as_bytes().into();
+        let source = match is_kept(name) {
+            true => Source::KeptFamily(*evaluate, rest),
+            false => Source::Family(*evaluate, rest),
+        };
+        let assignable = !RESERVED.contains(&name);
+        Some(Found { source, assignable })
+    })
+}
+
+/// Whether what changes while a request is served stays what it was at its first use: with nginx most variables do, and of
+/// others it cannot be seen.
+fn is_kept(name: &str) -> bool {
+    let of_response = ["sent_http_", "sent_trailer_"];
+    of_response.iter().any(|family| name.starts_with(family))
+        || matches!(
+            name,
+            "body_bytes_sent" | "bytes_sent" | "request_body" | "request_body_file"
+        )
+}
+
+/// Members of families that nginx lets no configuration assign.
+const RESERVED: [&str; 3] = [
+    "sent_http_cache_control",
+    "sent_http_link",
+    "sent_http_location",
+];
+
+/// Variables that cannot be assigned.
+fn fixed(name: &str) -> Option<Evaluate> {
+    Some(match name {
+        "body_bytes_sent" => |request, out| decimal(request.body_bytes_sent, out),
+        "bytes_sent" => |request, out| decimal(request.bytes_sent, out),
+        "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
+        "content_length" => client::content_length,
+        "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
+        "document_root" => document_root,
+        "document_uri" | "uri" => client::path,
+        "host" => client::host,
+        "http_cookie" => client::cookies,
+        "http_host" => |request, out| client::known_header(request, Known::Host, out),
+        "http_referer" => |request, out| client::known_header(request, Known::Referer, out),
+        "http_user_agent" => |request, out| client::known_header(request, Known::UserAgent, out),
+        "http_via" => |request, out| client::known_header(request, Known::Via, out),
+        "http_x_forwarded_for" => {
+            |request, out| client::known_header(request, Known::XForwardedFor, out)
+        }
+        "https" => |request, out| text(if request.is_secure() { "on" } else { "" }, out),
+        "is_args" => |request, out| text(if request.args.is_empty() { "" } else { "?" }, out),
+        "is_request_port" => {
+            |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
+        }
+        "nginx_version" => |_, out| text(NGINX_VERSION, out),
+        "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
+        "query_string" => client::arguments,
+        "remote_user" => client::remote_user,
+        "request" => client::request_line,
+        "request_body" => client::request_body,
+        "request_body_file" => client::request_body_file,
+        "request_completion" => response::completion,
+        "request_filename" => |request, out| {
+            let found = request.has_filename();
+            if found {
+                out.append(&mut request.filename());
+            }
+            found
+        },
+        "request_length" => |request, out| decimal(request.length(), out),
+        "request_method" => client::request_method,
+        "request_port" => |request, out| match client::port(request) {
+            0 => true,
+            port => decimal(port.into(), out),
+        },
+        "request_time" => |request, out| {
+            seconds(
+                engine::now().saturating_duration_since(request.started),
+                out,
+            )
+        },
+        "request_uri" => client::request_uri,
+        "scheme" => |request, out| text(request.scheme(), out),
+        "sent_http_connection" => response::connection,
+        "sent_http_content_length" => response::content_length,
+        "sent_http_content_type" => response::content_type,
+        "sent_http_keep_alive" => response::keep_alive,
+        "sent_http_last_modified" => response::last_modified,
+        "sent_http_transfer_encoding" => response::transfer_encoding,
+        "server_name" => |request, out| {
+            out.extend_from_slice(&request.server.name);
+            true
+        },
+        "server_protocol" => client::server_protocol,
+        "status" => response::status,
+        "tidegate_version" => |_, out| text(VERSION, out),
+        _ => return None,
+    })
+}
+
+/// What `limit_rate` in force is; 0 until the response begins, as in nginx.
+fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    decimal(request.limit_rate.unwrap_or(0), out)
+}
+
+fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    out.append(&mut request.document_root());
+    true
+}
+
+/// Has the thread pool look at every folder of the root in force, unless that was done a moment ago: `$realpath_root` then
+/// finds all of them in memory.
+pub async fn prepare_realpath_root(request: &mut Request) {
+    let root = request.document_root();
+    let root = Request::path_of(&root);
+    if warm::may_look(&root) {
+        return;
+    }
+    let path = root.to_path_buf();
+    // What came of it is asked again, at once, where the value is needed.
+    let _ = engine::blocking(move || std::fs::canonicalize(&path).map(drop)).await;
+    warm::looked_at(&root);
+}
+
+fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    use std::os::unix::ffi::OsStringExt;
+    let root = request.document_root();
+    match std::fs::canonicalize(Request::path_of(&root)) {
+        Ok(path) => {
+            out.append(&mut path.into_os_string().into_vec());
+            true
+        }
+        Err(error) => {
+            let (root, error) = (log::Printable(&root), log::Errno(&error));
+            log::error!(request, Crit, "realpath() \"{root}\" failed {error}");
+            false
+        }
+    }
+}
+
+/// 32 hexadecimal digits that no client can guess and that no other request has.
+fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    for _ in 0..2 {
+        for byte in framework::random::number().to_be_bytes() {
+            out.extend_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+        }
+    }
+    true
+}
+
+fn hex_digit(value: u8) -> u8 {
+    if value < 10 {
+        b'0' + value
+    } else {
+        b'a' + value - 10
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_families() {
+        for name in ["uri", "status", "http_x_custom", "arg_a"] {
+            assert!(find(name).is_some(), "{name}");
+        }
+        for name in ["", "nothing", "htt", "arg", "1"] {
+            assert!(find(name).is_none(), "{name}");
+        }
+        // nginx refuses `set $host x` and `set $http_host x`, not `set $http_x_custom x`.
+        for (name, assignable) in [
+            ("host", false),
+            ("query_string", false),
+            ("args", true),
+            ("limit_rate", true),
+            ("http_host", false),
+            ("http_x_custom", true),
+            ("sent_http_location", false),
+        ] {
+            assert_eq!(find(name).unwrap().assignable, assignable, "{name}");
+        }
+    }
+}

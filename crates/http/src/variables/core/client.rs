@@ -1,0 +1,247 @@
+//! What the client sent: request line, arguments, header fields, body.
+
+use std::os::unix::ffi::OsStrExt;
+
+use proto::header::Known;
+use proto::method::Method;
+use variables::write::{decimal, joined};
+
+use crate::credentials::Credentials;
+use crate::request::Request;
+
+pub(super) fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    out.extend_from_slice(client.request_line());
+    client.has_begun()
+}
+
+/// Not found where no path could be made of the target.
+pub(super) fn request_uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let has_path = client.has_path();
+    if has_path {
+        out.extend_from_slice(client.target());
+    }
+    has_path
+}
+
+/// The main request's method as sent, unless an error page has changed it. Not found where the request line
+/// could not be read.
+pub(super) fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let name = match request.shared.became_get.get() {
+        true => Method::Get.name().as_bytes(),
+        false if !client.has_method() => return false,
+        false => client.method_name(),
+    };
+    out.extend_from_slice(name);
+    true
+}
+
+/// The version as sent; empty where it is none, not found in HTTP/0.9.
+pub(super) fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    out.extend_from_slice(client.protocol());
+    client.has_protocol()
+}
+
+/// The path in force. Where there is none because the target could not be made one, it is empty; it is not found where the
+/// request line could not be read.
+pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&request.uri);
+    !request.uri.is_empty() || request.client.has_method()
+}
+
+/// Not found rather than empty, even where the target ends with `?`; empty where a script has taken them away.
+pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&request.args);
+    request.args_written || !request.args.is_empty()
+}
+
+/// The client's host without port, in lower case; the server's name where it sent none.
+pub(super) fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let host = request.client.host.as_slice();
+    out.extend_from_slice(match host {
+        b"" => &request.server.name,
+        host => host,
+    });
+    true
+}
+
+/// The port that the client wrote beside the host; 0 where it wrote none.
+pub(super) fn port(request: &Request) -> u16 {
+    request.client.server_name().map_or(0, |server| server.port)
+}
+
+/// `$http_name`. Several fields are joined by commas.
+pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    joined(request.headers(), name, b',', out)
+}
+
+/// `$http_name` of a name that the parser knows, which is found without comparing names.
+pub(super) fn known_header(request: &Request, known: Known, out: &mut Vec<u8>) -> bool {
+    joined_known(request, known, b',', out)
+}
+
+/// `$http_cookie`: several fields are joined by semicolons.
+pub(super) fn cookies(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    joined_known(request, Known::Cookie, b';', out)
+}
+
+fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8>) -> bool {
+    let client = &request.client;
+    let mut found = false;
+    for value in client.all(known) {
+        if found {
+            out.extend_from_slice(&[separator, b' ']);
+        }
+        out.extend_from_slice(value);
+        found = true;
+    }
+    found
+}
+
+/// The length that the client announced; for a chunked body what was counted, once it is read or has broken off, which is
+/// nothing of one that was dropped.
+pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if let Some(value) = request.header(Known::ContentLength) {
+        out.extend_from_slice(value);
+        return true;
+    }
+    match request.body.counted() {
+        Some(length) => decimal(length, out),
+        None => false,
+    }
+}
+
+/// A body that was read and lies in memory, or what had come when its client left: an empty one, too, if it was announced.
+pub(super) fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(parts) = request.body.shown() else {
+        return false;
+    };
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    !parts.is_empty() || request.body.is_announced()
+}
+
+pub(super) fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(path) = request.body.file_name() else {
+        return false;
+    };
+    out.extend_from_slice(path.as_os_str().as_bytes());
+    true
+}
+
+/// `$arg_name`
+pub(super) fn argument(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    append(find_argument(&request.args, name), out)
+}
+
+/// `$cookie_name`
+pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut fields = request.client.all(Known::Cookie);
+    append(fields.find_map(|value| find_cookie(value, name)), out)
+}
+
+/// The user of `Authorization: Basic`, before any check of the password.
+pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let credentials = request
+        .header(Known::Authorization)
+        .and_then(Credentials::parse);
+    append(credentials.as_ref().map(Credentials::user), out)
+}
+
+fn append(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
+    match value {
+        Some(value) => {
+            out.extend_from_slice(value);
+            true
+        }
+        None => false,
+    }
+}
+
+/// The value of the first argument of this name, in any case. `a` without `=` is no argument.
+fn find_argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    if name.is_empty() {
+        return None;
+    }
+    args.split(|byte| *byte == b'&').find_map(|argument| {
+        let (found, value) = argument.split_at_checked(name.len())?;
+        if found.eq_ignore_ascii_case(name) {
+            value.strip_prefix(b"=")
+        } else {
+            None
+        }
+    })
+}
+
+/// The value of a cookie in one field, its name in any case. Spaces around `=` do not count.
+pub fn find_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    field.split(|byte| *byte == b';').find_map(|pair| {
+        let (found, rest) = after_spaces(pair).split_at_checked(name.len())?;
+        if !found.eq_ignore_ascii_case(name) {
+            return None;
+        }
+        after_spaces(rest).strip_prefix(b"=").map(after_spaces)
+    })
+}
+
+/// The value of a cookie that an upstream sets by one `Set-Cookie`.
+pub fn find_set_cookie<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (found, rest) = field.split_at_checked(name.len())?;
+    if !found.eq_ignore_ascii_case(name) {
+        return None;
+    }
+    let value = after_spaces(rest).strip_prefix(b"=").map(after_spaces)?;
+    value.split(|byte| *byte == b';').next()
+}
+
+fn after_spaces(bytes: &[u8]) -> &[u8] {
+    let spaces = bytes.iter().take_while(|byte| **byte == b' ').count();
+    bytes.get(spaces..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `ngx_http_arg`.
+    #[test]
+    fn arguments_by_name() {
+        let find = |args: &'static str, name: &str| {
+            find_argument(args.as_bytes(), name.as_bytes()).map(|v| std::str::from_utf8(v).unwrap())
+        };
+        assert_eq!(find("a=1&b=2", "a"), Some("1"));
+        assert_eq!(find("a=1&B=2", "b"), Some("2"));
+        assert_eq!(find("ba=1&a=2", "a"), Some("2"));
+        assert_eq!(find("a&a=", "a"), Some(""));
+        assert_eq!(find("a=b=c&x", "a"), Some("b=c"));
+        assert_eq!(find("a=1", ""), None);
+        assert_eq!(find("", "a"), None);
+        assert_eq!(find("aa=1", "a"), None);
+    }
+
+    /// By `ngx_http_parse_cookie_lines`.
+    #[test]
+    fn cookies_by_name() {
+        let find = |field: &'static str, name: &str| {
+            find_cookie(field.as_bytes(), name.as_bytes()).map(|v| std::str::from_utf8(v).unwrap())
+        };
+        assert_eq!(find("a=1; b=2", "b"), Some("2"));
+        assert_eq!(find("a=1;b = 2 ;c=3", "B"), Some("2 "));
+        assert_eq!(find("ab=1; a=2", "a"), Some("2"));
+        assert_eq!(find("a=", "a"), Some(""));
+        assert_eq!(find("x=a=1", "a"), None);
+    }
+
+    /// By `ngx_http_parse_set_cookie_lines`.
+    #[test]
+    fn cookies_that_an_upstream_sets() {
+        assert_eq!(find_set_cookie(b"id=7; Path=/", b"id"), Some(&b"7"[..]));
+        assert_eq!(find_set_cookie(b"ID = 7", b"id"), Some(&b"7"[..]));
+        assert_eq!(find_set_cookie(b"x=1; id=7", b"id"), None);
+        assert_eq!(find_set_cookie(b"id", b"id"), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! The response as it is made, or was sent when the request is logged.
+
+use bytes::Bytes;
+use proto::date;
+use proto::h1::Version;
+use variables::Context as _;
+use variables::write::{decimal, joined, text, three_digits};
+
+use crate::request::Request;
+use crate::response::Field;
+use crate::variables::Cached;
+
+/// The status of the client's answer: that of an error page goes before the page's own; `009`
+/// for HTTP/0.9 and `000` as long as there is none.
+pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let status = match (request.error_status, request.response.status) {
+        (0, 0) if request.version() == Version::Http09 => 9,
+        (0, status) => status,
+        (error, _) => error,
+    };
+    three_digits(status.into(), out)
+}
+
+/// `$sent_http_name` of all fields without a rule of their own.
+pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    let response = &request.response;
+    let member = match name {
+        b"location" => response
+            .location
+            .as_ref()
+            .or(response.location_field.as_ref()),
+        b"server" => response.server.as_ref(),
+        b"date" => response.date.as_ref(),
+        _ => None,
+    };
+    match member {
+        Some(value) => {
+            out.extend_from_slice(value);
+            true
+        }
+        None => joined(pairs(&response.fields), name, b',', out),
+    }
+}
+
+/// `$request_completion`. As in nginx a request that asks too early does not see its end any more.
+pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let complete = request.complete && request.is_main();
+    if complete {
+        out.extend_from_slice(b"OK");
+    } else if request.is_main() {
+        let variable = request.http.variables.find("request_completion");
+        if let Some(variable) = variable {
+            request.remember(variable, Cached::Value(Bytes::new()));
+        }
+    }
+    true
+}
+
+/// `$sent_trailer_name`
+pub(super) fn trailer(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
+    joined(pairs(&request.response.trailers), name, b',', out)
+}
+
+/// Names and values of a response's fields as variables see them, pair by pair.
+pub fn pairs(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|field| (&*field.name, &*field.value))
+}
+
+/// The charset stands in it where it stands in the head of a response to the client.
+pub(super) fn content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let has_head = request.is_main() && request.client.version() != Version::Http09;
+    let response = &request.response;
+    if response.content_type.is_empty() {
+        return false;
+    }
+    out.extend_from_slice(&response.content_type);
+    if !response.content_type_parameters.is_empty() {
+        out.extend_from_slice(&response.content_type_parameters);
+    } else if has_head && !response.charset.is_empty() {
+        out.extend_from_slice(b"; charset=");
+        out.extend_from_slice(&response.charset);
+    }
+    true
+}
+
+pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.response.content_length {
+        Some(length) => decimal(length, out),
+        None => false,
+    }
+}
+
+/// A field that was added goes before the time of what is sent.
+pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.response.last_modified_unheard {
+        return false;
+    }
+    let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(b"Last-Modified");
+    // Behind a `post_action` there may be two: that of its answer is the last.
+    if let Some(field) = request.response.fields.iter().rfind(is_it) {
+        out.extend_from_slice(&field.value);
+        return true;
+    }
+    let Some(time) = request.response.last_modified else {
+        // An upstream's may be no date.
+        return header(request, b"last_modified", out);
+    };
+    let mut formatted = [0; date::HTTP_LENGTH];
+    date::format_http(time, &mut formatted);
+    out.extend_from_slice(&formatted);
+    true
+}
+
+/// As far as is known by now: before there is a response, the locations that the request has come through tell.
+fn keeps_alive(request: &Request) -> bool {
+    request.keepalive && !request.keepalive_refused
+}
+
+pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let value = match request.response.status {
+        101 => "upgrade",
+        _ if keeps_alive(request) => "keep-alive",
+        _ => "close",
+    };
+    text(value, out)
+}
+
+pub(super) fn keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.plan.core.keepalive_header {
+        Some(seconds) if keeps_alive(request) && seconds > 0 => {
+            text("timeout=", out);
+            decimal(seconds, out)
+        }
+        _ => false,
+    }
+}
+
+pub(super) fn transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    request.chunked && text("chunked", out)
+}

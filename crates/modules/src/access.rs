@@ -1,0 +1,86 @@
+//! `allow` and `deny` as a check of requests. The rules are [`rules::access`]; how the verdict combines with other checks
+//! (`satisfy`) is the access phase's business.
+
+use std::sync::Arc;
+
+use conf::{Declared, Fault, ScopeRef};
+use framework::compile::{Compiler, Feature};
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::module::{Check, Module, Permit, Ran, Shortcut, Told, Verdict};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::tasks::{Task, TaskKind};
+
+/// The rules of a scope.
+pub struct Access(Arc<rules::access::Access>);
+
+impl Feature for Access {
+    const DIRECTIVES: &'static [&'static dyn Declared] = rules::access::Access::DIRECTIVES;
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Access, Fault> {
+        compiler.feature(scope).map(Access)
+    }
+}
+
+impl Module for Access {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["allow", "deny"])];
+    const SHORTCUTS: &'static [Told] = &[Told::OfRequest(
+        "where the client's address is not denied; it may be another every time",
+    )];
+
+    fn is_off(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.access(self);
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::OfRequest(self.clone())
+    }
+}
+
+impl Permit for Access {
+    fn permits(&self, request: &Request) -> bool {
+        self.0.denies(request.peer()) != Some(true)
+    }
+}
+
+impl Check for Access {
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>> {
+        let verdict = verdict(self, request);
+        // With `satisfy any` another check may still grant access: the phase logs at the end.
+        if verdict == Verdict::Refused(403) && !request.plan.core.satisfy_any {
+            log::error!(request, Error, "access forbidden by rule");
+        }
+        Ran::Now(Ok(verdict))
+    }
+
+    fn foresee(&self, request: &Request) -> Option<(String, Verdict)> {
+        let from = request.connection.peer().ip();
+        let from = from.map(|ip| ip.to_string()).unwrap_or_default();
+        let verdict = verdict(self, request);
+        match verdict {
+            Verdict::Declined => None,
+            Verdict::Granted => Some((format!("{from} is allowed"), verdict)),
+            Verdict::Refused(status) => {
+                Some((format!("{from} is denied: status {status}"), verdict))
+            }
+        }
+    }
+}
+
+/// What the rules say of the client's address.
+fn verdict(access: &Access, request: &Request) -> Verdict {
+    match access.0.denies(request.peer()) {
+        None => Verdict::Declined,
+        Some(false) => Verdict::Granted,
+        Some(true) => Verdict::Refused(403),
+    }
+}

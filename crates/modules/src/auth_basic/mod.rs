@@ -1,0 +1,215 @@
+//! `auth_basic`: access by name and password (RFC 7617), checked against a file of users.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_auth_basic_module.html>. The file is followed without
+//! a reload ([`users`]). Passwords are checked in [`password`]; what takes long is done on a
+//! thread of the pool, and a password that was right a moment ago is not hashed again
+//! (`recent`). How the verdict combines with other checks (`satisfy`) is the access phase's
+//! business.
+
+mod des;
+mod md5;
+pub mod password;
+mod recent;
+pub mod users;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
+use framework::compile::{Compiler, Feature};
+use http::credentials::Credentials;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::module::{Check, Module, Ran, Verdict};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::tasks::{Task, TaskKind};
+use http::text::Text;
+use http::variables::Compiling as _;
+use proto::header::Known;
+
+use self::password::{Check as PasswordCheck, Scheme};
+use self::users::ReadError;
+
+const HSLL: Contexts = Contexts::HTTP
+    .or(Contexts::SERVER)
+    .or(Contexts::LOCATION)
+    .or(Contexts::LIMIT_EXCEPT);
+
+/// `auth_basic string | off`
+pub static AUTH_BASIC: Setting<Template> =
+    Setting::new("auth_basic", &["string | off"], parse::template)
+        .contexts(HSLL)
+        .default("off")
+        .manual(
+            "Asks clients for a name and a password, with this text as the realm. The value may \
+             hold variables; `off` asks for nothing. Both directives of the module must be there.",
+        );
+
+/// `auth_basic_user_file file`
+pub static AUTH_BASIC_USER_FILE: Setting<Template> =
+    Setting::new("auth_basic_user_file", &["file"], parse::template)
+        .contexts(HSLL)
+        .manual(
+            "The file of users, a line `name:password[:comment]` each, as `htpasswd` writes it; \
+             `#` begins a comment. A relative path starts in the folder of the configuration. \
+             Passwords are hashes: of crypt(3) (traditional, `$1$`, `$2a$` to `$2y$`, `$5$`, \
+             `$6$`, `$y$`), of Apache (`$apr1$`), `{SHA}`, `{SSHA}`; or `{PLAIN}` and the \
+             password itself. Changes of the file need no reload.",
+        );
+
+/// Who may come in, and what the rest is asked for.
+#[derive(Debug)]
+pub struct AuthBasic {
+    realm: Text,
+    /// `None` where no file is named: nothing is checked then.
+    user_file: Option<Text>,
+    /// Where relative paths of the file start.
+    prefix: PathBuf,
+}
+
+impl Feature for AuthBasic {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&AUTH_BASIC, &AUTH_BASIC_USER_FILE];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AuthBasic, Fault> {
+        let user_file = scope.written(&AUTH_BASIC_USER_FILE)?;
+        Ok(AuthBasic {
+            realm: compiler.text(&scope.get(&AUTH_BASIC)?),
+            user_file: user_file.map(|file| compiler.text(&file)),
+            prefix: compiler.conf_prefix.clone(),
+        })
+    }
+}
+
+impl Module for AuthBasic {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["auth_basic"]).listed(1)];
+
+    /// No request is ever asked for a password.
+    fn is_off(&self) -> bool {
+        let never = self.realm.literal().is_some_and(|realm| realm == "off");
+        never || self.user_file.is_none()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.access(self);
+    }
+}
+
+impl Check for AuthBasic {
+    /// Checks name and password of the request.
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>> {
+        let Some(user_file) = &self.user_file else {
+            return Ran::Now(Ok(Verdict::Declined));
+        };
+        let realm = self.realm.evaluate(request);
+        if realm == "off" {
+            return Ran::Now(Ok(Verdict::Declined));
+        }
+        let credentials = request
+            .header(Known::Authorization)
+            .and_then(Credentials::parse);
+        let Some(credentials) = credentials else {
+            log::error!(
+                request,
+                Info,
+                "no user/password was provided for basic authentication"
+            );
+            return Ran::Now(Ok(challenge(request, &realm)));
+        };
+        let path = user_file.evaluate(request);
+        // As for a C library, a zero byte ends the path.
+        let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+        let path = self.prefix.join(Request::path_of(path));
+        Ran::wait(async move { Ok(look_up(request, &path, &credentials, &realm).await) })
+    }
+}
+
+/// Looks for the user in the file of that path, and compares passwords.
+async fn look_up(
+    request: &mut Request,
+    path: &Path,
+    credentials: &Credentials,
+    realm: &[u8],
+) -> Verdict {
+    let users = match users::read(&request.local, path).await {
+        Ok(users) => users,
+        Err(error) => return unreadable(request, path, &error),
+    };
+    let Some(stored) = users.password_of(credentials.user()) else {
+        log::error!(
+            request,
+            Error,
+            "user \"{}\" was not found in \"{}\"",
+            log::Printable(credentials.user()),
+            path.display()
+        );
+        return challenge(request, realm);
+    };
+    match verify(stored, credentials).await {
+        PasswordCheck::Right => Verdict::Granted,
+        PasswordCheck::Wrong => {
+            log::error!(
+                request,
+                Error,
+                "user \"{}\": password mismatch",
+                log::Printable(credentials.user())
+            );
+            challenge(request, realm)
+        }
+        PasswordCheck::Unknown => {
+            log::error!(
+                request,
+                Crit,
+                "user \"{}\": the kind of the password's hash in \"{}\" is not known",
+                log::Printable(credentials.user()),
+                path.display()
+            );
+            Verdict::Refused(500)
+        }
+    }
+}
+
+/// Compares a password with a stored one, on a thread of the pool where that takes long.
+async fn verify(stored: &Bytes, credentials: &Credentials) -> PasswordCheck {
+    let scheme = Scheme::of(stored);
+    if !scheme.is_expensive() {
+        return scheme.verify(stored, credentials.password());
+    }
+    let proof = recent::proof(stored, credentials.password());
+    if recent::is_known(&proof) {
+        return PasswordCheck::Right;
+    }
+    let (stored, password) = (stored.clone(), credentials.password().to_vec());
+    let check = engine::blocking_long(move || scheme.verify(&stored, &password)).await;
+    if check == PasswordCheck::Right {
+        recent::remember(proof);
+    }
+    check
+}
+
+/// Nobody can be checked: 403 where there is no file, as in nginx, else 500.
+fn unreadable(request: &Request, path: &Path, error: &ReadError) -> Verdict {
+    let (call, cause) = match error {
+        ReadError::Open(cause) => ("open", cause),
+        ReadError::Read(cause) => ("pread", cause),
+    };
+    let (path, errno) = (path.display(), log::Errno(cause));
+    if matches!(error, ReadError::Open(_)) && cause.kind() == std::io::ErrorKind::NotFound {
+        log::error!(request, Error, "{call}() \"{path}\" failed {errno}");
+        return Verdict::Refused(403);
+    }
+    log::error!(request, Crit, "{call}() \"{path}\" failed {errno}");
+    Verdict::Refused(500)
+}
+
+/// Refuses access and says what would grant it.
+fn challenge(request: &mut Request, realm: &[u8]) -> Verdict {
+    let value = [b"Basic realm=\"", realm, b"\""].concat();
+    request.response.add("WWW-Authenticate", value);
+    Verdict::Refused(401)
+}

@@ -1,0 +1,171 @@
+//! `auth_request`: access by the answer to a subrequest.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_auth_request_module.html>. A subrequest that is
+//! answered with 2xx grants access, with 401 or 403 refuses it; any other answer is an error.
+//! Only the head of its response counts, the body is not sent to any client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
+};
+use framework::compile::{Compiler, Feature};
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::module::{Check, Module, Ran, Verdict};
+use http::output;
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::tasks::{Task, TaskKind};
+use http::text::Text;
+use http::variables::Compiling as _;
+use variables::name::variable_name;
+
+use crate::proxy::seen::Attempts;
+use crate::rewrite::Target;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// `auth_request uri | off`
+pub static AUTH_REQUEST: Setting<Option<Bytes>> =
+    Setting::new("auth_request", &["uri | off"], |setter: &Setter<'_>| {
+        let uri = &*setter.word()?.bytes;
+        Ok((!uri.is_empty() && uri != b"off").then(|| Bytes::copy_from_slice(uri)))
+    })
+    .contexts(HSL)
+    .default("off")
+    .manual("Asks a subrequest to this URI whether access is granted.");
+
+/// `auth_request_set $variable value`
+pub static AUTH_REQUEST_SET: Setting<Vec<(Word, Template)>> = Setting::new(
+    "auth_request_set",
+    &["$variable value"],
+    |setter: &Setter<'_>| setter.lines().iter().map(|line| assignment(line)).collect(),
+)
+.contexts(HSL)
+.arity(Arity::exactly(2))
+.inherit(Inherit::List)
+.manual(
+    "Sets a variable once the subrequest of `auth_request` has been answered. The value may \
+         hold variables of the subrequest, such as `$upstream_http_…`.",
+);
+
+fn assignment(line: &Line) -> Result<(Word, Template), Fault> {
+    let [name, value, ..] = &*line.args else {
+        return Err(Fault::at(
+            &line.name,
+            "invalid number of arguments in \"auth_request_set\" directive",
+        ));
+    };
+    variable_name(name)?;
+    Ok((name.clone(), Template::parse(value)?))
+}
+
+/// `auth_request` and what is set by it.
+#[derive(Debug)]
+pub struct AuthRequest {
+    /// Where to ask; `None` where it is off.
+    uri: Option<Bytes>,
+    variables: Box<[(Target, Text)]>,
+}
+
+impl Feature for AuthRequest {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&AUTH_REQUEST, &AUTH_REQUEST_SET];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AuthRequest, Fault> {
+        let mut variables = Vec::new();
+        for (name, value) in scope.written(&AUTH_REQUEST_SET)?.unwrap_or_default() {
+            let target = Target::new(compiler, &name)?;
+            variables.push((target, compiler.text(&value)));
+        }
+        Ok(AuthRequest {
+            uri: scope.get(&AUTH_REQUEST)?,
+            variables: variables.into(),
+        })
+    }
+}
+
+impl Module for AuthRequest {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Access, &["auth_request"]).listed(2)];
+
+    fn is_off(&self) -> bool {
+        self.uri.is_none()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.access(self);
+    }
+}
+
+impl Check for AuthRequest {
+    fn check<'a>(
+        &'a self,
+        request: &'a mut Request,
+        exchange: &'a mut Exchange,
+    ) -> Ran<'a, Result<Verdict, Abort>> {
+        match &self.uri {
+            Some(uri) => Ran::wait(ask(request, exchange, uri, &self.variables)),
+            None => Ran::Now(Ok(Verdict::Declined)),
+        }
+    }
+
+    fn foresee(&self, _: &Request) -> Option<(String, Verdict)> {
+        let text = "auth_request decides when the request is made";
+        Some((text.to_owned(), Verdict::Declined))
+    }
+}
+
+/// Asks the subrequest and says what it said.
+async fn ask(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    uri: &Bytes,
+    variables: &[(Target, Text)],
+) -> Result<Verdict, Abort> {
+    if request.background.is_some() {
+        request.start_background();
+        // The copies that `mirror` makes begin first, as in nginx: of what both set, the value of this subrequest stays.
+        engine::yield_now().await;
+    }
+    let answered = output::subrequest(request, exchange, uri.to_vec(), Vec::new(), true).await?;
+    let Some(mut subrequest) = answered else {
+        return Ok(Verdict::Refused(500));
+    };
+    set_variables(request, &mut subrequest, variables);
+    Ok(match subrequest.response.status {
+        403 => Verdict::Refused(403),
+        401 => {
+            copy_challenges(request, &subrequest);
+            Verdict::Refused(401)
+        }
+        200..300 => Verdict::Granted,
+        status => {
+            log::error!(request, Error, "auth request unexpected status: {status}");
+            Verdict::Refused(500)
+        }
+    })
+}
+
+/// Values are those of the subrequest; what is set holds for the request from now on, through
+/// internal redirects too.
+fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(Target, Text)]) {
+    for (target, value) in variables {
+        let value = value.evaluate(subrequest);
+        target.assign(request, &value);
+    }
+}
+
+/// The client is challenged as the subrequest was.
+fn copy_challenges(request: &mut Request, subrequest: &Request) {
+    let is_challenge = |name: &[u8]| name.eq_ignore_ascii_case(b"WWW-Authenticate");
+    let upstream = Attempts::of(subrequest).map(Attempts::borrow);
+    let mut fields = &subrequest.response.fields;
+    if !fields.iter().any(|field| is_challenge(&field.name))
+        && let Some(upstream) = &upstream
+    {
+        fields = &upstream.fields;
+    }
+    let challenges = fields.iter().filter(|field| is_challenge(&field.name));
+    request.response.fields.extend(challenges.cloned());
+}

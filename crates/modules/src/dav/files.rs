@@ -1,0 +1,832 @@
+//! What WebDAV does to files: putting, deleting, copying, moving.
+//!
+//! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is
+//! to be logged comes back with the status. Modes, times and the order of calls are nginx's.
+
+use std::fs::{self, DirBuilder, FileTimes, Metadata, OpenOptions, ReadDir};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use http::log::{Errno, Level, Printable};
+
+/// How deep a tree may be that is deleted or copied: each level holds a descriptor.
+const DEPTH_MAX: usize = 256;
+
+/// How many lines one request may write about files that failed.
+const LINES_MAX: usize = 64;
+
+/// What came of a job.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// The status to answer with.
+    pub(super) status: u16,
+    /// Lines for the error log.
+    pub(super) lines: Vec<(Level, String)>,
+    /// How much there was to say, of which `lines` has the beginning.
+    lines_count: usize,
+}
+
+impl Done {
+    fn line(&mut self, level: Level, text: String) {
+        self.lines_count += 1;
+        if self.lines.len() < LINES_MAX {
+            self.lines.push((level, text));
+        }
+    }
+
+    fn failed(&mut self, level: Level, call: &str, path: &Path, error: &io::Error) {
+        let (path, error) = (shown(path), Errno(error));
+        self.line(level, format!("{call} \"{path}\" failed {error}"));
+    }
+
+    /// Logs a failed call, and the status for it: `missing` where something of the path is not
+    /// there.
+    fn refused(&mut self, call: &str, path: &Path, error: &io::Error, missing: u16) -> u16 {
+        let (level, status) = match error.raw_os_error().unwrap_or(0) {
+            libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => (Level::Error, missing),
+            libc::EACCES | libc::EPERM => (Level::Error, 403),
+            libc::EEXIST => (Level::Error, 405),
+            libc::ENOSPC => (Level::Crit, 507),
+            _ => (Level::Crit, 500),
+        };
+        self.failed(level, call, path, error);
+        status
+    }
+
+    pub(super) fn with(mut self, status: u16) -> Done {
+        self.status = status;
+        self
+    }
+}
+
+fn shown(path: &Path) -> Printable<'_> {
+    Printable(path.as_os_str().as_bytes())
+}
+
+/// The mode of directories where files get `access`: who may read may enter.
+fn directory_access(access: u32) -> u32 {
+    access | ((access & 0o444) >> 2)
+}
+
+fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(mode).create(path)
+}
+
+/// A body in its temporary file, and where it belongs.
+pub(super) struct Put {
+    pub(super) temporary: PathBuf,
+    pub(super) target: PathBuf,
+    /// `dav_access`.
+    pub(super) access: u32,
+    /// The Date field's time in seconds since 1970, which becomes the file's.
+    pub(super) modified: Option<i64>,
+    /// `create_full_put_path`.
+    pub(super) create_path: bool,
+}
+
+/// Puts a file in its place, at once for everybody who looks.
+pub(super) fn put(put: &Put) -> Done {
+    let mut done = Done::default();
+    let status = match fs::metadata(&put.target) {
+        Err(_) => 201,
+        Ok(found) if found.is_dir() => {
+            let (path, error) = (
+                shown(&put.target),
+                io::Error::from_raw_os_error(libc::EISDIR),
+            );
+            let text = format!("\"{path}\" could not be created {}", Errno(&error));
+            done.line(Level::Error, text);
+            remove_temporary(&put.temporary, &mut done);
+            return done.with(409);
+        }
+        Ok(_) => 204,
+    };
+    let rename = Rename {
+        source: &put.temporary,
+        target: &put.target,
+        access: Some(put.access),
+        path_access: put.access,
+        modified: put.modified,
+        create_path: put.create_path,
+    };
+    if rename.run(&mut done) {
+        return done.with(status);
+    }
+    remove_temporary(&put.temporary, &mut done);
+    done.with(500)
+}
+
+fn remove_temporary(path: &Path, done: &mut Done) {
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        done.failed(Level::Crit, "unlink()", path, &error);
+    }
+}
+
+/// A rename that makes directories and crosses file systems.
+struct Rename<'a> {
+    source: &'a Path,
+    target: &'a Path,
+    access: Option<u32>,
+    path_access: u32,
+    modified: Option<i64>,
+    create_path: bool,
+}
+
+impl Rename<'_> {
+    fn run(&self, done: &mut Done) -> bool {
+        if let Some(access) = self.access
+            && let Err(error) = fs::set_permissions(self.source, fs::Permissions::from_mode(access))
+        {
+            done.failed(Level::Crit, "chmod()", self.source, &error);
+            return false;
+        }
+        if let Some(seconds) = self.modified
+            && let Err(error) = set_time(self.source, at(seconds))
+        {
+            done.failed(Level::Crit, "utimes()", self.source, &error);
+            return false;
+        }
+        let mut renamed = fs::rename(self.source, self.target);
+        if self.create_path && is_errno(&renamed, libc::ENOENT) {
+            let mode = directory_access(self.path_access);
+            if let Err((path, error)) = create_directories_to(self.target, mode) {
+                done.failed(Level::Crit, "mkdir()", path, &error);
+                return false;
+            }
+            renamed = fs::rename(self.source, self.target);
+        }
+        if is_errno(&renamed, libc::EXDEV) {
+            return self.over_file_systems(done);
+        }
+        match renamed {
+            Ok(()) => true,
+            Err(error) => {
+                rename_failed(done, self.source, self.target, &error);
+                false
+            }
+        }
+    }
+
+    /// A copy beside the target, which then takes its place at once.
+    fn over_file_systems(&self, done: &mut Done) -> bool {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let mut name = self.target.as_os_str().to_owned();
+        name.push(format!(".{:010}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let name = PathBuf::from(name);
+        let found = match fs::metadata(self.source) {
+            Ok(found) => found,
+            Err(error) => {
+                done.failed(Level::Alert, "fstat()", self.source, &error);
+                return false;
+            }
+        };
+        let access = self.access.unwrap_or(found.mode() & 0o777);
+        if !copy_file(self.source, &name, access, modified(&found), done) {
+            return false;
+        }
+        if let Err(error) = fs::rename(&name, self.target) {
+            rename_failed(done, &name, self.target, &error);
+            remove_temporary(&name, done);
+            return false;
+        }
+        if let Err(error) = fs::remove_file(self.source) {
+            done.failed(Level::Crit, "unlink()", self.source, &error);
+            return false;
+        }
+        true
+    }
+}
+
+fn rename_failed(done: &mut Done, from: &Path, to: &Path, error: &io::Error) {
+    let (from, to, error) = (shown(from), shown(to), Errno(error));
+    done.line(
+        Level::Crit,
+        format!("rename() \"{from}\" to \"{to}\" failed {error}"),
+    );
+}
+
+fn is_errno<T>(result: &io::Result<T>, errno: i32) -> bool {
+    matches!(result, Err(error) if error.raw_os_error() == Some(errno))
+}
+
+/// Makes the directories that a path goes through; else says which could not be made. One that
+/// may not be made may be there.
+fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error)> {
+    let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
+    parents.reverse();
+    let mut last = Ok(());
+    for parent in parents {
+        if parent.parent().is_none() {
+            continue;
+        }
+        last = match create_directory(parent, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // The whole path is named for what is only known at its end.
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => Err((path, error)),
+            Err(error) => return Err((parent, error)),
+            Ok(()) => Ok(()),
+        };
+    }
+    last
+}
+
+fn at(seconds: i64) -> SystemTime {
+    let distance = Duration::from_secs(seconds.unsigned_abs());
+    let time = match seconds < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
+        false => SystemTime::UNIX_EPOCH.checked_add(distance),
+    };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn modified(found: &Metadata) -> SystemTime {
+    at(found.mtime())
+}
+
+fn set_time(path: &Path, time: SystemTime) -> io::Result<()> {
+    let times = FileTimes::new().set_accessed(time).set_modified(time);
+    fs::File::open(path)?.set_times(times)
+}
+
+/// Copies a file's bytes into another, which keeps its mode if it is there already.
+fn copy_file(from: &Path, to: &Path, access: u32, time: SystemTime, done: &mut Done) -> bool {
+    let mut source = match fs::File::open(from) {
+        Ok(source) => source,
+        Err(error) => {
+            done.failed(Level::Crit, "open()", from, &error);
+            return false;
+        }
+    };
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(access);
+    let mut target = match options.open(to) {
+        Ok(target) => target,
+        Err(error) => {
+            done.failed(Level::Crit, "open()", to, &error);
+            return false;
+        }
+    };
+    if is_same_file(&source, &target) {
+        // Two names of one file: it is its own copy, and must not be emptied first.
+        return true;
+    }
+    if let Err(error) = target
+        .set_len(0)
+        .and_then(|()| io::copy(&mut source, &mut target))
+    {
+        done.failed(Level::Alert, "write()", to, &error);
+        return false;
+    }
+    let times = FileTimes::new().set_accessed(time).set_modified(time);
+    if let Err(error) = target.set_times(times) {
+        done.failed(Level::Alert, "utimes()", to, &error);
+        return false;
+    }
+    true
+}
+
+fn is_same_file(one: &fs::File, other: &fs::File) -> bool {
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => one.dev() == other.dev() && one.ino() == other.ino(),
+        _ => false,
+    }
+}
+
+/// What DELETE names.
+pub(super) struct Delete {
+    /// The path, with a slash at its end if the URI has one.
+    pub(super) path: PathBuf,
+    /// Whether the URI ends with a slash.
+    pub(super) is_collection: bool,
+    /// The Depth field.
+    pub(super) depth: Option<Vec<u8>>,
+}
+
+/// What a Depth field says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    Zero,
+    One,
+    Infinity,
+}
+
+impl Depth {
+    /// The field's value; the line to be logged where it is none of RFC 4918's, section 10.2.
+    pub(super) fn parse(value: &[u8]) -> Result<Depth, String> {
+        match value {
+            b"0" => Ok(Depth::Zero),
+            b"1" => Ok(Depth::One),
+            b"infinity" => Ok(Depth::Infinity),
+            _ => Err(format!(
+                "client sent invalid \"Depth\" header: \"{}\"",
+                Printable(value)
+            )),
+        }
+    }
+}
+
+/// Deletes a file, or a directory with all that is in it.
+pub(super) fn delete(delete: &Delete) -> Done {
+    let mut done = Done::default();
+    let found = match fs::symlink_metadata(&delete.path) {
+        Ok(found) => found,
+        Err(error) => {
+            let missing = match error.raw_os_error() {
+                Some(libc::ENOTDIR) => 409,
+                _ => 404,
+            };
+            let status = done.refused("lstat()", &delete.path, &error, missing);
+            return done.with(status);
+        }
+    };
+    if found.is_dir() && !delete.is_collection {
+        let error = io::Error::from_raw_os_error(libc::EISDIR);
+        done.failed(Level::Error, "DELETE", &delete.path, &error);
+        return done.with(409);
+    }
+    let depth = match delete.depth.as_deref().map(Depth::parse) {
+        None => Some(Depth::Infinity),
+        Some(Ok(depth)) => Some(depth),
+        Some(Err(line)) => {
+            done.line(Level::Error, line);
+            None
+        }
+    };
+    if !found.is_dir() {
+        if !matches!(depth, Some(Depth::Zero | Depth::Infinity)) {
+            let text = "\"Depth\" header must be 0 or infinity";
+            done.line(Level::Error, text.into());
+            return done.with(400);
+        }
+        let status = delete_path(&delete.path, false, &mut done).unwrap_or(204);
+        return done.with(status);
+    }
+    if depth != Some(Depth::Infinity) {
+        done.line(Level::Error, "\"Depth\" header must be infinity".into());
+        return done.with(400);
+    }
+    let status = delete_path(&delete.path, true, &mut done).unwrap_or(204);
+    done.with(status)
+}
+
+fn without_slash(path: &Path) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(b"/").unwrap_or(bytes);
+    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+}
+
+/// Deletes what is at a path; a status where that failed.
+fn delete_path(path: &Path, is_directory: bool, done: &mut Done) -> Option<u16> {
+    if !is_directory {
+        let error = fs::remove_file(path).err()?;
+        return Some(done.refused("unlink()", path, &error, 404));
+    }
+    if !walk(&without_slash(path), &mut Removal, done) {
+        return Some(500);
+    }
+    let error = fs::remove_dir(path).err()?;
+    Some(done.refused("rmdir()", path, &error, 404))
+}
+
+/// What is done with the entries of a tree.
+trait Visitor {
+    /// A directory, before its entries.
+    fn enter(&mut self, path: &Path, found: &Metadata, done: &mut Done);
+    /// A regular file.
+    fn file(&mut self, path: &Path, found: &Metadata, done: &mut Done);
+    /// A link, a socket, a device.
+    fn special(&mut self, path: &Path, done: &mut Done);
+    /// A directory, after its entries.
+    fn leave(&mut self, path: &Path, found: &Metadata, done: &mut Done);
+}
+
+/// Visits all that is below a directory; false where that cannot be read. What fails further
+/// below is logged and passed over.
+fn walk(root: &Path, visitor: &mut dyn Visitor, done: &mut Done) -> bool {
+    let Some(entries) = read_directory(root, done) else {
+        return false;
+    };
+    let mut open: Vec<(PathBuf, ReadDir, Option<Metadata>)> =
+        vec![(root.to_owned(), entries, None)];
+    while let Some((directory, entries, _)) = open.last_mut() {
+        let entry = match entries.next() {
+            Some(Ok(entry)) => entry,
+            Some(Err(error)) => {
+                done.failed(Level::Crit, "readdir()", directory, &error);
+                continue;
+            }
+            None => {
+                if let Some((path, _, Some(found))) = open.pop() {
+                    visitor.leave(&path, &found, done);
+                }
+                continue;
+            }
+        };
+        let path = entry.path();
+        let found = match fs::symlink_metadata(&path) {
+            Ok(found) => found,
+            Err(error) => {
+                done.failed(Level::Crit, "lstat()", &path, &error);
+                continue;
+            }
+        };
+        if found.is_file() {
+            visitor.file(&path, &found, done);
+        } else if !found.is_dir() {
+            visitor.special(&path, done);
+        } else {
+            visitor.enter(&path, &found, done);
+            let entries = match open.len() < DEPTH_MAX {
+                true => read_directory(&path, done),
+                false => {
+                    let text = format!("\"{}\" is nested too deeply", shown(&path));
+                    done.line(Level::Crit, text);
+                    None
+                }
+            };
+            match entries {
+                Some(entries) => open.push((path, entries, Some(found))),
+                None => visitor.leave(&path, &found, done),
+            }
+        }
+    }
+    true
+}
+
+fn read_directory(path: &Path, done: &mut Done) -> Option<ReadDir> {
+    fs::read_dir(path)
+        .map_err(|error| done.failed(Level::Crit, "opendir()", path, &error))
+        .ok()
+}
+
+/// Removes a tree.
+struct Removal;
+
+impl Visitor for Removal {
+    fn enter(&mut self, _: &Path, _: &Metadata, _: &mut Done) {}
+
+    fn file(&mut self, path: &Path, _: &Metadata, done: &mut Done) {
+        if let Err(error) = fs::remove_file(path) {
+            done.refused("unlink()", path, &error, 0);
+        }
+    }
+
+    fn special(&mut self, path: &Path, done: &mut Done) {
+        if let Err(error) = fs::remove_file(path) {
+            done.refused("unlink()", path, &error, 0);
+        }
+    }
+
+    fn leave(&mut self, path: &Path, _: &Metadata, done: &mut Done) {
+        if let Err(error) = fs::remove_dir(path) {
+            done.refused("rmdir()", path, &error, 0);
+        }
+    }
+}
+
+/// Copies a tree below another directory, which is there already.
+struct Copy<'a> {
+    from: &'a Path,
+    to: &'a Path,
+}
+
+impl Copy<'_> {
+    fn target(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(self.from) {
+            Ok(rest) => self.to.join(rest),
+            // invariant: the walk stays below `from`
+            Err(_) => self.to.to_owned(),
+        }
+    }
+}
+
+impl Visitor for Copy<'_> {
+    fn enter(&mut self, path: &Path, found: &Metadata, done: &mut Done) {
+        let target = self.target(path);
+        if let Err(error) = create_directory(&target, directory_access(found.mode() & 0o777)) {
+            done.refused("mkdir()", &target, &error, 0);
+        }
+    }
+
+    fn file(&mut self, path: &Path, found: &Metadata, done: &mut Done) {
+        let (target, access) = (self.target(path), found.mode() & 0o777);
+        copy_file(path, &target, access, modified(found), done);
+    }
+
+    /// A link to a file becomes a file. One to a directory may lead around in a circle.
+    fn special(&mut self, path: &Path, done: &mut Done) {
+        if let Ok(found) = fs::metadata(path)
+            && found.is_file()
+        {
+            self.file(path, &found, done);
+        }
+    }
+
+    fn leave(&mut self, path: &Path, found: &Metadata, done: &mut Done) {
+        let target = self.target(path);
+        if let Err(error) = set_time(&target, modified(found)) {
+            done.failed(Level::Alert, "utimes()", &target, &error);
+        }
+    }
+}
+
+/// Makes a directory for MKCOL.
+pub(super) fn make_collection(path: &Path, access: u32) -> Done {
+    let mut done = Done::default();
+    match create_directory(path, directory_access(access)) {
+        Ok(()) => done.with(201),
+        Err(error) => {
+            let status = done.refused("mkdir()", path, &error, 409);
+            done.with(status)
+        }
+    }
+}
+
+/// What COPY or MOVE names.
+pub(super) struct Transfer {
+    /// With a slash at its end if the URI has one.
+    pub(super) source: PathBuf,
+    /// Without a slash at its end.
+    pub(super) target: PathBuf,
+    /// Whether both URIs end with a slash.
+    pub(super) is_collection: bool,
+    pub(super) overwrite: bool,
+    pub(super) moves: bool,
+    /// `dav_access`, for directories on the way.
+    pub(super) access: u32,
+    /// The source's URI and the Destination field, for log lines.
+    pub(super) uri: String,
+    pub(super) destination: String,
+}
+
+/// Copies or moves a file or a tree.
+pub(super) fn transfer(transfer: &Transfer) -> Done {
+    let mut done = Done::default();
+    let replaced = match transfer.replaced(&mut done) {
+        Ok(replaced) => replaced,
+        Err(status) => return done.with(status),
+    };
+    let found = match fs::symlink_metadata(&transfer.source) {
+        Ok(found) => found,
+        Err(error) => {
+            let status = done.refused("lstat()", &transfer.source, &error, 404);
+            return done.with(status);
+        }
+    };
+    if !found.is_dir() {
+        let status = transfer.file(&found, &mut done);
+        return done.with(status);
+    }
+    if !transfer.is_collection {
+        let text = format!("\"{}\" is collection", transfer.uri);
+        done.line(Level::Error, text);
+        return done.with(400);
+    }
+    if transfer.overlaps() {
+        let (uri, destination) = (&transfer.uri, &transfer.destination);
+        let text = format!("\"{uri}\" and \"{destination}\" lie within each other");
+        done.line(Level::Error, text);
+        return done.with(403);
+    }
+    if let Some(is_directory) = replaced
+        && let Some(status) = delete_path(&transfer.target, is_directory, &mut done)
+    {
+        return done.with(status);
+    }
+    let status = transfer.tree(&found, &mut done);
+    done.with(status)
+}
+
+impl Transfer {
+    /// Whether something is replaced, and if so, whether that is a directory.
+    fn replaced(&self, done: &mut Done) -> Result<Option<bool>, u16> {
+        let found = match fs::symlink_metadata(&self.target) {
+            Ok(found) => found,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) => return Err(done.refused("lstat()", &self.target, &error, 404)),
+        };
+        if found.is_dir() && !self.is_collection {
+            let method = if self.moves { "MOVE" } else { "COPY" };
+            let (uri, destination) = (&self.uri, &self.destination);
+            let text = format!("\"{uri}\" could not be {method}ed to collection \"{destination}\"");
+            done.line(Level::Error, text);
+            return Err(409);
+        }
+        if !self.overwrite {
+            let error = io::Error::from_raw_os_error(libc::EEXIST);
+            let path = shown(&self.target);
+            let text = format!("\"{path}\" could not be created {}", Errno(&error));
+            done.line(Level::Error, text);
+            return Err(412);
+        }
+        Ok(Some(found.is_dir()))
+    }
+
+    /// Whether one of source and target lies within the other once links are followed: a copy
+    /// would go on without end, and what is to be copied could be deleted before.
+    fn overlaps(&self) -> bool {
+        let parent = self.target.parent().map(fs::canonicalize);
+        let (Ok(source), Some(Ok(parent))) = (fs::canonicalize(&self.source), parent) else {
+            return false; // said by the call that needs it
+        };
+        let target = self
+            .target
+            .file_name()
+            .map_or(parent.clone(), |name| parent.join(name));
+        target.starts_with(&source) || source.starts_with(&target)
+    }
+
+    fn file(&self, found: &Metadata, done: &mut Done) -> u16 {
+        let whole = if self.moves {
+            let rename = Rename {
+                source: &self.source,
+                target: &self.target,
+                access: None,
+                path_access: self.access,
+                modified: None,
+                create_path: true,
+            };
+            rename.run(done)
+        } else {
+            let access = found.mode() & 0o777;
+            copy_file(&self.source, &self.target, access, modified(found), done)
+        };
+        if whole { 204 } else { 500 }
+    }
+
+    fn tree(&self, found: &Metadata, done: &mut Done) -> u16 {
+        let source = without_slash(&self.source);
+        if self.moves && fs::rename(&source, &self.target).is_ok() {
+            return 201;
+        }
+        if let Err(error) = create_directory(&self.target, found.mode() & 0o777) {
+            return done.refused("mkdir()", &self.target, &error, 404);
+        }
+        self.copy_tree(&source, done)
+    }
+
+    /// Copies into a directory that has been made. A tree that is moved is deleted then, unless
+    /// something of it is not there yet.
+    fn copy_tree(&self, source: &Path, done: &mut Done) -> u16 {
+        let lines_before = done.lines_count;
+        let mut copy = Copy {
+            from: source,
+            to: &self.target,
+        };
+        if !walk(source, &mut copy, done) || (self.moves && done.lines_count > lines_before) {
+            return 500;
+        }
+        match self.moves {
+            true => delete_path(&self.source, true, done).unwrap_or(201),
+            false => 201,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path =
+                std::env::temp_dir().join(format!("tidegate-dav-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        fn transfer(&self, from: &str, to: &str, moves: bool) -> Transfer {
+            Transfer {
+                source: self.0.join(from),
+                target: self.0.join(to.trim_end_matches('/')),
+                is_collection: to.ends_with('/'),
+                overwrite: true,
+                moves,
+                access: 0o600,
+                uri: from.into(),
+                destination: to.into(),
+            }
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn who_may_read_a_directory_may_enter_it() {
+        assert_eq!(directory_access(0o600), 0o700);
+        assert_eq!(directory_access(0o644), 0o755);
+        assert_eq!(directory_access(0o660), 0o770);
+    }
+
+    #[test]
+    fn a_put_makes_directories_only_where_it_may() {
+        let folder = Folder::new("put");
+        let temporary = folder.0.join("0000000001");
+        fs::write(&temporary, "x").unwrap();
+        let mut job = Put {
+            temporary: temporary.clone(),
+            target: folder.0.join("a/b/c"),
+            access: 0o644,
+            modified: Some(1_000_000_000),
+            create_path: true,
+        };
+        assert_eq!(put(&job).status, 201);
+        let found = fs::metadata(&job.target).unwrap();
+        assert_eq!(
+            (found.mode() & 0o777, found.mtime()),
+            (0o644, 1_000_000_000)
+        );
+        fs::write(&temporary, "y").unwrap();
+        assert_eq!(put(&job).status, 204);
+        fs::write(&temporary, "y").unwrap();
+        job.target = folder.0.join("none/c");
+        job.create_path = false;
+        let done = put(&job);
+        assert_eq!((done.status, done.lines.len()), (500, 1));
+        assert!(!temporary.exists());
+    }
+
+    #[test]
+    fn trees_are_copied_and_deleted_links_are_not_followed() {
+        let folder = Folder::new("tree");
+        fs::create_dir_all(folder.0.join("a/deep/er")).unwrap();
+        fs::write(folder.0.join("a/deep/file"), "text").unwrap();
+        fs::write(folder.0.join("kept"), "kept").unwrap();
+        std::os::unix::fs::symlink("../kept", folder.0.join("a/link")).unwrap();
+        std::os::unix::fs::symlink("..", folder.0.join("a/circle")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.0.join("a/broken")).unwrap();
+        let done = transfer(&folder.transfer("a/", "b/", false));
+        assert_eq!((done.status, &done.lines), (201, &Vec::new()));
+        assert_eq!(fs::read(folder.0.join("b/deep/file")).unwrap(), b"text");
+        assert!(
+            fs::symlink_metadata(folder.0.join("b/link"))
+                .unwrap()
+                .is_file()
+        );
+        assert!(!folder.0.join("b/circle").exists());
+        let removal = Delete {
+            path: folder.0.join("a/"),
+            is_collection: true,
+            depth: None,
+        };
+        let done = delete(&removal);
+        assert_eq!((done.status, &done.lines), (204, &Vec::new()));
+        assert!(folder.0.join("kept").exists() && !folder.0.join("a").exists());
+        assert_eq!(transfer(&folder.transfer("b/", "c/", true)).status, 201);
+        assert!(folder.0.join("c/deep/er").is_dir() && !folder.0.join("b").exists());
+    }
+
+    #[test]
+    fn a_tree_is_not_copied_into_itself_by_links() {
+        let folder = Folder::new("within");
+        fs::create_dir_all(folder.0.join("a/b")).unwrap();
+        fs::write(folder.0.join("a/b/file"), "text").unwrap();
+        std::os::unix::fs::symlink(".", folder.0.join("here")).unwrap();
+        for (from, to) in [("a/", "here/a/c/"), ("a/b/", "here/a/"), ("a/", "here/a/")] {
+            for moves in [true, false] {
+                let done = transfer(&folder.transfer(from, to, moves));
+                assert_eq!((done.status, done.lines.len()), (403, 1), "{from} {to}");
+            }
+        }
+        assert!(folder.0.join("a/b/file").exists() && !folder.0.join("a/c").exists());
+    }
+
+    #[test]
+    fn a_tree_that_could_not_be_copied_is_not_deleted() {
+        let folder = Folder::new("kept");
+        fs::create_dir_all(folder.0.join("a")).unwrap();
+        fs::write(folder.0.join("a/file"), "text").unwrap();
+        // As if something went wrong there.
+        fs::create_dir_all(folder.0.join("b/file")).unwrap();
+        let mut done = Done::default();
+        let moved = folder.transfer("a/", "b/", true);
+        assert_eq!(moved.copy_tree(&folder.0.join("a"), &mut done), 500);
+        assert!(folder.0.join("a/file").exists());
+    }
+
+    #[test]
+    fn a_file_copied_to_another_name_of_itself_stays() {
+        let folder = Folder::new("same");
+        fs::write(folder.0.join("a"), "text").unwrap();
+        fs::hard_link(folder.0.join("a"), folder.0.join("b")).unwrap();
+        assert_eq!(transfer(&folder.transfer("a", "b", false)).status, 204);
+        assert_eq!(fs::read(folder.0.join("a")).unwrap(), b"text");
+    }
+}

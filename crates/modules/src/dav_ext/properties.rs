@@ -1,0 +1,272 @@
+//! The properties of files, and the answer to PROPFIND (RFC 4918, sections 9.1 and 15).
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use framework::zone::Zone;
+use http::types::Types;
+use proto::uri::{self, Escape};
+use proto::{date, etag};
+
+use super::locks::{Lock, Locks};
+use super::xml::{Name, Wanted};
+
+pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n";
+
+/// How many entries of a directory are listed; more are answered with 507.
+const ENTRIES_MAX: usize = 65_536;
+
+/// How long an answer may get, in bytes; a longer one is answered with 507.
+const ANSWER_SIZE_MAX: usize = 64 * 1024 * 1024;
+
+/// The properties that a resource may have, all of them of WebDAV itself.
+const PROPERTIES: [&str; 9] = [
+    "creationdate",
+    "displayname",
+    "getcontentlength",
+    "getcontenttype",
+    "getetag",
+    "getlastmodified",
+    "lockdiscovery",
+    "resourcetype",
+    "supportedlock",
+];
+
+/// What a PROPFIND is about.
+pub(super) struct Asked {
+    pub(super) wanted: Wanted,
+    /// Whether the entries of a directory are listed, too.
+    pub(super) list: bool,
+    pub(super) path: PathBuf,
+    pub(super) uri: Vec<u8>,
+    pub(super) types: Arc<Types>,
+    pub(super) locks: Option<Arc<Zone<Locks>>>,
+    pub(super) now: Instant,
+}
+
+/// Why there is no answer.
+pub(super) struct Failure {
+    pub(super) status: u16,
+    pub(super) call: &'static str,
+    pub(super) error: io::Error,
+}
+
+/// The body of the answer. Looks at files, so it blocks.
+pub(super) fn answer(asked: &Asked) -> Result<String, Failure> {
+    let found = std::fs::metadata(&asked.path).map_err(|error| Failure {
+        status: match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => 403,
+            _ => 404,
+        },
+        call: "stat()",
+        error,
+    })?;
+    let mut text = String::from(PROLOGUE);
+    text.push_str("<D:multistatus xmlns:D=\"DAV:\">\n");
+    let mut uri = asked.uri.clone();
+    if found.is_dir() && !uri.ends_with(b"/") {
+        uri.push(b'/');
+    }
+    write_resource(asked, &asked.path, &uri, &found, &mut text);
+    if asked.list && found.is_dir() {
+        list(asked, &uri, &mut text)?;
+    }
+    text.push_str("</D:multistatus>\n");
+    Ok(text)
+}
+
+fn list(asked: &Asked, uri: &[u8], text: &mut String) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure {
+        status: 500,
+        call: "opendir()",
+        error,
+    };
+    for (count, entry) in std::fs::read_dir(&asked.path).map_err(failed)?.enumerate() {
+        if count >= ENTRIES_MAX {
+            return Err(too_much());
+        }
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        // What cannot be looked at, such as a link to nothing, is not shown.
+        let Ok(found) = std::fs::metadata(&path) else {
+            continue;
+        };
+        let mut child = [uri, entry.file_name().as_bytes()].concat();
+        if found.is_dir() {
+            child.push(b'/');
+        }
+        write_resource(asked, &path, &child, &found, text);
+        if text.len() > ANSWER_SIZE_MAX {
+            return Err(too_much());
+        }
+    }
+    Ok(())
+}
+
+fn too_much() -> Failure {
+    Failure {
+        status: 507,
+        call: "opendir()",
+        error: io::Error::from_raw_os_error(libc::EFBIG),
+    }
+}
+
+fn write_resource(asked: &Asked, path: &Path, uri: &[u8], found: &Metadata, text: &mut String) {
+    let mut href = Vec::with_capacity(uri.len());
+    uri::escape(uri, Escape::Uri, &mut href);
+    text.push_str("<D:response>\n<D:href>");
+    write_text(&String::from_utf8_lossy(&href), text);
+    text.push_str("</D:href>\n<D:propstat>\n<D:prop>\n");
+    let mut missing: Vec<&Name> = Vec::new();
+    match &asked.wanted {
+        Wanted::All => {
+            for name in PROPERTIES {
+                write_property(asked, name, path, uri, found, text);
+            }
+        }
+        Wanted::Names => {
+            for name in PROPERTIES {
+                text.push_str(&format!("<D:{name}/>\n"));
+            }
+        }
+        Wanted::These(names) => {
+            for name in names {
+                let known = name.namespace == "DAV:"
+                    && write_property(asked, &name.local, path, uri, found, text);
+                if !known {
+                    missing.push(name);
+                }
+            }
+        }
+    }
+    text.push_str("</D:prop>\n<D:status>HTTP/1.1 200 OK</D:status>\n</D:propstat>\n");
+    if !missing.is_empty() {
+        text.push_str("<D:propstat>\n<D:prop>\n");
+        for name in missing {
+            // The parser has checked the name; the namespace may hold anything.
+            text.push_str(&format!("<x:{} xmlns:x=\"", name.local));
+            write_text(&name.namespace, text);
+            text.push_str("\"/>\n");
+        }
+        text.push_str("</D:prop>\n<D:status>HTTP/1.1 404 Not Found</D:status>\n</D:propstat>\n");
+    }
+    text.push_str("</D:response>\n");
+}
+
+/// Appends a property; false where the resource has none of this name.
+fn write_property(
+    asked: &Asked,
+    name: &str,
+    path: &Path,
+    uri: &[u8],
+    found: &Metadata,
+    text: &mut String,
+) -> bool {
+    let is_file = !found.is_dir();
+    let value = match name {
+        "creationdate" => rfc3339(found.ctime()),
+        "displayname" => {
+            let uri = uri.strip_suffix(b"/").unwrap_or(uri);
+            let name = uri.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            escaped(&String::from_utf8_lossy(name))
+        }
+        "getcontentlength" if is_file => found.size().to_string(),
+        "getcontenttype" if is_file => {
+            escaped(&String::from_utf8_lossy(asked.types.content_type(uri)))
+        }
+        "getetag" => {
+            let tag = etag::of_file(found.mtime(), found.size());
+            escaped(&String::from_utf8_lossy(tag.as_bytes()))
+        }
+        "getlastmodified" => {
+            let mut text = [0; date::HTTP_LENGTH];
+            date::format_http(found.mtime(), &mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        }
+        "resourcetype" if is_file => String::new(),
+        "resourcetype" => "<D:collection/>".to_owned(),
+        "lockdiscovery" => discovered(asked, path),
+        "supportedlock" if asked.locks.is_some() => "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockentry>".to_owned(),
+        "supportedlock" => String::new(),
+        _ => return false,
+    };
+    text.push_str(&format!("<D:{name}>{value}</D:{name}>\n"));
+    true
+}
+
+fn discovered(asked: &Asked, path: &Path) -> String {
+    let Some(zone) = &asked.locks else {
+        return String::new();
+    };
+    let path = path.as_os_str().as_bytes();
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    let mut text = String::new();
+    if let Some(lock) = zone.state().find(path, asked.now) {
+        let left = lock.expires.saturating_duration_since(asked.now).as_secs();
+        write_lock(&lock, left, &mut text);
+    }
+    text
+}
+
+/// Appends a lock as `lockdiscovery` shows it.
+pub(super) fn write_lock(lock: &Lock, seconds: u64, text: &mut String) {
+    let depth = if lock.infinite { "infinity" } else { "0" };
+    let (owner, token, root) = (
+        escaped(&lock.owner),
+        escaped(&lock.token),
+        escaped(&lock.root),
+    );
+    text.push_str(&format!(
+        "<D:activelock><D:locktype><D:write/></D:locktype>\
+         <D:lockscope><D:exclusive/></D:lockscope><D:depth>{depth}</D:depth>\
+         <D:owner>{owner}</D:owner><D:timeout>Second-{seconds}</D:timeout>\
+         <D:locktoken><D:href>{token}</D:href></D:locktoken>\
+         <D:lockroot><D:href>{root}</D:href></D:lockroot></D:activelock>"
+    ));
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    write_text(text, &mut out);
+    out
+}
+
+/// Appends text as XML has it; letters that XML forbids are replaced.
+fn write_text(text: &str, out: &mut String) {
+    for letter in text.chars() {
+        match letter {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            '\t' | '\n' | '\r' => out.push(letter),
+            '\0'..' ' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            letter => out.push(letter),
+        }
+    }
+}
+
+/// Seconds since 1970 as RFC 3339 writes them.
+fn rfc3339(seconds: i64) -> String {
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_texts_are_written_for_xml() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(
+            escaped("a<b>&\"c\"\u{1}"),
+            "a&lt;b&gt;&amp;&quot;c&quot;\u{fffd}"
+        );
+    }
+}

@@ -1,0 +1,508 @@
+//! What compression has in common, whatever the coding: which one a response gets, and the way of its body
+//! through it.
+//!
+//! Of the codings that are on for a response the client's quality values decide (RFC 9110, section 12.5.3);
+//! of equal ones br goes before zstd and zstd before gzip. The libraries are driven by [`gzip`],
+//! [`brotli`](super::brotli) and [`zstd`](super::zstd).
+
+use std::io::Write;
+use std::sync::Arc;
+
+use base::pieces::fitted;
+use conf::{Declared, Fault, ScopeRef, Setting};
+use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
+use http::chain::{Chain, Encoder, HeadFilter, Refused};
+use http::exchange::Abort;
+use http::module::{Module, Permit, Shortcut, Told};
+use http::output::Piece;
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::response::Response;
+use http::slots::OfPass;
+use http::tasks::{Task, TaskKind};
+use http::variables::Found;
+use proto::accept;
+use proto::header::Known;
+
+use super::MediaTypes;
+use super::brotli::Brotli;
+use super::gzip::{self, Gzip};
+use super::zstd::Zstd;
+
+/// How much is compressed at once: what comes of it is in memory until it is sent.
+const INPUT_MAX: usize = 64 * 1024;
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// RFC 7932.
+    Brotli,
+    /// RFC 8878.
+    Zstd,
+    /// RFC 1952.
+    Gzip,
+}
+
+/// Those of one quality in the order in which they are chosen.
+pub const BY_PREFERENCE: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+
+impl Coding {
+    /// Its name in `Content-Encoding`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Brotli => "br",
+            Coding::Zstd => "zstd",
+            Coding::Gzip => "gzip",
+        }
+    }
+
+    /// How much the client wants it, in thousandths; 0 where it does not take it.
+    pub fn quality(self, request: &Request) -> u16 {
+        let accepted = match self {
+            Coding::Gzip => gzip::is_acceptable(request),
+            _ => request.depth == 0,
+        };
+        self.quality_if(accepted, request)
+    }
+
+    /// Whether it may be that the client wants it, before there is a response.
+    fn may_be_wanted(self, request: &Request) -> bool {
+        let accepted = match self {
+            Coding::Gzip => gzip::may_be_acceptable(request),
+            _ => request.depth == 0,
+        };
+        self.quality_if(accepted, request) > 0
+    }
+
+    fn quality_if(self, accepted: bool, request: &Request) -> u16 {
+        match request.header(Known::AcceptEncoding) {
+            Some(value) if accepted => accept::quality(value, self.name().as_bytes()),
+            _ => 0,
+        }
+    }
+}
+
+/// Which responses are compressed: what each coding has directives of its own for.
+#[derive(Debug)]
+pub struct Conditions {
+    /// Whether the coding is on.
+    pub enabled: bool,
+    types: MediaTypes,
+    length_min: u64,
+}
+
+impl Conditions {
+    /// As a scope sees the three directives.
+    pub(super) fn of(
+        scope: ScopeRef<'_>,
+        enabled: &Setting<bool>,
+        types: &Setting<MediaTypes>,
+        length_min: &Setting<u64>,
+    ) -> Result<Conditions, Fault> {
+        Ok(Conditions {
+            enabled: scope.get(enabled)?,
+            types: scope.get(types)?,
+            length_min: scope.get(length_min)?,
+        })
+    }
+
+    fn hold(&self, response: &Response) -> bool {
+        self.enabled
+            && matches!(response.status, 200 | 403 | 404)
+            && response
+                .content_length
+                .is_none_or(|length| length >= self.length_min)
+            && self.types.contain(&response.content_type)
+            && !response.is_coded()
+    }
+}
+
+/// The one of these codings that the client wants most; of equal ones the first.
+pub fn wanted_most(request: &Request, codings: impl Iterator<Item = Coding>) -> Option<Coding> {
+    let mut best = None;
+    let mut best_quality = 0;
+    for coding in codings {
+        let quality = coding.quality(request);
+        if quality > best_quality {
+            (best, best_quality) = (Some(coding), quality);
+        }
+    }
+    best
+}
+
+/// The codings of a scope together: a response gets one of them.
+#[derive(Debug)]
+pub struct Compression {
+    brotli: Arc<Brotli>,
+    zstd: Arc<Zstd>,
+    gzip: Arc<Gzip>,
+}
+
+/// The directives of all codings.
+const OF_ALL: [&[&dyn Declared]; 3] = [Gzip::DIRECTIVES, Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+
+/// The same in one list.
+const ALL: [&dyn Declared; OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len()] = {
+    let mut all = [OF_ALL[0][0]; OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len()];
+    let (mut list, mut at, mut count) = (0, 0, 0);
+    while list < OF_ALL.len() {
+        all[count] = OF_ALL[list][at];
+        count += 1;
+        at += 1;
+        if at == OF_ALL[list].len() {
+            (list, at) = (list + 1, 0);
+        }
+    }
+    all
+};
+
+impl Feature for Compression {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &ALL;
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Compression, Fault> {
+        Ok(Compression {
+            brotli: compiler.feature(scope)?,
+            zstd: compiler.feature(scope)?,
+            gzip: compiler.feature(scope)?,
+        })
+    }
+}
+
+impl Module for Compression {
+    /// Those of gzip stand with [`Gzip`].
+    const TABLES: &'static [&'static [&'static dyn Declared]] =
+        &[Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+
+    const TASKS: &'static [Task] =
+        &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
+    const SHORTCUTS: &'static [Told] = &[Told::OfHead(
+        "where the client accepts no coding that is on, and `gzip_vary` is off",
+    )];
+
+    fn is_off(&self) -> bool {
+        let mut codings = BY_PREFERENCE.iter();
+        !codings.any(|coding| self.conditions(*coding).enabled)
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        Shortcut::OfHead(self.clone())
+    }
+}
+
+impl Permit for Compression {
+    /// Where no response to the request would be changed, whatever it is.
+    fn permits(&self, request: &Request) -> bool {
+        let mut enabled = BY_PREFERENCE
+            .iter()
+            .filter(|coding| self.conditions(**coding).enabled);
+        !enabled.any(|coding| self.gzip.vary || coding.may_be_wanted(request))
+    }
+}
+
+impl Compression {
+    fn conditions(&self, coding: Coding) -> &Conditions {
+        match coding {
+            Coding::Brotli => &self.brotli.conditions,
+            Coding::Zstd => &self.zstd.conditions,
+            Coding::Gzip => &self.gzip.conditions,
+        }
+    }
+
+    /// The codings that a response may get.
+    fn possible(&self, response: &Response) -> impl Iterator<Item = Coding> {
+        let codings = BY_PREFERENCE.into_iter();
+        codings.filter(|coding| self.conditions(*coding).hold(response))
+    }
+
+    fn compressor(&self, coding: Coding, length: Option<u64>) -> Option<Compressor> {
+        match coding {
+            Coding::Brotli => Some(self.brotli.compressor(length)),
+            Coding::Zstd => self.zstd.compressor(length),
+            Coding::Gzip => Some(self.gzip.compressor(length)),
+        }
+    }
+}
+
+impl HeadFilter for Compression {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main() && self.possible(&request.response).next().is_some()
+    }
+
+    /// A compressor for the response, if the client wants one of the codings; its head is changed to say so.
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        request.response.vary_accept_encoding = self.gzip.vary;
+        let length = request.response.content_length;
+        let wanted = wanted_most(request, self.possible(&request.response));
+        let compressor = wanted.and_then(|coding| Some((coding, self.compressor(coding, length)?)));
+        let Some((coding, compressor)) = compressor else {
+            return Ok(());
+        };
+        let response = &mut request.response;
+        response.set_coding(coding.name());
+        response.clear_content_length();
+        response.clear_ranges();
+        response.weaken_etag();
+        chain.encode(compressor);
+        Ok(())
+    }
+}
+
+/// A library at work on one body. What it gives is appended to a buffer.
+pub(super) trait Coder {
+    /// Compresses a stretch of the body.
+    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort>;
+    /// Gives everything that it still holds, so that a client can read as far as the body has come.
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort>;
+    /// Ends the body.
+    fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort>;
+}
+
+/// A library that writes what it gives into memory of its own.
+pub(super) trait MemoryWriter: Write {
+    /// Writing to memory fails only where the library does, or where a body is not as long as it was said to be.
+    const FAILED: Abort;
+
+    /// What it has written and nobody has taken.
+    fn written(&mut self) -> &mut Vec<u8>;
+
+    /// Ends the stream, with what nobody has taken.
+    fn end(self) -> std::io::Result<Vec<u8>>;
+}
+
+impl<W: MemoryWriter> Coder for W {
+    fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), Abort> {
+        self.write_all(input).map_err(|_| W::FAILED)?;
+        out.append(self.written());
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Abort> {
+        Write::flush(self).map_err(|_| W::FAILED)?;
+        out.append(self.written());
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, out: &mut Vec<u8>) -> Result<(), Abort> {
+        out.append(&mut (*self).end().map_err(|_| W::FAILED)?);
+        Ok(())
+    }
+}
+
+/// Compresses one response.
+pub struct Compressor {
+    coding: Coding,
+    /// `None` behind the end.
+    coder: Option<Box<dyn Coder>>,
+    block: usize,
+    unbuffered: bool,
+    /// Compressed bytes that do not fill a block yet.
+    pending: Vec<u8>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// What was done for the response.
+static DONE: Slot<Done, OfPass> = Slot::new();
+
+/// Nothing where it is not compressed.
+#[derive(Default)]
+struct Done(Option<Totals>);
+
+impl Kept for Done {}
+
+/// What a compressor has done, for `$gzip_ratio` and its like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// The coding.
+    pub coding: Coding,
+    /// Bytes that went in.
+    pub bytes_in: u64,
+    /// Bytes that came out.
+    pub bytes_out: u64,
+}
+
+impl Compressor {
+    /// Sends what the coder gives in blocks of at least this size, or at once if it is `unbuffered`.
+    pub(super) fn new(
+        coding: Coding,
+        coder: Box<dyn Coder>,
+        block: usize,
+        unbuffered: bool,
+    ) -> Compressor {
+        Compressor {
+            coding,
+            coder: Some(coder),
+            block,
+            unbuffered,
+            pending: Vec::with_capacity(block),
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
+    /// What has been done so far.
+    fn totals(&self) -> Totals {
+        Totals {
+            coding: self.coding,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out + self.pending.len() as u64,
+        }
+    }
+
+    fn release(&mut self, out: &mut Vec<Piece>) {
+        if !self.pending.is_empty() {
+            self.bytes_out += self.pending.len() as u64;
+            let released = std::mem::replace(&mut self.pending, Vec::with_capacity(self.block));
+            out.push(Piece::Bytes(fitted(released)));
+        }
+    }
+}
+
+impl Encoder for Compressor {
+    fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        const ENDED: Abort = Abort::Internal("a compressor was given a piece after the last");
+        match piece {
+            Piece::Bytes(bytes) => {
+                for input in bytes.chunks(INPUT_MAX) {
+                    let coder = self.coder.as_mut().ok_or(ENDED)?;
+                    coder.write(input, &mut self.pending)?;
+                    self.bytes_in += input.len() as u64;
+                    if self.unbuffered || self.pending.len() >= self.block {
+                        self.release(out);
+                    }
+                }
+            }
+            Piece::Flush => {
+                let coder = self.coder.as_mut().ok_or(ENDED)?;
+                coder.flush(&mut self.pending)?;
+                self.release(out);
+                out.push(Piece::Flush);
+            }
+            Piece::Last => {
+                let coder = self.coder.take().ok_or(ENDED)?;
+                coder.finish(&mut self.pending)?;
+                self.release(out);
+                out.push(Piece::Last);
+            }
+            Piece::File { .. } | Piece::Include(_) => {
+                return Err(Abort::Internal(
+                    "a compressor was given a piece that is not in memory",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes_in(&self) -> u64 {
+        self.bytes_in
+    }
+
+    fn end(&mut self, request: &mut Request) {
+        request.pass.enter(&DONE).0 = Some(self.totals());
+    }
+}
+
+/// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the point. False
+/// where the response was not compressed so.
+pub fn ratio(request: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
+    match request.pass.get(&DONE) {
+        Some(Done(Some(totals))) if totals.coding == coding && totals.bytes_out > 0 => {
+            let thousandths = u128::from(totals.bytes_in) * 1000 / u128::from(totals.bytes_out);
+            let hundredths = (thousandths + 5) / 10;
+            // Writing to a vector does not fail.
+            let _ = write!(out, "{}.{:02}", hundredths / 100, hundredths % 100);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    Some(Found::computed(match name {
+        "brotli_ratio" => |request, out| ratio(request, Coding::Brotli, out),
+        "gzip_ratio" => |request, out| ratio(request, Coding::Gzip, out),
+        "zstd_ratio" => |request, out| ratio(request, Coding::Zstd, out),
+        _ => return None,
+    }))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use bytes::Bytes;
+    use http::testing::with_request;
+
+    use super::*;
+
+    pub(crate) fn bytes(pieces: &[Piece]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for piece in pieces {
+            if let Piece::Bytes(bytes) = piece {
+                all.extend_from_slice(bytes);
+            }
+        }
+        all
+    }
+
+    pub(crate) fn text(length: usize) -> Bytes {
+        (0..length)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8)
+            .collect::<Vec<u8>>()
+            .into()
+    }
+
+    /// What goes in comes out, in whatever pieces, and a flush lets everything out.
+    pub(crate) fn check(compressor: impl Fn() -> Compressor, plain: impl Fn(&[u8]) -> Vec<u8>) {
+        for (length, step) in [(0, 1), (10, 3), (20_000, 700), (70_000, 70_000)] {
+            let mut compressor = compressor();
+            let (input, mut out) = (text(length), Vec::new());
+            for chunk in input.chunks(step) {
+                let piece = Piece::Bytes(Bytes::copy_from_slice(chunk));
+                compressor.apply(piece, &mut out).unwrap();
+            }
+            compressor.apply(Piece::Last, &mut out).unwrap();
+            assert!(matches!(out.last(), Some(Piece::Last)));
+            let compressed = bytes(&out);
+            assert!(plain(&compressed) == input, "{length} {step}");
+            let totals = compressor.totals();
+            assert_eq!(totals.bytes_in, length as u64);
+            assert_eq!(totals.bytes_out, compressed.len() as u64);
+        }
+        let (mut compressor, mut out) = (compressor(), Vec::new());
+        let text = Piece::Bytes(Bytes::from_static(b"SEE-THIS"));
+        compressor.apply(text, &mut out).unwrap();
+        compressor.apply(Piece::Flush, &mut out).unwrap();
+        assert!(matches!(out.last(), Some(Piece::Flush)));
+        assert!(plain(&bytes(&out)).starts_with(b"SEE-THIS"));
+    }
+
+    #[test]
+    fn ratios_are_rounded_as_nginx_does() {
+        with_request(|request| {
+            for (bytes_in, bytes_out, expected) in [
+                (1000, 500, "2.00"),
+                (17, 8, "2.13"),
+                (2124, 1000, "2.12"),
+                (1999, 1000, "2.00"),
+                (10, 30, "0.33"),
+            ] {
+                request.pass.enter(&DONE).0 = Some(Totals {
+                    coding: Coding::Gzip,
+                    bytes_in,
+                    bytes_out,
+                });
+                let mut out = Vec::new();
+                assert!(ratio(request, Coding::Gzip, &mut out));
+                assert_eq!(out, expected.as_bytes());
+                assert!(!ratio(request, Coding::Zstd, &mut out));
+            }
+            request.pass.end();
+            assert!(!ratio(request, Coding::Gzip, &mut Vec::new()));
+        });
+    }
+}

@@ -1,0 +1,327 @@
+//! `slice`: a response fetched in parts, by one request to the upstream for each.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. A configuration that uses `$slice_range` asks
+//! the upstream for the first part; what comes is made the beginning of a response of the whole
+//! length, and the parts that follow are fetched one after the other as the client takes them
+//! (see `output`). There is no cache yet that would keep the parts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
+use http::chain::{Chain, HeadFilter, Parts, Refused};
+use http::exchange::Abort;
+use http::log;
+use http::module::{Module, Told};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::slots::{OfPass, PlanSlot};
+use http::tasks::{Task, TaskKind};
+use http::variables::Found;
+use proto::header::Known;
+use proto::range::ByteRange;
+
+/// `slice size`
+pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
+    .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+    .default("0")
+    .manual(
+        "Fetches a response in parts of this size, by subrequests whose Range field is \
+         `$slice_range`; 0 turns it off. Parts are not kept, since there is no cache yet: each \
+         request fetches those that it needs, and no more than those.",
+    );
+
+/// The size of parts, where a response may be fetched so.
+static SIZE: PlanSlot<SliceSize> = PlanSlot::new();
+
+/// `slice`.
+#[derive(Debug)]
+pub struct SliceSize(u64);
+
+impl Feature for SliceSize {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&SLICE];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<SliceSize, Fault> {
+        Ok(SliceSize(scope.get(&SLICE)?))
+    }
+}
+
+/// How far the response has come, where it is fetched in parts.
+static SLICES: Slot<Slices, OfPass> = Slot::new();
+
+impl Kept for Slices {}
+
+/// How far a response that is fetched in parts has come.
+#[derive(Clone, Debug, Default)]
+pub struct Slices {
+    size: u64,
+    /// Where the part begins that was asked for last.
+    asked: u64,
+    /// Where the part begins whose head is awaited, or that comes next.
+    start: u64,
+    /// Where the last part that is needed ends.
+    end: u64,
+    etag: Bytes,
+}
+
+impl Slices {
+    /// Where the next part begins, which is then asked for; `None` after the last.
+    fn advance(&mut self) -> Option<u64> {
+        self.asked = self.start;
+        (self.start < self.end).then_some(self.start)
+    }
+}
+
+/// What was being done when an answer turned out to be of no use, as log lines say it.
+const READING: &str = "while reading response header from upstream";
+
+/// `$slice_range`. Its first use decides that the response is fetched in parts.
+pub fn range(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.pass.get(&SLICES).is_none() {
+        let size = match request.plan.of(&SIZE) {
+            Some(SliceSize(size)) if request.is_main() && request.response.status == 0 => *size,
+            _ => return false,
+        };
+        let start = asked_start(request);
+        *request.pass.enter(&SLICES) = Slices {
+            size,
+            asked: start - start % size,
+            start: start - start % size,
+            ..Slices::default()
+        };
+    }
+    let Some(slices) = request.pass.get(&SLICES) else {
+        return false;
+    };
+    let last = slices.asked.saturating_add(slices.size) - 1;
+    out.extend_from_slice(format!("bytes={}-{last}", slices.asked).as_bytes());
+    true
+}
+
+/// The first byte that the client wants, if it wants one range that begins with a number.
+fn asked_start(request: &Request) -> u64 {
+    if request.header(Known::IfRange).is_some() {
+        return 0;
+    }
+    let start = request.header(Known::Range).and_then(|value| {
+        let (unit, ranges) = value.split_at_checked(6)?;
+        if !unit.eq_ignore_ascii_case(b"bytes=") || ranges.contains(&b',') {
+            return None;
+        }
+        let (start, rest) = number(ranges)?;
+        (skip_spaces(rest).first() == Some(&b'-')).then_some(start)
+    });
+    start.unwrap_or(0)
+}
+
+fn skip_spaces(text: &[u8]) -> &[u8] {
+    let spaces = text.iter().take_while(|byte| **byte == b' ').count();
+    text.get(spaces..).unwrap_or_default()
+}
+
+/// A number behind spaces, and what follows it.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let text = skip_spaces(text);
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at_checked(digits)?;
+    let value: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    i64::try_from(value).ok()?;
+    Some((value, rest))
+}
+
+fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
+    skip_spaces(text).strip_prefix(&[byte])
+}
+
+/// Start, end and the whole length (`None` for `*`) of a Content-Range field.
+fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
+    let (start, rest) = number(value.strip_prefix(b"bytes ")?)?;
+    let (last, rest) = number(after(rest, b'-')?)?;
+    let rest = after(rest, b'/')?;
+    let (length, rest) = match after(rest, b'*') {
+        Some(rest) => (None, rest),
+        None => number(rest).map(|(length, rest)| (Some(length), rest))?,
+    };
+    skip_spaces(rest)
+        .is_empty()
+        .then(|| (start, last.saturating_add(1), length))
+}
+
+impl Module for SliceSize {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Slice, &["slice"])];
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "only what is fetched from elsewhere comes in parts",
+    )];
+
+    fn is_off(&self) -> bool {
+        self.0 == 0
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.filter(self);
+        plan.keep(&SIZE, self);
+    }
+}
+
+impl HeadFilter for SliceSize {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main() && request.pass.get(&SLICES).is_some()
+    }
+
+    fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        if let Some(start) = begin(request)? {
+            chain.go_on_with(ByRange, start);
+        }
+        Ok(())
+    }
+}
+
+/// Makes the first part the beginning of the whole response, before any other filter sees it; answers where its body begins,
+/// `None` for a response in one piece.
+fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
+    let Some(mut slices) = request.pass.take(&SLICES) else {
+        return Ok(None);
+    };
+    if request.response.status != 206 {
+        return Ok(None);
+    }
+    let checked = check(request, &mut slices);
+    *request.pass.enter(&SLICES) = slices;
+    let (start, length) = checked?;
+    narrow(request, start, length);
+    let response = &mut request.response;
+    response.status = 200;
+    response.status_text = None;
+    response.content_length = Some(length);
+    response.remove(b"Content-Range");
+    response.remove(b"Accept-Ranges");
+    response.allow_ranges = true;
+    response.single_range = true;
+    Ok(Some(start))
+}
+
+/// Notes that only these bytes are asked for.
+fn narrow(request: &mut Request, start: u64, end: u64) {
+    if let Some(slices) = request.pass.get_mut(&SLICES) {
+        if slices.start.saturating_add(slices.size) <= start {
+            slices.start = start - start % slices.size;
+        }
+        slices.end = end;
+    }
+}
+
+/// The parts behind the first, each fetched by a range. How far they have come is kept by the request that fetches.
+struct ByRange;
+
+impl Parts for ByRange {
+    fn narrow(&mut self, request: &mut Request, range: ByteRange) {
+        narrow(request, range.start, range.end);
+    }
+
+    fn next(&mut self, request: &mut Request) -> Result<Option<(Box<Request>, u64)>, Abort> {
+        let slices = request.pass.get_mut(&SLICES);
+        let Some(start) = slices.and_then(Slices::advance) else {
+            request.pass.take(&SLICES);
+            return Ok(None);
+        };
+        let Some(mut part) = request.again() else {
+            return Err(Abort::Internal("no subrequest for a slice"));
+        };
+        hand_over(request, &mut part);
+        Ok(Some((part, start)))
+    }
+
+    fn judge(&mut self, part: &mut Request) -> Result<(), Abort> {
+        let Some(mut slices) = part.pass.take(&SLICES) else {
+            return Ok(());
+        };
+        let checked = check_next(part, &mut slices);
+        *part.pass.enter(&SLICES) = slices;
+        checked
+    }
+
+    fn end(&mut self, request: &mut Request, part: &mut Request) {
+        hand_over(part, request);
+    }
+}
+
+/// The one that fetches now knows how far the response has come.
+fn hand_over(from: &mut Request, to: &mut Request) {
+    if let Some(slices) = from.pass.take(&SLICES) {
+        *to.pass.enter(&SLICES) = slices;
+    }
+}
+
+/// Checks the answer to the subrequest for a part, and moves on to the next one.
+fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
+    if child.response.status != 206 {
+        log::error!(
+            child,
+            Error,
+            "unexpected status code {} in slice response {READING}",
+            child.response.status
+        );
+        return Err(Abort::Filter);
+    }
+    check(child, slices)?;
+    child.response.status = 200;
+    Ok(())
+}
+
+/// Where an answer begins and the whole length, if it is the part that was asked for.
+fn check(request: &Request, slices: &mut Slices) -> Result<(u64, u64), Abort> {
+    let refuse = |text: std::fmt::Arguments<'_>| {
+        log::error!(request, Error, "{text} {READING}");
+        Err(Abort::Filter)
+    };
+    let etag = request.response.field(b"ETag").cloned();
+    if !slices.etag.is_empty() && etag.as_ref() != Some(&slices.etag) {
+        return refuse(format_args!("etag mismatch in slice response"));
+    }
+    slices.etag = etag.unwrap_or_default();
+    let range = request.response.field(b"Content-Range");
+    let Some((start, end, length)) = range.and_then(|value| content_range(value)) else {
+        return refuse(format_args!("invalid range in slice response"));
+    };
+    let Some(length) = length else {
+        return refuse(format_args!("no complete length in slice response"));
+    };
+    let expected = start.saturating_add(slices.size).min(length);
+    if start != slices.start || end != expected {
+        return refuse(format_args!(
+            "unexpected range in slice response: {start}-{end}, expected: {}-{expected}",
+            slices.start
+        ));
+    }
+    slices.start = end;
+    Ok((start, length))
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    (name == "slice_range").then(|| Found::computed(range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges_are_read_as_nginx_reads_them() {
+        let cases: [(&[u8], _); 8] = [
+            (b"bytes 0-1/10", Some((0, 2, Some(10)))),
+            (b"bytes  0 - 1 / 10 ", Some((0, 2, Some(10)))),
+            (b"bytes 2-3/*", Some((2, 4, None))),
+            (b"bytes", None),
+            (b"bytes */10", None),
+            (b"bytes 0-/10", None),
+            (b"bytes 0-1/10x", None),
+            (b"bytes 99999999999999999999-1/2", None),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(content_range(value), expected, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Finds commands in a body that comes in pieces: `<!--#name key="value" … -->`.
+//!
+//! What is accepted, and the words for what is not, are nginx's. It carries nothing out, and knows no
+//! request: its caller logs what it reports.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::log;
+
+/// What a command begins with, before its `#`.
+const COMMENT: &[u8] = b"<!--";
+
+/// The longest name of a command, in bytes, as in nginx.
+const NAME_LENGTH_MAX: usize = 32;
+
+/// The longest name of a parameter, in bytes, as in nginx.
+const KEY_LENGTH_MAX: usize = 32;
+
+/// The most parameters of a command, as in nginx.
+pub(super) const PARAMETERS_MAX: usize = 16;
+
+/// A command with its parameters as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// Its name, 1 to 32 bytes.
+    pub name: Vec<u8>,
+    /// Names and values in the order in which they stand.
+    pub parameters: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What stands next in a body.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Text that is no command.
+    Text(Bytes),
+    /// A command.
+    Command(Command),
+    /// What looked like a command and has a mistake, which has been reported.
+    Mistake,
+}
+
+/// Takes the text of a mistake to the error log.
+pub type Report<'a> = dyn FnMut(fmt::Arguments<'_>) + 'a;
+
+/// Where in a command the reader is.
+///
+/// ```text
+/// Text ─▶ BeforeName ─▶ Name ─▶ BeforeKey ─▶ Key ─▶ BeforeEquals ─▶ BeforeValue ─▶ Value ⇄ Quoted
+///  ▲                     │         │  ▲                                              ▼
+///  └──── End1 ◀── End0 ◀─┴─────────┘  └──────────────────────────────────────── AfterValue
+/// ```
+/// Any mistake leads to `Wrong`, which ends at the next `-->`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Outside; so many bytes of `<!--` have been seen.
+    Text(usize),
+    BeforeName,
+    Name,
+    BeforeKey,
+    Key,
+    BeforeEquals,
+    BeforeValue,
+    Value(u8),
+    /// Behind a backslash within a value.
+    Quoted(u8),
+    AfterValue,
+    End0,
+    End1,
+    Wrong,
+    WrongEnd0,
+    WrongEnd1,
+}
+
+/// Reads a body.
+pub struct Reader {
+    state: State,
+    command: Command,
+    value_length_max: usize,
+}
+
+impl Reader {
+    /// A reader whose commands' values are no longer than this, in bytes.
+    pub fn new(value_length_max: usize) -> Reader {
+        Reader {
+            state: State::Text(0),
+            command: Command::default(),
+            value_length_max,
+        }
+    }
+
+    /// The next of what stands in `input`, which is taken off it. `None` when all has been read; the
+    /// beginning of what may be a command then stays in the reader.
+    pub fn next(&mut self, report: &mut Report<'_>, input: &mut Bytes) -> Option<Event> {
+        if let State::Text(seen) = self.state
+            && let Some(text) = self.text(seen, input)
+        {
+            return Some(Event::Text(text));
+        }
+        for (at, &byte) in input.iter().enumerate() {
+            let event = match self.state {
+                State::End1 if byte == b'>' => Event::Command(std::mem::take(&mut self.command)),
+                State::WrongEnd1 if byte == b'>' => Event::Mistake,
+                state => {
+                    self.state = self.step(report, state, byte);
+                    continue;
+                }
+            };
+            self.state = State::Text(0);
+            *input = input.slice(at + 1..);
+            return Some(event);
+        }
+        input.clear();
+        None
+    }
+
+    /// Takes text off the input, up to where a command begins or may begin.
+    fn text(&mut self, seen: usize, input: &mut Bytes) -> Option<Bytes> {
+        let mut seen = seen;
+        // Where what has been seen begins; `None`: in the piece before.
+        let mut begin = None;
+        let mut at = 0;
+        loop {
+            if seen == 0 {
+                let rest = input.get(at..).unwrap_or_default();
+                let Some(found) = memchr::memchr(b'<', rest) else {
+                    self.state = State::Text(0);
+                    return Some(std::mem::take(input)).filter(|text| !text.is_empty());
+                };
+                begin = Some(at + found);
+                (at, seen) = (at + found + 1, 1);
+                continue;
+            }
+            let Some(&byte) = input.get(at) else {
+                self.state = State::Text(seen);
+                let text = input.slice(..begin.unwrap_or(0));
+                input.clear();
+                return Some(text).filter(|text| !text.is_empty());
+            };
+            if COMMENT.get(seen) == Some(&byte) {
+                (at, seen) = (at + 1, seen + 1);
+                continue;
+            }
+            if seen == COMMENT.len() && byte == b'#' {
+                self.state = State::BeforeName;
+                let text = input.slice(..begin.unwrap_or(0));
+                *input = input.slice(at + 1..);
+                return Some(text).filter(|text| !text.is_empty());
+            }
+            if begin.is_none() {
+                // What the piece before ended with is text after all; this byte is looked at again.
+                self.state = State::Text(0);
+                *input = input.slice(at..);
+                return COMMENT.get(..seen).map(Bytes::from_static);
+            }
+            seen = 0;
+        }
+    }
+
+    /// One byte within a command.
+    fn step(&mut self, report: &mut Report<'_>, state: State, byte: u8) -> State {
+        let space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
+        match (state, byte) {
+            (
+                State::BeforeName | State::BeforeKey | State::BeforeEquals | State::BeforeValue,
+                _,
+            ) if space => state,
+            (State::BeforeName, _) => {
+                self.command = Command {
+                    name: vec![byte],
+                    parameters: Vec::new(),
+                };
+                State::Name
+            }
+            (State::Name | State::AfterValue, _) if space => State::BeforeKey,
+            (State::Name | State::BeforeKey | State::AfterValue, b'-') => State::End0,
+            (State::Name, _) => self.name(report, byte),
+            (State::BeforeKey, _) => {
+                // One more than may be is enough to refuse them all.
+                self.command.parameters.truncate(PARAMETERS_MAX);
+                self.command.parameters.push((vec![byte], Vec::new()));
+                State::Key
+            }
+            (State::Key, _) if space => State::BeforeEquals,
+            (State::Key | State::BeforeEquals, b'=') => State::BeforeValue,
+            (State::Key, b'-') | (State::BeforeEquals, _) => {
+                self.wrong(report, byte, Place::AfterKey)
+            }
+            (State::Key, _) => self.key(report, byte),
+            (State::BeforeValue, b'"' | b'\'') => State::Value(byte),
+            (State::BeforeValue, _) => self.wrong(report, byte, Place::BeforeValue),
+            (State::Value(quote), _) if byte == quote => State::AfterValue,
+            (State::Value(quote), b'\\') => self.value(report, byte, State::Quoted(quote)),
+            (State::Value(quote) | State::Quoted(quote), _) => {
+                self.value(report, byte, State::Value(quote))
+            }
+            (State::AfterValue, _) => {
+                self.wrong(report, byte, Place::AfterValue);
+                State::Wrong
+            }
+            (State::End0, b'-') => State::End1,
+            (State::End0 | State::End1, _) => {
+                self.wrong(report, byte, Place::End);
+                State::Wrong
+            }
+            (State::Wrong, b'-') => State::WrongEnd0,
+            (State::WrongEnd0, b'-') => State::WrongEnd1,
+            (State::Wrong | State::WrongEnd0 | State::WrongEnd1 | State::Text(_), _) => {
+                State::Wrong
+            }
+        }
+    }
+
+    fn name(&mut self, report: &mut Report<'_>, byte: u8) -> State {
+        let name = &mut self.command.name;
+        if name.len() < NAME_LENGTH_MAX {
+            name.push(byte);
+            return State::Name;
+        }
+        report(format_args!(
+            "the \"{}{}...\" SSI command is too long",
+            log::Printable(name),
+            log::Printable(&[byte])
+        ));
+        State::Wrong
+    }
+
+    fn key(&mut self, report: &mut Report<'_>, byte: u8) -> State {
+        let Some((key, _)) = self.command.parameters.last_mut() else {
+            return State::Wrong; // a key has been begun
+        };
+        if key.len() < KEY_LENGTH_MAX {
+            key.push(byte);
+            return State::Key;
+        }
+        report(format_args!(
+            "too long \"{}{}...\" parameter in \"{}\" SSI command",
+            log::Printable(key),
+            log::Printable(&[byte]),
+            log::Printable(&self.command.name)
+        ));
+        State::Wrong
+    }
+
+    fn value(&mut self, report: &mut Report<'_>, byte: u8, next: State) -> State {
+        let Some((key, value)) = self.command.parameters.last_mut() else {
+            return State::Wrong; // a parameter has been begun
+        };
+        if value.len() < self.value_length_max {
+            value.push(byte);
+            return next;
+        }
+        report(format_args!(
+            "too long \"{}{}...\" value of \"{}\" parameter in \"{}\" SSI command",
+            log::Printable(value),
+            log::Printable(&[byte]),
+            log::Printable(key),
+            log::Printable(&self.command.name)
+        ));
+        State::Wrong
+    }
+
+    /// A byte that does not belong where it stands.
+    fn wrong(&self, report: &mut Report<'_>, byte: u8, place: Place) -> State {
+        let (byte_text, name) = ([byte], &self.command.name);
+        let (byte_text, name) = (log::Printable(&byte_text), log::Printable(name));
+        let empty = (Vec::new(), Vec::new());
+        let (key, value) = self.command.parameters.last().unwrap_or(&empty);
+        let (key, value) = (log::Printable(key), log::Printable(value));
+        match place {
+            Place::AfterKey => report(format_args!(
+                "unexpected \"{byte_text}\" symbol after \"{key}\" parameter in \"{name}\" SSI command"
+            )),
+            Place::BeforeValue => report(format_args!(
+                "unexpected \"{byte_text}\" symbol before value of \"{key}\" parameter in \"{name}\" \
+                 SSI command"
+            )),
+            Place::AfterValue => report(format_args!(
+                "unexpected \"{byte_text}\" symbol after \"{value}\" value of \"{key}\" parameter in \
+                 \"{name}\" SSI command"
+            )),
+            Place::End => report(format_args!(
+                "unexpected \"{byte_text}\" symbol in \"{name}\" SSI command"
+            )),
+        }
+        if byte == b'-' {
+            State::WrongEnd0
+        } else {
+            State::Wrong
+        }
+    }
+}
+
+/// Where in a command a byte does not belong.
+#[derive(Clone, Copy)]
+enum Place {
+    AfterKey,
+    BeforeValue,
+    AfterValue,
+    End,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_without_an_end_keeps_no_more_parameters_than_refuse_it() {
+        let mut reader = Reader::new(256);
+        let mut read = |text: &'static str| {
+            let mut input = Bytes::from_static(text.as_bytes());
+            assert_eq!(reader.next(&mut |_| {}, &mut input), None);
+        };
+        read("<!--#echo ");
+        for _ in 0..1000 {
+            read("a=\"x\" ");
+        }
+        assert_eq!(reader.command.parameters.len(), PARAMETERS_MAX + 1);
+    }
+}

@@ -1,0 +1,97 @@
+//! Values of commands with variables in them: `"/page?x=$arg_x"`.
+
+use http::log;
+use http::request::Request;
+use variables::Context as _;
+
+use super::commands::Failed;
+use super::recall;
+
+/// Fills in variables and takes away backslashes before `\`, `'`, `"` and `$`.
+pub(super) fn evaluate(request: &mut Request, text: &[u8]) -> Result<Vec<u8>, Failed> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = match byte {
+            b'$' => variable(request, text, after, &mut out)?,
+            b'\\' => escaped(after, &mut out),
+            _ => {
+                out.push(byte);
+                after
+            }
+        };
+    }
+    Ok(out)
+}
+
+/// What stands behind a backslash. One at the end is dropped.
+fn escaped<'t>(rest: &'t [u8], out: &mut Vec<u8>) -> &'t [u8] {
+    let Some((&byte, after)) = rest.split_first() else {
+        return rest;
+    };
+    if !matches!(byte, b'\\' | b'\'' | b'"' | b'$') {
+        out.push(b'\\');
+    }
+    out.push(byte);
+    after
+}
+
+/// The variable whose name stands behind a `$`, and what follows it.
+fn variable<'t>(
+    request: &mut Request,
+    text: &[u8],
+    rest: &'t [u8],
+    out: &mut Vec<u8>,
+) -> Result<&'t [u8], Failed> {
+    let (bracket, rest) = match rest.strip_prefix(b"{") {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let length = rest.iter().take_while(|byte| belongs(byte)).count();
+    let (name, mut rest) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+    if bracket && !(name.is_empty() && rest.is_empty()) {
+        rest = rest.strip_prefix(b"}").ok_or_else(|| {
+            log::error!(
+                request,
+                Error,
+                "the closing bracket in \"{}\" variable is missing{}",
+                log::Printable(name),
+                request.sending
+            );
+            Failed
+        })?;
+    }
+    if name.is_empty() {
+        log::error!(
+            request,
+            Error,
+            "invalid variable name in \"{}\"{}",
+            log::Printable(text),
+            request.sending
+        );
+        return Err(Failed);
+    }
+    append(request, name, out)?;
+    Ok(rest)
+}
+
+/// Appends the value of a variable by its name: one that commands have set, else one of the server's. False
+/// when there is none; a date in a format that gives no text fails.
+pub(super) fn append(
+    request: &mut Request,
+    name: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, Failed> {
+    let name = name.to_ascii_lowercase();
+    let set = recall(request, |memory| memory.value(&name));
+    match (set, std::str::from_utf8(&name)) {
+        (Some(value), _) => {
+            out.extend_from_slice(&value);
+            Ok(true)
+        }
+        (None, Ok(name)) if request.append_variable_named(name, out) => Ok(true),
+        (None, Ok("date_gmt" | "date_local")) => Err(Failed),
+        (None, _) => Ok(false),
+    }
+}

@@ -1,0 +1,624 @@
+//! `userid`: a cookie that tells one browser from another.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_userid_module.html>. An identifier is sixteen bytes: the
+//! server, the time, the process and a number that counts up. In the log it stands as four words of
+//! the machine in hexadecimal, in the cookie as Base64, so that both match those of nginx.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use engine::net::Address;
+use framework::compile::{Compiler, Feature};
+use framework::slot::{Kept, Slot};
+use http::chain::{Chain, HeadFilter, Refused};
+use http::log;
+use http::module::{Module, Shortcut, Told};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::slots::{OfPass, PlanSlot};
+use http::tasks::{Task, TaskKind};
+use http::variables::Compiling as _;
+use http::variables::Found;
+use http::variables::Variable;
+use http::variables::core::find_cookie;
+use proto::base64::{self, Alphabet};
+use proto::date;
+use proto::header::Known;
+use variables::Context as _;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// How much of a cookie is the identifier, in characters; a mark may follow.
+const ENCODED_LENGTH: usize = 22;
+
+/// What `userid_expires max` stands for: 31 December 2037, 23:55:55.
+const EXPIRES_MAX: &[u8] = b"Thu, 31-Dec-37 23:55:55 GMT";
+
+/// `userid on | v1 | log | off`
+pub static USERID: Setting<Mode> = Setting::new("userid", &["on | v1 | log | off"], |setter| {
+    let modes = [
+        ("off", Mode::Off),
+        ("log", Mode::Log),
+        ("v1", Mode::Version1),
+        ("on", Mode::On),
+    ];
+    parse::enumeration(setter, &modes)
+})
+.contexts(HSL)
+.default("off")
+.manual(
+    "`on` gives clients without the cookie one, `v1` one of the older kind; `log` gives none but \
+     reads those that come, for `$uid_got`.",
+);
+
+static USERID_SERVICE: Setting<u64> = Setting::new("userid_service", &["number"], parse::number)
+    .contexts(HSL)
+    .manual(
+        "The first four bytes of identifiers: for servers that give them together. Otherwise \
+             it is the end of the server's address, or zero with `v1`.",
+    );
+
+static USERID_NAME: Setting<Bytes> = Setting::new("userid_name", &["name"], parse::bytes)
+    .contexts(HSL)
+    .default("uid")
+    .manual("The name of the cookie.");
+
+static USERID_DOMAIN: Setting<Bytes> = Setting::new("userid_domain", &["name | none"], or_none)
+    .contexts(HSL)
+    .default("none")
+    .manual("The domain of the cookie.");
+
+static USERID_PATH: Setting<Bytes> = Setting::new("userid_path", &["path"], parse::bytes)
+    .contexts(HSL)
+    .default("/")
+    .manual("The path of the cookie.");
+
+static USERID_EXPIRES: Setting<Expires> = Setting::new(
+    "userid_expires",
+    &["time | max | off"],
+    |setter| match &*setter.word()?.bytes {
+        b"max" => Ok(Expires::Max),
+        b"off" => Ok(Expires::Never),
+        text => match parse::time_seconds(text) {
+            Some(0) => Ok(Expires::Never),
+            Some(seconds) => Ok(Expires::After(seconds)),
+            None => Err(Fault::new("\"userid_expires\" directive invalid value")),
+        },
+    },
+)
+.contexts(HSL)
+.default("off")
+.manual(
+    "How long a browser keeps the cookie; `max` is the end of 2037, `off` the browser's session.",
+);
+
+static USERID_FLAGS: Setting<Flags> = Setting::new(
+    "userid_flags",
+    &["off | secure | httponly | samesite=strict | samesite=lax | samesite=none ..."],
+    flags,
+)
+.contexts(HSL)
+.arity(Arity::between(1, 3))
+.inherit(Inherit::List)
+.default("off")
+.manual("Attributes of the cookie.");
+
+static USERID_P3P: Setting<Bytes> = Setting::new("userid_p3p", &["string | none"], or_none)
+    .contexts(HSL)
+    .default("none")
+    .manual("The value of a P3P field that is sent with the cookie.");
+
+static USERID_MARK: Setting<Option<u8>> = Setting::new(
+    "userid_mark",
+    &["letter | digit | = | off"],
+    |setter| match &*setter.word()?.bytes {
+        b"off" => Ok(None),
+        [mark] if mark.is_ascii_alphanumeric() || *mark == b'=' => Ok(Some(*mark)),
+        _ => Err(Fault::new(
+            "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"",
+        )),
+    },
+)
+.contexts(HSL)
+.default("off")
+.manual(
+    "A character in the padding of the cookie: clients whose cookie has another one get it \
+         again, with the same identifier and the attributes of now.",
+);
+
+/// Whether identifiers are given, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Cookies are neither given nor read.
+    Off,
+    /// They are read for the log.
+    Log,
+    /// Those of the older kind are given.
+    Version1,
+    /// They are given.
+    On,
+}
+
+/// When a cookie ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expires {
+    /// With the browser's session.
+    Never,
+    /// After so many seconds.
+    After(u64),
+    /// As late as every client understands.
+    Max,
+}
+
+/// Attributes without a value of their own, each with its bit.
+const FLAGS: [(&str, u8); 5] = [
+    ("secure", 1),
+    ("httponly", 1 << 1),
+    ("samesite=strict", 1 << 2),
+    ("samesite=lax", 1 << 3),
+    ("samesite=none", 1 << 4),
+];
+
+/// The attributes of a cookie, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Flags(u8);
+
+fn flags(setter: &Setter<'_>) -> Result<Flags, Fault> {
+    let mut flags = Flags::default();
+    let mut off = false;
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
+        let text = word.text();
+        let repeated = if word.bytes.eq_ignore_ascii_case(b"off") {
+            std::mem::replace(&mut off, true)
+        } else {
+            let known = FLAGS
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(&text));
+            let (_, bit) = known.ok_or_else(|| Fault::invalid_value(word))?;
+            let repeated = flags.0 & bit != 0;
+            flags.0 |= bit;
+            repeated
+        };
+        if repeated {
+            setter.warn(word, format!("duplicate value \"{text}\""));
+        }
+    }
+    Ok(flags)
+}
+
+fn or_none(setter: &Setter<'_>) -> Result<Bytes, Fault> {
+    let value = parse::bytes(setter)?;
+    Ok(if value == "none" { Bytes::new() } else { value })
+}
+
+/// How browsers are told from each other, for the variables.
+static SETTINGS: PlanSlot<UserId> = PlanSlot::new();
+
+/// How browsers are told from each other.
+#[derive(Debug)]
+pub struct UserId {
+    mode: Mode,
+    service: Option<u64>,
+    name: Bytes,
+    domain: Bytes,
+    path: Bytes,
+    expires: Expires,
+    flags: Flags,
+    p3p: Bytes,
+    mark: Option<u8>,
+    /// `$uid_reset`, which a configuration may set; `None` where nobody is given a cookie.
+    reset: Option<Variable>,
+}
+
+impl Feature for UserId {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &USERID,
+        &USERID_SERVICE,
+        &USERID_NAME,
+        &USERID_DOMAIN,
+        &USERID_PATH,
+        &USERID_EXPIRES,
+        &USERID_FLAGS,
+        &USERID_P3P,
+        &USERID_MARK,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<UserId, Fault> {
+        let mode = scope.get(&USERID)?;
+        let gives = matches!(mode, Mode::Version1 | Mode::On);
+        Ok(UserId {
+            mode,
+            service: scope.written(&USERID_SERVICE)?,
+            name: scope.get(&USERID_NAME)?,
+            domain: scope.get(&USERID_DOMAIN)?,
+            path: scope.get(&USERID_PATH)?,
+            expires: scope.get(&USERID_EXPIRES)?,
+            flags: scope.get(&USERID_FLAGS)?,
+            p3p: scope.get(&USERID_P3P)?,
+            mark: scope.get(&USERID_MARK)?,
+            reset: gives.then(|| compiler.variable("uid_reset")),
+        })
+    }
+}
+
+impl UserId {
+    /// Whether no response of the scope sets a cookie.
+    fn gives_none(&self) -> bool {
+        self.reset.is_none()
+    }
+}
+
+impl Module for UserId {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::HeaderFields, &["userid"]).listed(1)];
+    const SHORTCUTS: &'static [Told] = &[
+        Told::Same("where no cookie is given (`userid log`)"),
+        Told::Never("where one may be"),
+    ];
+
+    fn is_off(&self) -> bool {
+        self.mode == Mode::Off
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&SETTINGS, self);
+        if !self.gives_none() {
+            plan.filter(self);
+        }
+    }
+
+    fn shortcut(self: &Arc<Self>) -> Shortcut {
+        match self.gives_none() {
+            true => Shortcut::Same,
+            false => Shortcut::Never,
+        }
+    }
+}
+
+/// An identifier: four words in the machine's order. One that ends with zero is none.
+type Identifier = [u32; 4];
+
+/// What is known of the client.
+static SEEN: Slot<Seen, OfPass> = Slot::new();
+
+impl Kept for Seen {}
+
+/// What is known of a request's identifier.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The cookie's value as it came.
+    cookie: Vec<u8>,
+    got: Identifier,
+    set: Identifier,
+    /// `$uid_reset` asks for a new one.
+    reset: bool,
+}
+
+impl HeadFilter for UserId {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main()
+    }
+
+    /// Sets the cookie where the client lacks it.
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+        let seen = identify(request, &self);
+        if seen.set[3] != 0 {
+            let cookie = set_cookie(&self, &seen);
+            request.response.add("Set-Cookie", cookie);
+            if !self.p3p.is_empty() {
+                request.response.add("P3P", self.p3p.clone());
+            }
+        }
+        *request.pass.enter(&SEEN) = seen;
+        Ok(())
+    }
+}
+
+/// What the client sent and what it is given; made once a request.
+fn identify(request: &mut Request, settings: &UserId) -> Seen {
+    let mut seen = known(request, settings);
+    if seen.set[3] != 0 || settings.gives_none() {
+        return seen;
+    }
+    if seen.got[3] != 0 {
+        let reset = settings.reset.and_then(|reset| request.variable(reset));
+        match reset.as_deref().unwrap_or_default() {
+            b"" | b"0" => {
+                let is_marked = match settings.mark {
+                    None => true,
+                    Some(mark) => {
+                        seen.cookie.get(ENCODED_LENGTH..ENCODED_LENGTH + 2) == Some(&[mark, b'='])
+                    }
+                };
+                if !is_marked {
+                    seen.set = seen.got;
+                }
+                return seen;
+            }
+            b"log" => log::error!(
+                request,
+                Notice,
+                "userid cookie \"{}\" was reset",
+                log::Printable(&shown(&settings.name, seen.got))
+            ),
+            _ => {}
+        }
+        seen.reset = true;
+    }
+    seen.set = match settings.mode {
+        Mode::Version1 => older(settings.service),
+        _ => newer(settings.service, request.connection.local()),
+    };
+    seen
+}
+
+/// What is known by now, taken out of its place.
+fn known(request: &mut Request, settings: &UserId) -> Seen {
+    let known = request.pass.take(&SEEN);
+    known.unwrap_or_else(|| read(request, &settings.name))
+}
+
+/// The identifier that the client sent.
+fn read(request: &Request, name: &[u8]) -> Seen {
+    let mut seen = Seen::default();
+    let client = &request.client;
+    let mut fields = client.all(Known::Cookie);
+    let found = fields.find_map(|value| Some((value, find_cookie(value, name)?)));
+    let Some((field, cookie)) = found else {
+        return seen;
+    };
+    seen.cookie = cookie.to_vec();
+    let Some(encoded) = cookie.get(..ENCODED_LENGTH) else {
+        let field = log::Printable(field);
+        log::error!(
+            request,
+            Error,
+            "client sent too short userid cookie \"{field}\""
+        );
+        return seen;
+    };
+    let mut bytes = Vec::with_capacity(16);
+    if !base64::decode(encoded, Alphabet::Standard, &mut bytes) {
+        let field = log::Printable(field);
+        log::error!(
+            request,
+            Error,
+            "client sent invalid userid cookie \"{field}\""
+        );
+        return seen;
+    }
+    for (word, bytes) in seen.got.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = bytes.try_into().map_or(0, u32::from_ne_bytes);
+    }
+    seen
+}
+
+/// An identifier of the older kind.
+fn older(service: Option<u64>) -> Identifier {
+    static SEQUENCE: AtomicU32 = AtomicU32::new(1);
+    let number = SEQUENCE.fetch_add(0x100, Ordering::Relaxed);
+    [service.unwrap_or(0) as u32, now(), process_start(), number]
+}
+
+/// An identifier in network order.
+fn newer(service: Option<u64>, local: &Address) -> Identifier {
+    /// The first number; also where counting goes on after the last.
+    const FIRST: u32 = 0x0303_0302;
+    static SEQUENCE: AtomicU32 = AtomicU32::new(FIRST);
+    let next = |number: u32| Some(number.wrapping_add(0x100).max(FIRST));
+    let number = SEQUENCE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    let server = match (service, local) {
+        (Some(service), _) => (service as u32).to_be(),
+        (None, Address::Inet(address)) => match address.ip() {
+            std::net::IpAddr::V4(ip) => u32::from_ne_bytes(ip.octets()),
+            std::net::IpAddr::V6(ip) => {
+                let [.., a, b, c, d] = ip.octets();
+                u32::from_ne_bytes([a, b, c, d])
+            }
+        },
+        (None, Address::Unix(_)) => 0,
+    };
+    let number = number.unwrap_or(FIRST); // the closure always gives a next one
+    [
+        server,
+        now().to_be(),
+        process_start().to_be(),
+        number.to_be(),
+    ]
+}
+
+fn now() -> u32 {
+    engine::wall().as_secs() as u32
+}
+
+/// Tells the process from others and from those that had its number before.
+fn process_start() -> u32 {
+    static START: OnceLock<u32> = OnceLock::new();
+    *START.get_or_init(|| {
+        let time = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        // The part of the microseconds that fits into 16 bits.
+        (time.subsec_micros() / 20) << 16 | std::process::id()
+    })
+}
+
+fn set_cookie(settings: &UserId, seen: &Seen) -> Vec<u8> {
+    let mut out = settings.name.to_vec();
+    out.push(b'=');
+    if seen.got[3] == 0 || seen.reset {
+        let bytes: Vec<u8> = seen
+            .set
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        base64::encode(&bytes, &mut out);
+        let mark_at = out.len() - 2; // two characters of padding end it
+        if let (Some(mark), Some(place)) = (settings.mark, out.get_mut(mark_at)) {
+            *place = mark;
+        }
+    } else {
+        out.extend_from_slice(seen.cookie.get(..ENCODED_LENGTH).unwrap_or_default());
+        out.extend(settings.mark);
+        out.push(b'=');
+    }
+    match settings.expires {
+        Expires::Never => {}
+        Expires::Max => {
+            out.extend_from_slice(b"; expires=");
+            out.extend_from_slice(EXPIRES_MAX);
+        }
+        Expires::After(seconds) => {
+            out.extend_from_slice(b"; expires=");
+            let end = engine::wall().as_secs().saturating_add(seconds);
+            date::write_cookie(i64::try_from(end).unwrap_or(i64::MAX), &mut out);
+        }
+    }
+    if !settings.domain.is_empty() {
+        out.extend_from_slice(b"; domain=");
+        out.extend_from_slice(&settings.domain);
+    }
+    out.extend_from_slice(b"; path=");
+    out.extend_from_slice(&settings.path);
+    for (name, bit) in FLAGS {
+        if settings.flags.0 & bit != 0 {
+            out.extend_from_slice(b"; ");
+            out.extend_from_slice(name.as_bytes());
+        }
+    }
+    out
+}
+
+/// An identifier as it stands in logs.
+fn shown(name: &[u8], identifier: Identifier) -> Vec<u8> {
+    let mut out = name.to_vec();
+    out.push(b'=');
+    for word in identifier {
+        out.extend_from_slice(format!("{word:08X}").as_bytes());
+    }
+    out
+}
+
+/// `$uid_got`: the cookie that the client sent.
+pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let http = Rc::clone(&request.http);
+    let Some(settings) = http.plan(request.plan.id).of(&SETTINGS) else {
+        return false;
+    };
+    let seen = known(request, settings);
+    let got = seen.got;
+    *request.pass.enter(&SEEN) = seen;
+    if got[3] != 0 {
+        out.append(&mut shown(&settings.name, got));
+    }
+    got[3] != 0
+}
+
+/// `$uid_set`: the cookie that the client is given.
+pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let http = Rc::clone(&request.http);
+    let settings = http.plan(request.plan.id).of(&SETTINGS);
+    let Some(settings) = settings.filter(|settings| !settings.gives_none()) else {
+        return false;
+    };
+    let seen = identify(request, settings);
+    let set = seen.set;
+    *request.pass.enter(&SEEN) = seen;
+    if set[3] != 0 {
+        out.append(&mut shown(&settings.name, set));
+    }
+    set[3] != 0
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    match name {
+        "uid_got" => Some(Found::once(uid_got)),
+        "uid_reset" => Some(Found::once(|_, _| true).assignable()),
+        "uid_set" => Some(Found::once(uid_set)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> UserId {
+        UserId {
+            mode: Mode::On,
+            service: None,
+            name: Bytes::from_static(b"uid"),
+            domain: Bytes::new(),
+            path: Bytes::from_static(b"/"),
+            expires: Expires::Never,
+            flags: Flags::default(),
+            p3p: Bytes::new(),
+            mark: None,
+            reset: None,
+        }
+    }
+
+    /// The cookie of nginx's documentation and how its log shows the same.
+    #[test]
+    fn cookies_and_log_agree() {
+        let mut bytes = Vec::new();
+        assert!(base64::decode(
+            b"fwAAAUhqPkw5Kg0vAwMCBQ",
+            Alphabet::Standard,
+            &mut bytes
+        ));
+        let words: Vec<u32> = bytes
+            .chunks_exact(4)
+            .map(|word| u32::from_ne_bytes(word.try_into().unwrap()))
+            .collect();
+        let seen = Seen {
+            set: words.try_into().unwrap(),
+            ..Seen::default()
+        };
+        let cookie = set_cookie(&settings(), &seen);
+        assert_eq!(cookie, b"uid=fwAAAUhqPkw5Kg0vAwMCBQ==; path=/");
+        if cfg!(target_endian = "little") {
+            assert_eq!(
+                shown(b"uid", seen.set),
+                b"uid=0100007F4C3E6A482F0D2A3905020303"
+            );
+        }
+    }
+
+    #[test]
+    fn attributes_follow_in_nginx_order() {
+        let settings = UserId {
+            domain: Bytes::from_static(b"example.org"),
+            expires: Expires::Max,
+            flags: Flags(0b01011),
+            mark: Some(b'x'),
+            ..settings()
+        };
+        let seen = Seen {
+            cookie: b"fwAAAUhqPkw5Kg0vAwMCBQ==".to_vec(),
+            got: [1, 1, 1, 1],
+            set: [1, 1, 1, 1],
+            reset: false,
+        };
+        assert_eq!(
+            String::from_utf8(set_cookie(&settings, &seen)).unwrap(),
+            "uid=fwAAAUhqPkw5Kg0vAwMCBQx=; expires=Thu, 31-Dec-37 23:55:55 GMT; \
+             domain=example.org; path=/; secure; httponly; samesite=lax"
+        );
+    }
+
+    #[test]
+    fn no_two_identifiers_are_alike() {
+        let local = Address::Inet("127.0.0.1:80".parse().unwrap());
+        let (first, second) = (newer(None, &local), newer(None, &local));
+        assert_eq!(first[0].to_ne_bytes(), [127, 0, 0, 1]);
+        assert_ne!(first[3], second[3]);
+        assert_eq!(newer(Some(5), &local)[0], 5_u32.to_be());
+        assert_eq!(older(None)[0], 0);
+        assert_ne!(older(Some(7))[3], older(Some(7))[3]);
+    }
+}

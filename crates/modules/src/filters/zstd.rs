@@ -1,0 +1,189 @@
+//! Zstandard: `zstd` and its family, as the module zstd-nginx-module has them.
+//!
+//! <https://github.com/tokers/zstd-nginx-module>, RFC 8878. `zstd_static` is with the other
+//! [precompressed files](crate::precompressed). There is no `zstd_dict_file`: a client that
+//! does not have the dictionary could read nothing.
+
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use framework::compile::{Compiler, Feature};
+use http::exchange::Abort;
+use zstd::stream::raw::CParameter;
+use zstd::stream::write::Encoder;
+
+use super::compress::{Coding, Compressor, Conditions, MemoryWriter};
+use super::{MediaTypes, gzip, media_types};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// The largest window that every client must be able to read: 8 MB (RFC 9659, section 3).
+const WINDOW_BITS_MAX: u32 = 23;
+
+/// From this level on, the library's own windows may be larger than that, and its tables for them take more than 600 MB.
+const LEVEL_OF_LARGE_WINDOWS: i32 = 20;
+
+/// The tables of the level below, for a window of that size: entries of four bytes.
+const HASH_BITS_MAX: u32 = 22;
+const CHAIN_BITS_MAX: u32 = 24;
+
+/// `zstd on | off`
+pub static ZSTD: Setting<bool> = Setting::new("zstd", &["on | off"], parse::flag)
+    .contexts(HSL.or(Contexts::LOCATION_IF))
+    .default("off")
+    .manual(
+        "Compresses responses with status 200, 403 or 404 for clients that accept zstd. Where several \
+         codings are on, the client's quality values decide; of equal ones zstd goes behind br and before \
+         gzip.",
+    );
+
+/// `zstd_types TYPE…`
+pub static ZSTD_TYPES: Setting<MediaTypes> = Setting::new(
+    "zstd_types",
+    &["mime-type …"],
+    media_types,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("text/html")
+.manual(
+    "The media types of responses that are compressed, besides `text/html`; `*` is every type.",
+);
+
+/// `zstd_comp_level LEVEL`
+pub static ZSTD_COMP_LEVEL: Setting<u64> =
+    Setting::new("zstd_comp_level", &["level"], |setter: &Setter<'_>| {
+        match parse::number(setter)? {
+            level @ 1..=22 => Ok(level),
+            _ => Err(Fault::new("value must be between 1 and 22")),
+        }
+    })
+    .contexts(HSL)
+    .default("1")
+    .manual(
+        "How much work goes into compression, from 1 to 22. The highest levels take up to a hundred megabytes \
+         for each response at work whose length is not known.",
+    );
+
+/// `zstd_min_length LENGTH`
+pub static ZSTD_MIN_LENGTH: Setting<u64> =
+    Setting::new("zstd_min_length", &["length"], parse::size)
+        .contexts(HSL)
+        .default("20")
+        .manual("Responses that are known to be shorter are not compressed.");
+
+/// `zstd_buffers NUMBER SIZE`
+pub static ZSTD_BUFFERS: Setting<u64> = Setting::new(
+    "zstd_buffers",
+    &["number size"],
+    gzip::buffer_size,
+)
+.contexts(HSL)
+.arity(Arity::exactly(2))
+.default("32 4k")
+.manual(
+    "Compressed data goes out in blocks of `size`. The number has no effect: how much may wait for a \
+     slow client is bounded for all responses alike.",
+);
+
+/// `zstd` and its family as one scope sees them.
+#[derive(Debug)]
+pub struct Zstd {
+    /// Which responses are compressed.
+    pub conditions: Conditions,
+    level: i32,
+    block: usize,
+}
+
+impl Feature for Zstd {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &ZSTD,
+        &ZSTD_TYPES,
+        &ZSTD_COMP_LEVEL,
+        &ZSTD_MIN_LENGTH,
+        &ZSTD_BUFFERS,
+    ];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        Ok(Zstd {
+            conditions: Conditions::of(scope, &ZSTD, &ZSTD_TYPES, &ZSTD_MIN_LENGTH)?,
+            level: i32::try_from(scope.get(&ZSTD_COMP_LEVEL)?).unwrap_or(1),
+            block: usize::try_from(scope.get(&ZSTD_BUFFERS)?).unwrap_or(4096),
+        })
+    }
+}
+
+impl Zstd {
+    /// A compressor for a body of this length, if it is known; `None` where there is no memory for one.
+    pub(super) fn compressor(&self, length: Option<u64>) -> Option<Compressor> {
+        let mut encoder = Encoder::new(Vec::new(), self.level).ok()?;
+        if self.level >= LEVEL_OF_LARGE_WINDOWS {
+            for limit in [
+                CParameter::WindowLog(WINDOW_BITS_MAX),
+                CParameter::HashLog(HASH_BITS_MAX),
+                CParameter::ChainLog(CHAIN_BITS_MAX),
+            ] {
+                encoder.set_parameter(limit).ok()?;
+            }
+        }
+        // With the length the library chooses tables that are no larger than it takes.
+        encoder.set_pledged_src_size(length).ok()?;
+        let coder = Box::new(encoder);
+        Some(Compressor::new(Coding::Zstd, coder, self.block, false))
+    }
+}
+
+impl MemoryWriter for Encoder<'static, Vec<u8>> {
+    const FAILED: Abort = Abort::Internal("zstd compression failed");
+
+    fn written(&mut self) -> &mut Vec<u8> {
+        self.get_mut()
+    }
+
+    fn end(self) -> std::io::Result<Vec<u8>> {
+        self.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use http::testing;
+
+    use super::super::compress::tests::check;
+    use super::*;
+
+    fn feature(text: &str) -> Result<std::sync::Arc<Zstd>, String> {
+        testing::feature::<Zstd>(&format!("http {{ {text} }}"), &["http"])
+    }
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        for text in ["", "zstd_comp_level 22;"] {
+            let settings = feature(text).unwrap();
+            check(
+                || settings.compressor(None).unwrap(),
+                |compressed| {
+                    let mut plain = Vec::new();
+                    let mut decoder = zstd::stream::read::Decoder::new(compressed).unwrap();
+                    // What clients must be able to read.
+                    decoder.window_log_max(WINDOW_BITS_MAX).unwrap();
+                    // A stream that goes on ends with an error, behind what has come.
+                    let _ = decoder.read_to_end(&mut plain);
+                    plain
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn settings_and_their_mistakes() {
+        let settings = feature("").unwrap();
+        assert!(!settings.conditions.enabled);
+        assert_eq!((settings.level, settings.block), (1, 4096));
+        assert_eq!(
+            feature("zstd_comp_level 0;").unwrap_err(),
+            "value must be between 1 and 22"
+        );
+    }
+}

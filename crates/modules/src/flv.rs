@@ -1,0 +1,133 @@
+//! `flv`: Flash videos from a byte on, for players that seek by `?start=`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_flv_module.html>. What is sent begins with the header
+//! of a new file; that the byte begins a tag is the player's business.
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use engine::file::{File, Metadata};
+use framework::compile::Compiler;
+use http::body;
+use http::exchange::Exchange;
+use http::file::etag_of;
+use http::module::{Content, Handle, Ran};
+use http::open_file_cache;
+use http::output::{Body, Piece};
+use http::request::{Request, Step};
+use proto::method::Method;
+use proto::uri;
+
+use crate::static_file::refused;
+
+/// `flv`
+pub static FLV: Setting<()> = Setting::new("flv", &[""], parse::nothing)
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::none())
+    .inherit(Inherit::Handler)
+    .repeatable()
+    .manual("Serves Flash videos; with `?start=BYTE` from that byte on, behind a new file header.");
+
+/// The directives of this file.
+pub const DIRECTIVES: &[&dyn Declared] = &[&FLV];
+
+/// Signature, version 1, audio and video, the header's length, the length of no tag before.
+const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
+
+/// What answers where `flv` stands.
+pub fn content(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    Ok(Some(Content {
+        leaves_to_files: true,
+        ..Content::of(Flv)
+    }))
+}
+
+struct Flv;
+
+impl Handle for Flv {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        Ran::wait(async move { Ok(serve(request, exchange).await) })
+    }
+}
+
+/// Answers with the file of the URI, whole or from a byte on.
+async fn serve(request: &mut Request, exchange: &mut Exchange) -> Step {
+    let (file, metadata) = match open(request, exchange).await {
+        Ok(opened) => opened,
+        Err(step) => return step,
+    };
+    let size = metadata.size;
+    let start = uri::argument(&request.args, b"start")
+        .and_then(|value| std::str::from_utf8(value).ok()?.parse::<u64>().ok())
+        .filter(|start| *start < size)
+        .unwrap_or(0);
+    let mut pieces = Vec::with_capacity(2);
+    let mut length = size - start;
+    if start > 0 {
+        length += HEADER.len() as u64;
+        pieces.push(Piece::Bytes(Bytes::from_static(HEADER)));
+    }
+    if size > 0 {
+        pieces.push(Piece::File {
+            file,
+            offset: start,
+            length: size - start,
+        });
+    }
+    begin(request, &metadata, length, " while sending flv to client");
+    Step::Respond(Body::Pieces(pieces))
+}
+
+/// Opens the file of a GET or HEAD as nginx's modules for videos do, behind a look at what has come of the body; else what to
+/// do instead.
+pub(super) async fn open(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(File, Metadata), Step> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Err(Step::Finish(405));
+    }
+    if request.uri.ends_with(b"/") {
+        return Err(Step::Next);
+    }
+    body::drop_at_hand(request, exchange)
+        .await
+        .map_err(Step::Finish)?;
+    let path = request.filename();
+    let step = match open_file_cache::lookup(request, &path).said().await {
+        Ok(looked) => match looked.file {
+            Some(file) if looked.metadata.is_file() => {
+                request.root_tested = !request.error_page_taken;
+                return Ok((file, looked.metadata));
+            }
+            _ => Step::Next,
+        },
+        Err(error) => Step::Finish(refused(request, &path, &error)),
+    };
+    request.body.end_unread(); // as in nginx, it is dropped first of all
+    Err(step)
+}
+
+/// Begins the response of so many bytes out of a file; `sending` is what log lines say of it from then on.
+pub(super) fn begin(
+    request: &mut Request,
+    metadata: &Metadata,
+    length: u64,
+    sending: &'static str,
+) {
+    request.sending = sending;
+    // As in nginx, the length of the response tells stretches of a file apart.
+    let sent = Metadata {
+        size: length,
+        ..*metadata
+    };
+    let etag = etag_of(&request.plan.core, &sent);
+    request.set_content_type();
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_length = Some(length);
+    response.last_modified = Some(metadata.mtime);
+    if let Some(etag) = etag {
+        response.add(Bytes::from_static(b"ETag"), etag);
+    }
+    response.allow_ranges = true;
+}

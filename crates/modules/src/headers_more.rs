@@ -1,0 +1,510 @@
+//! Fields that are set and cleared on both ways: `more_set_headers` and its family, as the module
+//! headers-more has them.
+//!
+//! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header` they replace what is
+//! there, whatever the status, and the directives of the levels above are carried out first. Responses are
+//! changed before `add_header` adds to them, requests behind the rewrite phase. How a message is framed is
+//! not for them to say.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Template, Word,
+};
+use framework::compile::{Compiler, Feature};
+use http::chain::{Chain, HeadFilter, Refused};
+use http::client_head::ClientHead;
+use http::log;
+use http::module::{Module, Script};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::response::{Field, Response};
+use http::tasks::{Task, TaskKind};
+use http::text::Text;
+use http::variables::Compiling as _;
+use proto::date;
+use proto::h1;
+use proto::header::Known;
+
+const HSLI: Contexts = Contexts::HTTP
+    .or(Contexts::SERVER)
+    .or(Contexts::LOCATION)
+    .or(Contexts::LOCATION_IF);
+
+/// Fields that say how a message is framed and what becomes of its connection.
+const FRAMING: [&[u8]; 3] = [b"connection", b"keep-alive", b"transfer-encoding"];
+
+/// `more_set_headers [-a] [-s STATUSES] [-t TYPES] 'NAME: VALUE' …`
+pub static MORE_SET_HEADERS: Setting<()> = Setting::new(
+    "more_set_headers",
+    &["[-a] [-s 'status …'] [-t 'mime-type …'] 'name: value' …"],
+    check,
+)
+.contexts(HSLI)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual(
+    "Sets fields of responses, in place of those of the same name, or with `-a` beside them. `-s` and `-t` \
+     name the status codes and media types of the responses that are meant; without them all are. Values \
+     may hold variables; an empty value takes the field away.",
+);
+
+/// `more_clear_headers [-s STATUSES] [-t TYPES] NAME …`
+pub static MORE_CLEAR_HEADERS: Setting<()> = Setting::new(
+    "more_clear_headers",
+    &["[-s 'status …'] [-t 'mime-type …'] name …"],
+    check,
+)
+.contexts(HSLI)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual("Takes fields of responses away. A `*` at the end of a name stands for any rest of it.");
+
+/// `more_set_input_headers [-r] [-t TYPES] 'NAME: VALUE' …`
+pub static MORE_SET_INPUT_HEADERS: Setting<()> = Setting::new(
+    "more_set_input_headers",
+    &["[-r] [-t 'mime-type …'] 'name: value' …"],
+    check,
+)
+.contexts(HSLI)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual(
+    "Sets fields of requests, in place of those of the same name; with `-r` only of those that are there. \
+     `-t` names the media types of the requests that are meant.",
+);
+
+/// `more_clear_input_headers [-t TYPES] NAME …`
+pub static MORE_CLEAR_INPUT_HEADERS: Setting<()> = Setting::new(
+    "more_clear_input_headers",
+    &["[-t 'mime-type …'] name …"],
+    check,
+)
+.contexts(HSLI)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual("Takes fields of requests away. A `*` at the end of a name stands for any rest of it.");
+
+/// The four directives as one scope sees them.
+#[derive(Debug, Default)]
+pub struct HeadersMore {
+    output: Vec<Rule>,
+    input: Vec<Rule>,
+}
+
+/// One directive.
+#[derive(Debug)]
+struct Rule {
+    statuses: Vec<u16>,
+    types: Vec<Bytes>,
+    /// `-a`
+    append: bool,
+    /// `-r`
+    only_present: bool,
+    changes: Vec<Change>,
+}
+
+/// What becomes of one field.
+#[derive(Debug)]
+struct Change {
+    name: Bytes,
+    /// The name ends with `*`, which is not in `name`.
+    wildcard: bool,
+    /// Empty: the field is taken away.
+    value: Text,
+}
+
+impl Feature for HeadersMore {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &MORE_SET_HEADERS,
+        &MORE_CLEAR_HEADERS,
+        &MORE_SET_INPUT_HEADERS,
+        &MORE_CLEAR_INPUT_HEADERS,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let mut more = match scope.parent() {
+            Some(parent) => HeadersMore::compile(compiler, parent)?,
+            None => HeadersMore::default(),
+        };
+        for line in scope.lines() {
+            let rules = match &*line.name.bytes {
+                b"more_set_headers" | b"more_clear_headers" => &mut more.output,
+                b"more_set_input_headers" | b"more_clear_input_headers" => &mut more.input,
+                _ => continue,
+            };
+            rules.push(Written::parse(line)?.compile(compiler));
+        }
+        Ok(more)
+    }
+}
+
+impl Module for HeadersMore {
+    const TASKS: &'static [Task] =
+        &[Task::of(TaskKind::HeaderFields, &["more_set_headers"]).listed(2)];
+
+    fn is_off(&self) -> bool {
+        self.output.is_empty() && self.input.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        if !self.output.is_empty() {
+            plan.filter(self);
+        }
+        if !self.input.is_empty() {
+            plan.prepared(self);
+        }
+    }
+}
+
+fn check(setter: &Setter<'_>) -> Result<(), Fault> {
+    setter
+        .lines()
+        .iter()
+        .try_for_each(|line| Written::parse(line).map(|_| ()))
+}
+
+/// A directive as it is written.
+struct Written {
+    statuses: Vec<u16>,
+    types: Vec<Bytes>,
+    append: bool,
+    only_present: bool,
+    changes: Vec<(Bytes, Template)>,
+}
+
+impl Written {
+    fn parse(line: &Line) -> Result<Written, Fault> {
+        let clears = line.name.bytes.starts_with(b"more_clear");
+        let input = line.name.bytes.ends_with(b"_input_headers");
+        let mut written = Written {
+            statuses: Vec::new(),
+            types: Vec::new(),
+            append: false,
+            only_present: false,
+            changes: Vec::new(),
+        };
+        let mut words = line.args.iter();
+        while let Some(word) = words.next() {
+            match &*word.bytes {
+                b"-s" if !input => {
+                    for status in option(word, words.next())? {
+                        let number = std::str::from_utf8(status).ok();
+                        let number = number.and_then(|text| text.parse().ok());
+                        written.statuses.push(number.ok_or_else(|| {
+                            let status = String::from_utf8_lossy(status);
+                            Fault::at(word, format!("invalid status code \"{status}\""))
+                        })?);
+                    }
+                }
+                b"-t" => {
+                    let types = option(word, words.next())?;
+                    written.types.extend(types.map(Bytes::copy_from_slice));
+                }
+                b"-a" if !input && !clears => written.append = true,
+                b"-r" if input && !clears => written.only_present = true,
+                [b'-', ..] => {
+                    let text = format!("invalid option name: \"{}\"", word.text());
+                    return Err(Fault::at(word, text));
+                }
+                _ => written.changes.push(change(word, clears)?),
+            }
+        }
+        Ok(written)
+    }
+
+    fn compile(self, compiler: &Compiler<'_>) -> Rule {
+        let changes = self.changes.into_iter().map(|(name, value)| Change {
+            wildcard: name.ends_with(b"*"),
+            name: name.slice(..name.len() - usize::from(name.ends_with(b"*"))),
+            value: compiler.text(&value),
+        });
+        Rule {
+            statuses: self.statuses,
+            types: self.types,
+            append: self.append,
+            only_present: self.only_present,
+            changes: changes.collect(),
+        }
+    }
+}
+
+/// The words of an option's value.
+fn option<'w>(
+    word: &Word,
+    value: Option<&'w Word>,
+) -> Result<impl Iterator<Item = &'w [u8]> + use<'w>, Fault> {
+    let Some(value) = value else {
+        let text = format!("option \"{}\" takes an argument", word.text());
+        return Err(Fault::at(word, text));
+    };
+    let words = value.bytes.split(u8::is_ascii_whitespace);
+    Ok(words.filter(|word| !word.is_empty()))
+}
+
+/// `NAME: VALUE`, or a name alone.
+fn change(word: &Word, clears: bool) -> Result<(Bytes, Template), Fault> {
+    let colon = memchr::memchr(b':', &word.bytes);
+    let end = colon.unwrap_or(word.bytes.len());
+    let (name, value) = word
+        .bytes
+        .split_at_checked(end)
+        .unwrap_or((&word.bytes, b""));
+    let name = name.trim_ascii();
+    let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
+    let fault = |what: &str| Err(Fault::at(word, format!("{what} in \"{}\"", word.text())));
+    if name.is_empty() {
+        return fault("no field name");
+    }
+    if name.ends_with(b"*") && !clears {
+        return fault("a wildcard can only be cleared");
+    }
+    let lower = name.to_ascii_lowercase();
+    let framing = FRAMING.contains(&&*lower) || (lower == b"content-length" && !clears);
+    if framing {
+        return fault("how a message is framed cannot be changed");
+    }
+    let value = if clears { b"" } else { value };
+    let value = Word {
+        bytes: value.into(),
+        ..word.clone()
+    };
+    Ok((Bytes::copy_from_slice(name), Template::parse(&value)?))
+}
+
+impl Rule {
+    fn is_meant(&self, status: u16, content_type: &[u8]) -> bool {
+        (self.statuses.is_empty() || self.statuses.contains(&status))
+            && (self.types.is_empty()
+                || self
+                    .types
+                    .iter()
+                    .any(|known| known.eq_ignore_ascii_case(content_type)))
+    }
+}
+
+impl Change {
+    fn names(&self, name: &[u8]) -> bool {
+        match (self.wildcard, name.get(..self.name.len())) {
+            (true, Some(front)) => front.eq_ignore_ascii_case(&self.name),
+            (true, None) => false,
+            (false, _) => name.eq_ignore_ascii_case(&self.name),
+        }
+    }
+}
+
+impl HeadFilter for HeadersMore {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main()
+    }
+
+    /// Changes the head of a response.
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+        for rule in &self.output {
+            if !rule.is_meant(request.response.status, &request.response.content_type) {
+                continue;
+            }
+            for change in &rule.changes {
+                let value = change.value.evaluate(request);
+                if value.is_empty() {
+                    clear(&mut request.response, change);
+                } else {
+                    set(&mut request.response, &change.name, value, rule.append);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a field away, also where it does not stand among the others.
+fn clear(response: &mut Response, change: &Change) {
+    if change.names(b"Server") {
+        response.server = Some(Bytes::new());
+    }
+    if change.names(b"Date") {
+        response.date = Some(Bytes::new());
+    }
+    if change.names(b"Content-Type") {
+        set_content_type(response, Bytes::new());
+    }
+    if change.names(b"Content-Length") {
+        response.clear_content_length();
+    }
+    if change.names(b"Last-Modified") {
+        response.last_modified = None;
+    }
+    if change.names(b"Location") {
+        response.location = None;
+    }
+    response.fields.retain(|field| !change.names(&field.name));
+}
+
+fn set(response: &mut Response, name: &Bytes, value: Bytes, append: bool) {
+    match name.to_ascii_lowercase().as_slice() {
+        b"server" => {
+            response.remove(b"Server");
+            response.server = Some(value);
+        }
+        b"date" => {
+            response.remove(b"Date");
+            response.date = Some(value);
+        }
+        b"content-type" => set_content_type(response, value),
+        b"location" => {
+            response.remove(b"Location");
+            response.add_location(value, true);
+        }
+        lower => {
+            if lower == b"last-modified" {
+                response.last_modified = date::parse_http(&value);
+            }
+            let name = name.clone();
+            if append {
+                response.add(name, value);
+            } else {
+                replace(response, Field { name, value });
+            }
+        }
+    }
+}
+
+fn set_content_type(response: &mut Response, value: Bytes) {
+    response.content_type = value;
+    response.content_type_parameters = Bytes::new();
+    response.charset = Bytes::new();
+}
+
+/// Puts a field in the place of the first of its name, or at the end.
+fn replace(response: &mut Response, new: Field) {
+    let same = |field: &Field| field.name.eq_ignore_ascii_case(&new.name);
+    let Some(at) = response.fields.iter().position(same) else {
+        response.fields.push(new);
+        return;
+    };
+    let mut index = 0;
+    response.fields.retain(|field| {
+        index += 1;
+        index <= at + 1 || !same(field)
+    });
+    if let Some(slot) = response.fields.get_mut(at) {
+        *slot = new;
+    }
+}
+
+impl Script for HeadersMore {
+    fn run(&self, request: &mut Request) -> Step {
+        change_request(self, request);
+        Step::Next
+    }
+}
+
+/// Changes the head of a request, as everybody sees it from now on.
+fn change_request(more: &HeadersMore, request: &mut Request) {
+    let copied = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
+    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = request.headers().map(copied).collect();
+    let content_type = request.header(Known::ContentType).unwrap_or_default();
+    let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
+    let content_type = content_type.get(..end).unwrap_or_default().trim_ascii();
+    let meant: Vec<bool> = more
+        .input
+        .iter()
+        .map(|rule| rule.is_meant(0, content_type))
+        .collect();
+    for (rule, meant) in more.input.iter().zip(meant) {
+        for change in rule.changes.iter().filter(|_| meant) {
+            let value = change.value.evaluate(request);
+            let present = fields.iter().position(|(name, _)| change.names(name));
+            let mut kept = present.filter(|_| !value.is_empty());
+            if value.is_empty() {
+                fields.retain(|(name, _)| !change.names(name));
+            } else if let Some(at) = kept.take() {
+                if let Some(slot) = fields.get_mut(at) {
+                    slot.1 = value.to_vec();
+                }
+                let mut index = 0;
+                fields.retain(|(name, _)| {
+                    index += 1;
+                    index <= at + 1 || !change.names(name)
+                });
+            } else if !rule.only_present {
+                fields.push((change.name.to_vec(), value.to_vec()));
+            }
+        }
+    }
+    take_head(request, &fields);
+}
+
+/// Gives the request a head with these fields.
+fn take_head(request: &mut Request, fields: &[(Vec<u8>, Vec<u8>)]) {
+    let mut bytes = request.request_line().to_vec();
+    bytes.extend_from_slice(b"\r\n");
+    for (name, value) in fields {
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    let limits = request.server.core.head_limits();
+    let mut head = h1::Head::default();
+    if !matches!(h1::parse_head(&bytes, &limits, &mut head), Ok(Some(_))) {
+        log::error!(
+            request,
+            Error,
+            "the request's head is none with the fields that were set, and stays as it was"
+        );
+        return;
+    }
+    let mut host = request.client.host.clone();
+    if let Some(named) = head.server_name() {
+        host = named.name.of(&bytes).to_ascii_lowercase();
+    }
+    request.client = Rc::new(ClientHead::parsed(bytes, head, host));
+}
+
+#[cfg(test)]
+mod tests {
+    use http::testing;
+
+    use super::*;
+
+    fn mistake(text: &str) -> String {
+        testing::feature::<HeadersMore>(&format!("http {{ {text} }}"), &["http"]).unwrap_err()
+    }
+
+    #[test]
+    fn mistakes() {
+        assert_eq!(
+            mistake("more_set_headers -x 'A: b';"),
+            "invalid option name: \"-x\""
+        );
+        assert_eq!(
+            mistake("more_set_headers -s;"),
+            "option \"-s\" takes an argument"
+        );
+        assert_eq!(
+            mistake("more_set_headers -s 'two' 'A: b';"),
+            "invalid status code \"two\""
+        );
+        assert!(mistake("more_set_headers 'A*: b';").starts_with("a wildcard"));
+        assert!(mistake("more_set_headers 'Content-Length: 5';").starts_with("how a message"));
+        assert!(mistake("more_clear_input_headers Connection;").starts_with("how a message"));
+        assert!(mistake("more_set_input_headers -s 404 'A: b';").starts_with("invalid option"));
+    }
+
+    #[test]
+    fn levels_above_come_first() {
+        let text = "http { more_set_headers 'A: 1'; server { more_clear_headers B 'C*'; more_set_input_headers -r 'D: 1'; } }";
+        let more = testing::feature::<HeadersMore>(text, &["http", "server"]).unwrap();
+        let names: Vec<&[u8]> = more
+            .output
+            .iter()
+            .flat_map(|rule| rule.changes.iter().map(|change| &*change.name))
+            .collect();
+        assert_eq!(names, [&b"A"[..], b"B", b"C"]);
+        assert!(more.input[0].only_present && !more.is_off());
+    }
+}

@@ -1,0 +1,34 @@
+//! What Tidegate does with requests of HTTP, one feature a file: its directives, its settings, its handler, its tests.
+//!
+//! Each is known to requests by what it [registers](http::module::Module) with the plans of scopes. Filters of responses
+//! stand in [`filters`].
+
+pub mod access;
+pub mod acme;
+pub mod auth_basic;
+pub mod auth_request;
+pub mod autoindex;
+pub mod browser;
+pub mod dav;
+pub mod dav_ext;
+pub mod early_hints;
+pub mod filters;
+pub mod flv;
+pub mod headers_more;
+pub mod index;
+pub mod limit_conn;
+pub mod limit_req;
+pub mod metrics;
+pub mod mirror;
+pub mod mp4;
+pub mod post_action;
+pub mod precompressed;
+pub mod proxy;
+pub mod random_index;
+pub mod realip;
+pub mod referer;
+pub mod rewrite;
+pub mod static_file;
+pub mod stub_status;
+pub mod try_files;
+pub mod upstream;

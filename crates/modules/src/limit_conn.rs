@@ -1,0 +1,78 @@
+//! `limit_conn` for requests: see [`rules::limit_conn`]. A request is counted from the moment when it has been read until it
+//! has ended, so that in HTTP/1 idle connections do not count. Of a request and its subrequests only one is.
+
+use std::sync::Arc;
+
+use conf::{Declared, Fault, ScopeRef};
+use framework::compile::{Compiler, Feature};
+use framework::slot::Slot;
+use http::exchange::Exchange;
+use http::module::{Handle, Module, Ran};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::slots::OfMain;
+use http::tasks::{Task, TaskKind};
+use http::variables::Found;
+use rules::limit_conn::{Counted, LIMIT_CONN_ZONE, LimitConn, Outcome, Places};
+
+/// What becomes of a main request and its subrequests, until the main request ends.
+static COUNTED: Slot<Places<Request>, OfMain> = Slot::new();
+
+/// Keeps it.
+pub struct Requests;
+
+impl Counted<Request> for Requests {
+    fn outcome(request: &Request) -> Option<Outcome> {
+        request.shared.main.borrow().get(&COUNTED)?.outcome
+    }
+
+    fn note(request: &Request, change: impl FnOnce(&mut Places<Request>)) {
+        change(request.shared.main.borrow_mut().enter(&COUNTED));
+    }
+}
+
+/// The limits of a scope.
+pub struct Limits(Arc<LimitConn<Request>>);
+
+impl Feature for Limits {
+    const DIRECTIVES: &'static [&'static dyn Declared] = LimitConn::<Request>::DIRECTIVES;
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Limits, Fault> {
+        compiler.feature(scope).map(Limits)
+    }
+}
+
+impl Module for Limits {
+    const TABLES: &'static [&'static [&'static dyn Declared]] =
+        &[&[&LIMIT_CONN_ZONE], Limits::DIRECTIVES];
+
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Limits, &["limit_conn"]).listed(1)];
+
+    fn is_off(&self) -> bool {
+        self.0.is_off()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.preaccess(self);
+    }
+}
+
+impl Handle for Limits {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        let step = match self.0.enter::<Requests>(request) {
+            Ok(()) => Step::Next,
+            Err(status) => Step::Finish(status),
+        };
+        Ran::Now(Ok(step))
+    }
+}
+
+/// Declares the zones of an `http` block.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    rules::limit_conn::compile::<Request>(compiler, http);
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    rules::limit_conn::find::<Request, Requests>(name)
+}

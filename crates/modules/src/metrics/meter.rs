@@ -1,0 +1,334 @@
+//! What is counted of the requests of one scope, by each thread for itself.
+//!
+//! Which scopes there are is known when a configuration is compiled ([`Scopes`]); each thread finds
+//! their meters once for each generation, by name, so they go on over reloads. Counting a request
+//! is then an index and a few additions to memory that no other thread writes to.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conf::{Contexts, ScopeRef};
+use framework::compile::Compiler;
+use framework::counters::{Count, Counters};
+use framework::generation::{Generation, Local};
+use framework::registry::Registry;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+use http::module::{Ending, Shortcut, Told};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use transport::listen;
+
+/// Scopes that a thread has meters for, over all generations; what comes later is counted
+/// together, under [`ScopeName::others`].
+const METERS_MAX: usize = 4096;
+
+/// The upper bounds of the buckets of a histogram of durations, in microseconds.
+pub const BOUNDS: [u64; 18] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// Classes of status: the first digit; 0 stands for what has no status, or one beyond 599.
+pub const CLASSES: usize = 6;
+
+/// What names a scope in the numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeName {
+    /// The first `server_name` as written; empty where there is none.
+    pub server: String,
+    /// The first address that the server listens on.
+    pub listen: String,
+    /// The location as written, as in `= /path`; empty for what no location takes.
+    pub location: String,
+}
+
+impl ScopeName {
+    /// The name of a scope: that of the location or server that it is or lies in.
+    fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> ScopeName {
+        let around = || std::iter::successors(Some(scope), |scope| scope.parent());
+        let find = |context| around().find(|scope| scope.context() == context);
+        let location = find(Contexts::LOCATION).and_then(|scope| scope.line());
+        let location = location.map(|line| {
+            let words: Vec<_> = line.args.iter().map(|word| word.text()).collect();
+            words.join(" ")
+        });
+        let server = find(Contexts::SERVER);
+        let name = server.and_then(|server| {
+            let mut lines = server.lines().iter();
+            let line = lines.find(|line| line.is("server_name"))?;
+            Some(line.argument(0).text().into_owned())
+        });
+        let listens = server.and_then(|server| listen::of_server(compiler, server).ok());
+        let listens = listens.unwrap_or_default();
+        let listen = listens.first().map(|listen| &listen.options.address);
+        ScopeName {
+            server: name.unwrap_or_default(),
+            listen: listen.map(ToString::to_string).unwrap_or_default(),
+            location: location.unwrap_or_default(),
+        }
+    }
+
+    fn others() -> ScopeName {
+        ScopeName {
+            location: "others".to_owned(),
+            ..ScopeName::default()
+        }
+    }
+}
+
+/// The names of a generation's scopes, by their numbers; none where nothing is counted.
+#[derive(Debug, Default)]
+pub struct Scopes {
+    counted: bool,
+    names: Vec<ScopeName>,
+}
+
+impl Scopes {
+    /// None yet. Scopes are counted if the configuration says `metrics` anywhere.
+    pub fn new(root: ScopeRef<'_>) -> Scopes {
+        let mut scopes = root.tree().scopes();
+        Scopes {
+            counted: scopes.any(|scope| scope.writes(super::DIRECTIVES)),
+            names: Vec::new(),
+        }
+    }
+}
+
+impl Registry for Scopes {}
+
+/// Finds out whether scopes are counted.
+pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    *compiler.registry::<Scopes>().borrow_mut() = Scopes::new(http.tree().root());
+}
+
+/// What [`register`] says of shortcuts.
+pub const SHORTCUTS: &[Told] = &[Told::Same("what is answered from memory is counted, too")];
+
+/// Adds the scopes that are counted to the generation.
+pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
+    let scopes: Scopes = compiler.registries.take();
+    generation.counts_turns |= !scopes.names.is_empty();
+    generation.add(scopes);
+}
+
+/// Has the requests of a scope counted.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let scopes = plan.compiler.registry::<Scopes>();
+    let mut scopes = scopes.borrow_mut();
+    if scopes.counted {
+        let number = scopes.names.len();
+        scopes.names.push(ScopeName::of(plan.compiler, plan.scope));
+        plan.ending(&Arc::new(Metered(number)));
+        plan.shortcut(Shortcut::Same);
+    }
+    Some(())
+}
+
+/// A scope whose requests are counted, by its number.
+pub struct Metered(usize);
+
+impl Ending for Metered {
+    fn ended(&self, request: &mut Request) {
+        if !request.is_main() {
+            return;
+        }
+        let meters = request.local.at(&METERS);
+        if let Some(meter) = meters.borrow().0.get(self.0) {
+            meter.count(request);
+        }
+    }
+}
+
+/// What one thread counts of one scope.
+#[derive(Debug, Default)]
+pub struct Meter {
+    classes: [Count; CLASSES],
+    received: Count,
+    sent: Count,
+    /// Sum of the durations, in microseconds.
+    duration: Count,
+    /// By [`BOUNDS`]; the last one has no bound.
+    buckets: [Count; BOUNDS.len() + 1],
+}
+
+/// The meters of a thread for one generation, by the numbers of its scopes.
+struct OfPlans(Box<[Arc<Meter>]>);
+
+static METERS: Slot<OfPlans, ThreadGeneration> = Slot::new();
+
+impl OfThread for OfPlans {
+    fn begin(local: &Local) -> OfPlans {
+        let meters = local.counts.shelf.of::<Meters>();
+        let scopes: Option<Arc<Scopes>> = local.generation.part();
+        OfPlans(meters.of(&scopes.unwrap_or_default()))
+    }
+}
+
+impl Meter {
+    fn count(&self, request: &Request) {
+        let class = usize::from(request.response.status / 100);
+        let class = self.classes.get(class).unwrap_or(&self.classes[0]);
+        class.add(1);
+        self.received.add(request.length());
+        self.sent.add(request.bytes_sent);
+        let now = engine::now();
+        // Most are answered within the turn of the loop that they came in.
+        if now <= request.started {
+            self.buckets[0].add(1);
+            return;
+        }
+        let duration = now.saturating_duration_since(request.started);
+        let duration = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.duration.add(duration);
+        let bucket = BOUNDS.partition_point(|bound| *bound < duration);
+        self.buckets[bucket].add(1); // invariant: there is one more than there are bounds
+    }
+}
+
+/// The meters of one thread by the names of their scopes.
+#[derive(Debug, Default)]
+pub struct Meters(Mutex<BTreeMap<ScopeName, Arc<Meter>>>);
+
+impl Meters {
+    /// The meters of a generation's scopes, by their numbers: known names have those that they had.
+    pub fn of(&self, scopes: &Scopes) -> Box<[Arc<Meter>]> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meter = |name: &ScopeName| {
+            let name = match known.len() < METERS_MAX || known.contains_key(name) {
+                true => name.clone(),
+                false => ScopeName::others(),
+            };
+            Arc::clone(known.entry(name).or_default())
+        };
+        scopes.names.iter().map(&mut meter).collect()
+    }
+
+    /// Adds the numbers of every scope that has had a request to those in `sums`.
+    pub fn add_to(&self, sums: &mut BTreeMap<ScopeName, Sums>) {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, meter) in known.iter() {
+            let of_thread = Sums::of(meter);
+            if of_thread.requests() > 0 {
+                sums.entry(name.clone()).or_default().add(&of_thread);
+            }
+        }
+    }
+}
+
+/// What is counted by server and location, over all threads.
+pub fn sums(counters: &Counters) -> BTreeMap<ScopeName, Sums> {
+    let mut sums = BTreeMap::new();
+    for meters in counters.each::<Meters>() {
+        meters.add_to(&mut sums);
+    }
+    sums
+}
+
+/// The numbers of a scope at one moment, added up over threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Requests by class of status; see [`CLASSES`].
+    pub classes: [u64; CLASSES],
+    /// Bytes of heads and bodies received.
+    pub received: u64,
+    /// Bytes sent, heads included.
+    pub sent: u64,
+    /// Sum of durations, in microseconds.
+    pub duration: u64,
+    /// Requests by duration: see [`BOUNDS`]; the last one has no bound.
+    pub buckets: [u64; BOUNDS.len() + 1],
+}
+
+impl Sums {
+    fn of(meter: &Meter) -> Sums {
+        Sums {
+            classes: meter.classes.each_ref().map(Count::read),
+            received: meter.received.read(),
+            sent: meter.sent.read(),
+            duration: meter.duration.read(),
+            buckets: meter.buckets.each_ref().map(Count::read),
+        }
+    }
+
+    /// Adds another scope's numbers.
+    pub fn add(&mut self, other: &Sums) {
+        for (sum, one) in self.classes.iter_mut().zip(other.classes) {
+            *sum += one;
+        }
+        for (sum, one) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum += one;
+        }
+        self.received += other.received;
+        self.sent += other.sent;
+        self.duration += other.duration;
+    }
+
+    /// Requests of every class.
+    pub fn requests(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// For each bound, in seconds, how many requests took no longer.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let mut below = 0;
+        BOUNDS.iter().zip(self.buckets).map(move |(bound, count)| {
+            below += count;
+            (*bound as f64 / 1e6, below)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_over_threads_and_cumulative() {
+        let name = ScopeName {
+            server: "a".into(),
+            ..ScopeName::default()
+        };
+        let scopes = Scopes {
+            counted: true,
+            names: vec![name.clone(), name.clone()],
+        };
+        let threads = [Meters::default(), Meters::default()];
+        for meters in &threads {
+            let of_plans = meters.of(&scopes);
+            assert!(
+                Arc::ptr_eq(&of_plans[0], &of_plans[1]),
+                "one name, one meter"
+            );
+            of_plans[0].classes[2].add(2);
+            of_plans[0].buckets[1].add(2);
+            // Another generation finds what the last one counted.
+            meters.of(&scopes)[1].classes[4].add(1);
+            of_plans[1].buckets[BOUNDS.len()].add(1);
+        }
+        let mut sums = BTreeMap::new();
+        threads.iter().for_each(|meters| meters.add_to(&mut sums));
+        let sums = &sums[&name];
+        assert_eq!(sums.classes, [0, 0, 4, 0, 2, 0]);
+        assert_eq!(sums.requests(), 6);
+        let cumulative: Vec<(f64, u64)> = sums.cumulative().collect();
+        assert_eq!(cumulative[0], (0.0001, 0));
+        assert_eq!(cumulative[1], (0.00025, 4));
+        assert_eq!(cumulative.last(), Some(&(60.0, 4)));
+    }
+
+    #[test]
+    fn scopes_beyond_the_limit_are_counted_together() {
+        let meters = Meters::default();
+        let names = (0..METERS_MAX + 10).map(|number| ScopeName {
+            server: number.to_string(),
+            ..ScopeName::default()
+        });
+        let scopes = Scopes {
+            counted: true,
+            names: names.collect(),
+        };
+        let all = meters.of(&scopes);
+        assert!(!Arc::ptr_eq(&all[0], &all[1]));
+        assert!(Arc::ptr_eq(&all[METERS_MAX], &all[METERS_MAX + 9]));
+    }
+}

@@ -1,0 +1,119 @@
+//! `metrics`: what the server has done, for Prometheus or as JSON. Ours; nginx has none.
+//!
+//! Requests are counted by server and location where a request ends ([`meter`]), connections and
+//! the rest by [`counters`](framework::counters); `page` writes them down. A configuration without
+//! `metrics` counts nothing by scope. Not here: upstreams, caches, and what single requests did,
+//! which is the access log's business.
+//!
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. Described in docs/metrics.md.
+
+pub mod meter;
+mod page;
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting};
+use framework::compile::Compiler;
+use http::exchange::Exchange;
+use http::module::{Content, Handle, Ran};
+use http::output;
+use http::request::{Request, Step};
+use proto::method::Method;
+
+/// `metrics [prometheus | json]`
+pub static METRICS: Setting<Format> =
+    Setting::new("metrics", &["[prometheus | json]"], format)
+        .contexts(Contexts::SERVER.or(Contexts::LOCATION))
+        .arity(Arity::between(0, 1))
+        .inherit(Inherit::Handler)
+        .manual(
+            "Answers with numbers about connections, requests by server and location, and the \
+             server itself, all since the start of the worker process. The format is the one named \
+             here; else the one that the argument `format` of the URL names; else JSON where the \
+             Accept field names `application/json`, and Prometheus text where it does not. A \
+             location that holds this is best kept to those whom it concerns, by `allow` and `deny`.",
+        );
+
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&METRICS];
+
+/// How the numbers are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// As the request wants it.
+    Negotiated,
+    /// Prometheus' text format, version 0.0.4.
+    Prometheus,
+    /// One JSON object.
+    Json,
+}
+
+fn format(setter: &Setter<'_>) -> Result<Format, Fault> {
+    match setter.args() {
+        [] => Ok(Format::Negotiated),
+        [word, ..] => Format::named(&word.bytes).ok_or_else(|| Fault::invalid_parameter(word)),
+    }
+}
+
+/// What answers where `metrics` stands.
+pub fn content(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let format = scope.own(&METRICS)?;
+    Ok(format.map(|format| Content {
+        stays_in_limit_except: true,
+        ..Content::of(format)
+    }))
+}
+
+impl Handle for Format {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(serve(request, *self)))
+    }
+}
+
+impl Format {
+    fn named(name: &[u8]) -> Option<Format> {
+        match name {
+            b"prometheus" => Some(Format::Prometheus),
+            b"json" => Some(Format::Json),
+            _ => None,
+        }
+    }
+
+    /// What a request wants where the directive leaves it open.
+    fn wanted(request: &Request) -> Format {
+        let arguments = request.args.split(|byte| *byte == b'&');
+        let mut named = arguments.filter_map(|argument| argument.strip_prefix(b"format="));
+        if let Some(format) = named.find_map(Format::named) {
+            return format;
+        }
+        let accept = request.header_named(b"accept").unwrap_or_default();
+        let types = accept.split(|byte| *byte == b',').map(|part| {
+            let end = memchr::memchr(b';', part).unwrap_or(part.len());
+            part.get(..end).unwrap_or_default().trim_ascii()
+        });
+        match types.into_iter().any(|one| one == b"application/json") {
+            true => Format::Json,
+            false => Format::Prometheus,
+        }
+    }
+}
+
+/// Answers with the numbers of this moment.
+fn serve(request: &mut Request, format: Format) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Finish(405);
+    }
+    let format = match format {
+        Format::Negotiated => Format::wanted(request),
+        format => format,
+    };
+    let numbers = page::Numbers::of(request);
+    let (content_type, body) = match format {
+        Format::Json => ("application/json", numbers.json()),
+        _ => {
+            let parameters = Bytes::from_static(b"; version=0.0.4; charset=utf-8");
+            request.response.content_type_parameters = parameters;
+            ("text/plain", numbers.prometheus().into_bytes())
+        }
+    };
+    output::page(request, 200, content_type.into(), body.into())
+}

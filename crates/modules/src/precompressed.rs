@@ -1,0 +1,215 @@
+//! Precompressed files: `name.gz`, `name.br` or `name.zst` beside `name`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_gzip_static_module.html>,
+//! <https://github.com/google/ngx_brotli>, <https://github.com/tokers/zstd-nginx-module>. Which codings a
+//! client takes is [`compress`](crate::filters::compress)'s to say; for gzip by the rules of
+//! `gzip_http_version`, `gzip_proxied` and `gzip_disable`.
+
+use std::sync::Arc;
+
+use conf::{Contexts, Declared, Fault, ScopeRef, Setter, Setting};
+use framework::compile::{Compiler, Feature};
+use http::exchange::Exchange;
+use http::log;
+use http::module::{Handle, Module, Ran};
+use http::open_file_cache::{self, Looked, LookupError};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::tasks::{Task, TaskKind};
+use proto::method::Method;
+
+use crate::filters::compress::{BY_PREFERENCE, Coding};
+use crate::filters::gzip;
+use crate::static_file;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// `gzip_static on | off | always`
+pub static GZIP_STATIC: Setting<Mode> = Setting::new("gzip_static", &["on | off | always"], mode)
+    .contexts(HSL)
+    .default("off")
+    .manual(
+        "Looks for a file with `.gz` appended to its name. `on`: for clients that accept gzip, by the rules \
+         of `gzip_http_version`, `gzip_proxied` and `gzip_disable`. `always`: for every client.",
+    );
+
+/// `brotli_static on | off | always`
+pub static BROTLI_STATIC: Setting<Mode> = Setting::new("brotli_static", &["on | off | always"], mode)
+    .contexts(HSL)
+    .default("off")
+    .manual(
+        "Looks for a file with `.br` appended to its name. `on`: for clients that accept br. `always`: for \
+         every client. Where files of several codings are looked for, the client's quality values decide; \
+         of equal ones br goes before zstd and gzip.",
+    );
+
+/// `zstd_static on | off | always`
+pub static ZSTD_STATIC: Setting<Mode> = Setting::new("zstd_static", &["on | off | always"], mode)
+    .contexts(HSL)
+    .default("off")
+    .manual(
+        "Looks for a file with `.zst` appended to its name. `on`: for clients that accept zstd. `always`: \
+         for every client.",
+    );
+
+/// For whom precompressed files are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// For nobody.
+    Off,
+    /// For clients that accept the coding.
+    On,
+    /// For every client.
+    Always,
+}
+
+fn mode(setter: &Setter<'_>) -> Result<Mode, Fault> {
+    conf::parse::enumeration(
+        setter,
+        &[
+            ("off", Mode::Off),
+            ("on", Mode::On),
+            ("always", Mode::Always),
+        ],
+    )
+}
+
+/// `gzip_static`, `brotli_static` and `zstd_static` as one scope sees them.
+#[derive(Clone, Copy, Debug)]
+pub struct Precompressed {
+    gzip: Mode,
+    brotli: Mode,
+    zstd: Mode,
+}
+
+impl Feature for Precompressed {
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &[&GZIP_STATIC, &BROTLI_STATIC, &ZSTD_STATIC];
+
+    fn compile(_: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        Ok(Precompressed {
+            gzip: scope.get(&GZIP_STATIC)?,
+            brotli: scope.get(&BROTLI_STATIC)?,
+            zstd: scope.get(&ZSTD_STATIC)?,
+        })
+    }
+}
+
+impl Precompressed {
+    fn mode(self, coding: Coding) -> Mode {
+        match coding {
+            Coding::Gzip => self.gzip,
+            Coding::Brotli => self.brotli,
+            Coding::Zstd => self.zstd,
+        }
+    }
+}
+
+impl Module for Precompressed {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::Files, &["gzip_static"]).listed(4)];
+
+    /// No precompressed file is looked for.
+    fn is_off(&self) -> bool {
+        BY_PREFERENCE
+            .iter()
+            .all(|coding| self.mode(*coding) == Mode::Off)
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
+    }
+}
+
+impl Handle for Precompressed {
+    /// Answers with a precompressed file of the URI, if there is one for this client.
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        if !matches!(request.method, Method::Get | Method::Head) || request.uri.ends_with(b"/") {
+            return Ran::Now(Ok(Step::Next));
+        }
+        let mut codings = BY_PREFERENCE.map(|coding| (coding.quality(request), coding));
+        codings.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
+        look_for(request, *self, codings, 0).then(|step| Ran::Now(Ok(step)))
+    }
+}
+
+/// The codings with what the client thinks of each.
+type Codings = [(u16, Coding); BY_PREFERENCE.len()];
+
+/// Looks for files of the codings from this one on.
+fn look_for<'a>(
+    request: &'a mut Request,
+    modes: Precompressed,
+    codings: Codings,
+    first: usize,
+) -> Ran<'a, Step> {
+    let Some(&(quality, coding)) = codings.get(first) else {
+        return Ran::Now(Step::Next);
+    };
+    let mode = modes.mode(coding);
+    let accepted = match mode {
+        Mode::Off => false,
+        Mode::On => quality > 0,
+        Mode::Always => true,
+    };
+    // A client that does not get the file must still be told that it exists: caches keep both.
+    if mode == Mode::Off || (!accepted && !gzip::varies(request)) {
+        return look_for(request, modes, codings, first + 1);
+    }
+    let mut path = request.filename();
+    path.extend_from_slice(match coding {
+        Coding::Gzip => b".gz",
+        Coding::Brotli => b".br",
+        Coding::Zstd => b".zst",
+    });
+    open_file_cache::lookup(request, &path).then(move |looked| {
+        match answer(request, &path, looked, (coding, mode, accepted)) {
+            Step::Next => look_for(request, modes, codings, first + 1),
+            step => Ran::Now(step),
+        }
+    })
+}
+
+/// The answer by what is at the path of a coding.
+fn answer(
+    request: &mut Request,
+    path: &[u8],
+    looked: Result<Looked, LookupError>,
+    (coding, mode, accepted): (Coding, Mode, bool),
+) -> Step {
+    let looked = match looked {
+        Ok(looked) => looked,
+        Err(error) => {
+            let (call, text, reason) = (error.call, log::Printable(path), log::Errno(&error.error));
+            match error.errno() {
+                libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {}
+                libc::EACCES | libc::EMLINK | libc::ELOOP => {
+                    log::error!(request, Error, "{call} \"{text}\" failed {reason}");
+                }
+                _ => log::error!(request, Crit, "{call} \"{text}\" failed {reason}"),
+            }
+            return Step::Next;
+        }
+    };
+    if mode == Mode::On {
+        request.response.vary_accept_encoding = gzip::varies(request);
+        if !accepted {
+            return Step::Next;
+        }
+    }
+    if looked.metadata.is_dir() {
+        return Step::Next;
+    }
+    if !looked.metadata.is_file() {
+        log::error!(
+            request,
+            Crit,
+            "\"{}\" is not a regular file",
+            log::Printable(path)
+        );
+        return Step::Finish(404);
+    }
+    request.root_tested = !request.error_page_taken;
+    let step = static_file::respond(request, &looked);
+    request.response.set_coding(coding.name());
+    step
+}

@@ -1,0 +1,427 @@
+//! The directives of every module that passes requests on to an upstream (`proxy_`, `fastcgi_` …), declared once: each
+//! module makes a [`Family`] with its prefix and lists those that it has.
+//!
+//! Not here: the directives that are one module's alone, and those about buffers and TLS, which have families of their own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word, parse};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// What the modules have in common. nginx's manual says it under each of their names.
+pub(super) struct Family {
+    pub(super) hide_header: Setting<Vec<Word>>,
+    pub(super) pass_header: Setting<Vec<Word>>,
+    pub(super) ignore_headers: Setting<Vec<Word>>,
+    pub(super) bind: Setting<BindLine>,
+    pub(super) next_upstream: Setting<Causes>,
+    pub(super) next_upstream_tries: Setting<u64>,
+    pub(super) next_upstream_timeout: Setting<Duration>,
+    pub(super) connect_timeout: Setting<Duration>,
+    pub(super) send_timeout: Setting<Duration>,
+    pub(super) read_timeout: Setting<Duration>,
+    pub(super) buffering: Setting<bool>,
+    pub(super) request_buffering: Setting<bool>,
+    pub(super) pass_request_headers: Setting<bool>,
+    pub(super) pass_request_body: Setting<bool>,
+    pub(super) intercept_errors: Setting<bool>,
+    pub(super) ignore_client_abort: Setting<bool>,
+    pub(super) buffer_size: Setting<u64>,
+}
+
+impl Family {
+    /// The directives that begin with this prefix.
+    pub(super) const fn of(prefix: &'static str) -> Family {
+        Family {
+            hide_header: Setting::family(prefix, "hide_header", &["field"], words)
+                .contexts(HSL)
+                .inherit(Inherit::List)
+                .manual("A field of the answer that is not passed to the client."),
+            pass_header: Setting::family(prefix, "pass_header", &["field"], words)
+                .contexts(HSL)
+                .inherit(Inherit::List)
+                .manual("A field of the answer that is passed to the client though it is hidden by default."),
+            ignore_headers: Setting::family(prefix, "ignore_headers", &["field ..."], ignored)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::List)
+                .manual("Fields of the answer that are not acted upon: X-Accel-Redirect, X-Accel-Limit-Rate, X-Accel-Buffering, X-Accel-Charset, X-Accel-Expires, Expires, Cache-Control, Set-Cookie, Vary."),
+            bind: Setting::family(prefix, "bind", &["address", "off"], bind)
+                .contexts(HSL)
+                .arity(Arity::between(1, 2))
+                .manual("The local address, with or without a port, that connections to the upstream come from. Variables may be used; where they give nothing, the kernel chooses."),
+            next_upstream: Setting::family(
+                prefix,
+                "next_upstream",
+                &["error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ..."],
+                causes,
+            )
+            .contexts(HSL)
+            .arity(Arity::at_least(1))
+            .inherit(Inherit::List)
+            .default("error timeout")
+            .manual("When the next server of a group is tried. Requests that change something (POST, LOCK, PATCH) are only sent again with non_idempotent."),
+            next_upstream_tries: Setting::family(prefix, "next_upstream_tries", &["number"], parse::number)
+                .contexts(HSL)
+                .default("0")
+                .manual("The most servers that a request is passed to; 0 is all of the group."),
+            next_upstream_timeout: time(prefix, "next_upstream_timeout", "0")
+                .manual("How long after the first try a next one may begin; 0 is always."),
+            connect_timeout: time(prefix, "connect_timeout", "60s")
+                .manual("How long connecting to the upstream may take (504 after it)."),
+            send_timeout: time(prefix, "send_timeout", "60s")
+                .manual("The longest time between two successful writes to the upstream (504 after it)."),
+            read_timeout: time(prefix, "read_timeout", "60s")
+                .manual("The longest time between two successful reads from the upstream (504 after it)."),
+            buffering: flag(prefix, "buffering", "on").manual(
+                "Off: every part of the answer is sent on as it comes. On: parts that come together leave together.",
+            ),
+            request_buffering: flag(prefix, "request_buffering", "on").manual(
+                "Reads the whole request body before the upstream is asked; off passes it on as it comes.",
+            ),
+            pass_request_headers: flag(prefix, "pass_request_headers", "on")
+                .manual("Passes the client's header fields on."),
+            pass_request_body: flag(prefix, "pass_request_body", "on")
+                .manual("Passes the client's body on."),
+            intercept_errors: flag(prefix, "intercept_errors", "off")
+                .manual("Lets error_page take answers with a status of 300 or more."),
+            ignore_client_abort: flag(prefix, "ignore_client_abort", "off")
+                .manual("Goes on with the upstream's request when the client has gone."),
+            buffer_size: Setting::family(prefix, "buffer_size", &["size"], parse::size)
+                .contexts(HSL)
+                .default("4k")
+                .manual("The longest head of an answer."),
+        }
+    }
+}
+
+const fn time(
+    prefix: &'static str,
+    stem: &'static str,
+    default: &'static str,
+) -> Setting<Duration> {
+    Setting::family(prefix, stem, &["time"], parse::milliseconds)
+        .contexts(HSL)
+        .default(default)
+}
+
+const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -> Setting<bool> {
+    Setting::family(prefix, stem, &["on | off"], parse::flag)
+        .contexts(HSL)
+        .default(default)
+}
+
+/// Why a try failed, or a set of such causes: what `*_next_upstream` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Causes(u16);
+
+impl Causes {
+    const NONE: Causes = Causes(0);
+    pub(super) const ERROR: Causes = Causes(1);
+    pub(super) const TIMEOUT: Causes = Causes(1 << 1);
+    pub(super) const INVALID_HEADER: Causes = Causes(1 << 2);
+    /// The request may have changed something, which a second one would do again.
+    pub(super) const NON_IDEMPOTENT: Causes = Causes(1 << 3);
+    /// No peer was left to try. No directive names it.
+    pub(super) const NO_LIVE: Causes = Causes(1 << 4);
+    const OFF: Causes = Causes(1 << 5);
+    const HTTP_500: Causes = Causes(1 << 6);
+    const HTTP_502: Causes = Causes(1 << 7);
+    const HTTP_503: Causes = Causes(1 << 8);
+    const HTTP_504: Causes = Causes(1 << 9);
+    const HTTP_403: Causes = Causes(1 << 10);
+    const HTTP_404: Causes = Causes(1 << 11);
+    const HTTP_429: Causes = Causes(1 << 12);
+
+    /// The cause that an answer with this status may be.
+    pub(super) fn of_status(status: u16) -> Option<Causes> {
+        Some(match status {
+            500 => Causes::HTTP_500,
+            502 => Causes::HTTP_502,
+            503 => Causes::HTTP_503,
+            504 => Causes::HTTP_504,
+            403 => Causes::HTTP_403,
+            404 => Causes::HTTP_404,
+            429 => Causes::HTTP_429,
+            _ => return None,
+        })
+    }
+
+    /// Whether the peer is not to blame: what it lacks, another may have.
+    pub(super) fn is_harmless(self) -> bool {
+        matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
+    }
+
+    pub(super) fn with(self, other: Causes) -> Causes {
+        Causes(self.0 | other.0)
+    }
+
+    pub(super) fn contains(self, other: Causes) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    let mut causes = Causes::NONE;
+    for word in setter.lines().iter().flat_map(|line| &line.args) {
+        let cause = match &*word.bytes.to_ascii_lowercase() {
+            b"error" => Causes::ERROR,
+            b"timeout" => Causes::TIMEOUT,
+            b"invalid_header" => Causes::INVALID_HEADER,
+            b"non_idempotent" => Causes::NON_IDEMPOTENT,
+            b"http_500" => Causes::HTTP_500,
+            b"http_502" => Causes::HTTP_502,
+            b"http_503" => Causes::HTTP_503,
+            b"http_504" => Causes::HTTP_504,
+            b"http_403" => Causes::HTTP_403,
+            b"http_404" => Causes::HTTP_404,
+            b"http_429" => Causes::HTTP_429,
+            b"off" => Causes::OFF,
+            _ => return Err(Fault::invalid_value(word)),
+        };
+        if causes.contains(cause) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        }
+        causes = causes.with(cause);
+    }
+    Ok(match causes.contains(Causes::OFF) {
+        true => Causes::NONE,
+        false => causes,
+    })
+}
+
+/// `*_bind` as written.
+pub(super) enum BindLine {
+    Off,
+    Fixed(SocketAddr),
+    Variable(Template),
+}
+
+fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
+    let word = setter.word()?;
+    let parameter = setter.args().get(1);
+    if &*word.bytes == b"off" && parameter.is_none() {
+        return Ok(BindLine::Off);
+    }
+    let template = Template::parse(word)?;
+    let line = match template.as_literal() {
+        None => BindLine::Variable(template),
+        Some(text) => BindLine::Fixed(
+            local_address(text)
+                .ok_or_else(|| Fault::at(word, format!("invalid address \"{}\"", word.text())))?,
+        ),
+    };
+    match parameter {
+        None => Ok(line),
+        Some(word) if &*word.bytes == b"transparent" => {
+            let text = format!("parameter \"{}\" is not supported yet", word.text());
+            Err(Fault::at(word, text))
+        }
+        Some(word) => Err(Fault::invalid_parameter(word)),
+    }
+}
+
+/// An IP address with or without a port, IPv6 in brackets where a port follows.
+pub(super) fn local_address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    match bare.unwrap_or(text).parse::<IpAddr>() {
+        Ok(address) => Some(SocketAddr::new(address, 0)),
+        Err(_) => text
+            .parse::<SocketAddr>()
+            .ok()
+            .filter(|address| address.port() > 0),
+    }
+}
+
+fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
+    Ok(setter
+        .lines()
+        .iter()
+        .flat_map(|line| line.args.iter().cloned())
+        .collect())
+}
+
+fn ignored(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
+    const KNOWN: [&str; 9] = [
+        "X-Accel-Redirect",
+        "X-Accel-Expires",
+        "X-Accel-Limit-Rate",
+        "X-Accel-Buffering",
+        "X-Accel-Charset",
+        "Expires",
+        "Cache-Control",
+        "Set-Cookie",
+        "Vary",
+    ];
+    let words = words(setter)?;
+    for (at, word) in words.iter().enumerate() {
+        let earlier = words.get(..at).unwrap_or_default();
+        let equals = |other: &Word| other.bytes.eq_ignore_ascii_case(&word.bytes);
+        if earlier.iter().any(equals) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        }
+        if !KNOWN
+            .iter()
+            .any(|known| known.as_bytes().eq_ignore_ascii_case(&word.bytes))
+        {
+            return Err(Fault::at(
+                word,
+                format!("invalid value \"{}\"", word.text()),
+            ));
+        }
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use conf::{Declared, Loaded, Recording, Registry, Sealed, manual};
+    use framework::compile::{Compiler, Environment};
+
+    use super::super::{buffers, ssl};
+    use super::*;
+
+    // As two modules of one program would have them.
+    static PROXY: Family = Family::of("proxy_");
+    static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_");
+    static OTHER: Family = Family::of("other_");
+    static OTHER_BUFFERS: buffers::Family = buffers::Family::of("other_");
+    static OTHER_TLS: ssl::Family = ssl::Family::of("other_");
+
+    const BOTH: &[&dyn Declared] = &[
+        &PROXY.hide_header,
+        &PROXY.connect_timeout,
+        &PROXY.read_timeout,
+        &PROXY.next_upstream,
+        &PROXY.buffer_size,
+        &OTHER.hide_header,
+        &OTHER.connect_timeout,
+        &OTHER.read_timeout,
+        &OTHER.next_upstream,
+        &OTHER.buffer_size,
+    ];
+    const PROXY_SIZES: [&dyn Declared; 5] = PROXY_BUFFERS.all();
+    const OTHER_SIZES: [&dyn Declared; 5] = OTHER_BUFFERS.all();
+    const OTHER_TRUST: [&dyn Declared; 15] = OTHER_TLS.all();
+
+    fn registry() -> Registry {
+        let tables: &[&'static [&'static dyn Declared]] = &[
+            http::compile::DIRECTIVES,
+            BOTH,
+            &PROXY_SIZES,
+            &OTHER_SIZES,
+            &OTHER_TRUST,
+        ];
+        Registry::new(tables)
+    }
+
+    fn load(lines: &str) -> (Loaded, Sealed) {
+        let text = format!("http {{ server {{ {lines} }} }}");
+        let files = Sealed::new(Recording {
+            files: vec![("/nginx.conf".into(), text.into_bytes())],
+            ..Recording::default()
+        });
+        let (path, root) = (Path::new("/nginx.conf"), Path::new("/"));
+        (conf::load(path, root, &[], &registry(), &files), files)
+    }
+
+    #[test]
+    fn no_declaration_of_either_has_a_fault() {
+        let faults = registry().faults();
+        let of_either = |fault: &&String| fault.contains("proxy_") || fault.contains("other_");
+        assert_eq!(faults.iter().find(of_either), None);
+    }
+
+    #[test]
+    fn each_prefix_has_its_own_values_and_defaults() {
+        let (loaded, _) = load(
+            "proxy_connect_timeout 1s; proxy_hide_header A; proxy_next_upstream http_502;
+             other_read_timeout 2s; other_hide_header B; other_hide_header C; other_next_upstream off;",
+        );
+        assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
+        let http = loaded.tree.root().children("http").next().unwrap();
+        let server = http.children("server").next().unwrap();
+        let time = |setting: &Setting<Duration>| server.get(setting).unwrap().as_secs();
+        assert_eq!(time(&PROXY.connect_timeout), 1);
+        assert_eq!(time(&OTHER.connect_timeout), 60);
+        assert_eq!(time(&PROXY.read_timeout), 60);
+        assert_eq!(time(&OTHER.read_timeout), 2);
+        let hidden = |setting: &Setting<Vec<Word>>| server.get(setting).unwrap().len();
+        assert_eq!(hidden(&PROXY.hide_header), 1);
+        assert_eq!(hidden(&OTHER.hide_header), 2);
+        assert_eq!(server.get(&PROXY.next_upstream).unwrap(), Causes::HTTP_502);
+        assert_eq!(server.get(&OTHER.next_upstream).unwrap(), Causes::NONE);
+        let default = Causes::ERROR.with(Causes::TIMEOUT);
+        assert_eq!(http.get(&OTHER.next_upstream).unwrap(), default);
+    }
+
+    /// Sizes are compared within a family, and its own names stand in the texts.
+    #[test]
+    fn checks_name_the_directives_of_their_own_prefix() {
+        let (loaded, _) = load("other_buffer_size 64k; proxy_max_temp_file_size 1;");
+        let server = loaded.tree.root().children("http").next().unwrap();
+        let server = server.children("server").next().unwrap();
+        let check =
+            |family: &buffers::Family, head| family.check(server, head).unwrap_err().message;
+        assert_eq!(
+            check(&OTHER_BUFFERS, &OTHER.buffer_size),
+            "\"other_busy_buffers_size\" must be less than the size of all \"other_buffers\" minus one buffer"
+        );
+        assert_eq!(
+            check(&PROXY_BUFFERS, &PROXY.buffer_size),
+            "\"proxy_max_temp_file_size\" must be equal to zero to disable temporary files usage or must be \
+             equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \"proxy_buffers\""
+        );
+    }
+
+    #[test]
+    fn tls_of_another_prefix_is_its_own() {
+        let refusal = |lines: &str| {
+            let (loaded, files) = load(lines);
+            assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
+            let compiler = Compiler::new(&Environment {
+                prefix: Path::new("/"),
+                conf_prefix: Path::new("/"),
+                files: &files,
+                privileged: false,
+            });
+            let http = loaded.tree.root().children("http").next().unwrap();
+            let server = http.children("server").next().unwrap();
+            let compiled = OTHER_TLS.compile(&compiler, server);
+            compiled.err().map(|fault| fault.message)
+        };
+        assert_eq!(refusal(""), None);
+        assert_eq!(
+            refusal("other_ssl_verify on;").as_deref(),
+            Some("no other_ssl_trusted_certificate for other_ssl_verify")
+        );
+        assert_eq!(
+            refusal("other_ssl_certificate a.crt;").as_deref(),
+            Some("no \"other_ssl_certificate_key\" is defined for certificate \"a.crt\"")
+        );
+    }
+
+    #[test]
+    fn each_prefix_has_its_own_pages() {
+        let pages = manual::pages(&registry());
+        let proxy = &pages["proxy_read_timeout.md"];
+        let other = &pages["other_read_timeout.md"];
+        assert!(
+            other.starts_with("# other_read_timeout\n\n```nginx\nother_read_timeout time;\n```"),
+            "{other}"
+        );
+        assert_eq!(proxy.replace("proxy_", "other_"), *other);
+        let key = &pages["other_ssl_certificate_key.md"];
+        assert!(
+            key.contains("A file with the private key of `other_ssl_certificate`, in PEM."),
+            "{key}"
+        );
+    }
+}

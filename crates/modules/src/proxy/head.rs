@@ -1,0 +1,188 @@
+//! The request as the upstream gets it.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use http::log;
+use http::request::Request;
+use proto::method::Method;
+use proto::uri::{Escape, escape};
+
+use super::Proxy;
+use super::settings::{HttpVersion, Settings};
+use super::target::Target;
+
+/// Fields of the client's request that speak of its own connection and are not passed on.
+const OWN_CONNECTION: [&[u8]; 9] = [
+    b"host",
+    b"connection",
+    b"proxy-connection",
+    b"content-length",
+    b"transfer-encoding",
+    b"te",
+    b"keep-alive",
+    b"expect",
+    b"upgrade",
+];
+
+/// Whether the upstream is asked with HEAD, so that its answer has no body.
+pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
+    match &settings.method {
+        Some(method) => method.evaluate(request).eq_ignore_ascii_case(b"HEAD"),
+        None => request.method == Method::Head,
+    }
+}
+
+/// A request line and fields.
+pub(super) struct Written {
+    pub head: Vec<u8>,
+    /// The URI in it, for log lines.
+    pub uri: Vec<u8>,
+    /// Whether there is an `Upgrade` field.
+    pub upgrade: bool,
+}
+
+/// Writes request line and fields.
+pub(super) fn write(
+    request: &mut Request,
+    proxy: &Proxy,
+    target: &Target,
+    buffered: bool,
+) -> Result<Written, u16> {
+    let settings = Arc::clone(&proxy.settings);
+    let mut head = Vec::with_capacity(1024);
+    match &settings.method {
+        Some(method) => method.append_to(request, &mut head),
+        None if request.method == Method::Other => {
+            let client = &request.client;
+            head.extend_from_slice(client.method_name());
+        }
+        None => head.extend_from_slice(request.method.name().as_bytes()),
+    }
+    head.push(b' ');
+    let begin = head.len();
+    write_uri(request, proxy, target, &mut head);
+    let uri = head.get(begin..).unwrap_or_default().to_vec();
+    if uri.is_empty() {
+        log::error!(request, Error, "zero length URI to proxy");
+        return Err(500);
+    }
+    head.extend_from_slice(match settings.version {
+        HttpVersion::Http10 => b" HTTP/1.0\r\n",
+        HttpVersion::Http11 => b" HTTP/1.1\r\n",
+    });
+    write_host(request, &settings, target, &mut head);
+    let mut upgrade = false;
+    let mut value = Vec::new();
+    for field in settings.set.iter().filter(|field| &*field.lower != b"host") {
+        value.clear();
+        field.value.append_to(request, &mut value);
+        if !value.is_empty() {
+            write_field(&field.name, &value, &mut head);
+            upgrade |= &*field.lower == b"upgrade";
+        }
+    }
+    write_framing(request, &settings, buffered, &mut head);
+    if settings.pass_request_headers {
+        for (name, value) in request.headers() {
+            let own = OWN_CONNECTION
+                .iter()
+                .any(|own| own.eq_ignore_ascii_case(name));
+            let set = settings
+                .set
+                .iter()
+                .any(|field| field.lower.eq_ignore_ascii_case(name));
+            if !own && !set {
+                write_field(name, value, &mut head);
+            }
+        }
+    }
+    head.extend_from_slice(b"\r\n");
+    Ok(Written { head, uri, upgrade })
+}
+
+/// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the
+/// one in force with the location's prefix replaced.
+fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u8>) {
+    if target.uri.is_none() && request.uri_unchanged {
+        head.extend_from_slice(request.request_uri());
+        return;
+    }
+    let mut rest = request.uri.as_slice();
+    if let Some(uri) = &target.uri {
+        if proxy.is_dynamic() {
+            append_line(uri, head);
+            return;
+        }
+        if request.valid_location {
+            head.extend_from_slice(uri);
+            rest = rest
+                .get(proxy.prefix_length.min(rest.len())..)
+                .unwrap_or_default();
+        }
+    }
+    if request.escaped_uri || request.internal {
+        escape(rest, Escape::Uri, head);
+    } else {
+        head.extend_from_slice(rest);
+    }
+    if !request.args.is_empty() {
+        head.push(b'?');
+        head.extend_from_slice(&request.args);
+    }
+}
+
+/// Appends a URI that variables have made. A line break of a decoded value is escaped again: else
+/// the client would write fields, or a request of its own, to the upstream.
+fn append_line(uri: &[u8], head: &mut Vec<u8>) {
+    for byte in uri {
+        match byte {
+            b'\r' => head.extend_from_slice(b"%0D"),
+            b'\n' => head.extend_from_slice(b"%0A"),
+            _ => head.push(*byte),
+        }
+    }
+}
+
+fn write_host(request: &mut Request, settings: &Settings, target: &Target, head: &mut Vec<u8>) {
+    let mut host = Vec::new();
+    // Of several the last holds.
+    let set = settings.set.iter().rfind(|field| &*field.lower == b"host");
+    if let Some(field) = set {
+        field.value.append_to(request, &mut host);
+        if host.is_empty() && settings.version == HttpVersion::Http10 {
+            return;
+        }
+    }
+    if host.is_empty() {
+        host.extend_from_slice(&target.host);
+    }
+    write_field(b"Host", &host, head);
+}
+
+/// How the body is delimited, unless `proxy_set_header` says it.
+fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &mut Vec<u8>) {
+    if !request.body.is_announced() {
+        return;
+    }
+    if !buffered && request.body.chunked() {
+        head.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        return;
+    }
+    if !sets(settings, b"content-length") {
+        let length = request.body.length().unwrap_or(request.body.announced());
+        // Writing to a vector cannot fail.
+        let _ = write!(head, "Content-Length: {length}\r\n");
+    }
+}
+
+fn sets(settings: &Settings, name: &[u8]) -> bool {
+    settings.set.iter().any(|field| &*field.lower == name)
+}
+
+fn write_field(name: &[u8], value: &[u8], head: &mut Vec<u8>) {
+    head.extend_from_slice(name);
+    head.extend_from_slice(b": ");
+    proto::header::append_value(value, head);
+    head.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,765 @@
+//! `proxy_pass`: requests passed on to another HTTP server.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Each try opens a connection of
+//! its own; pools and caching are not here. `serve` is the way of a proxied request;
+//! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
+//! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
+//! connections. Which server of a group is asked is the business of `upstream`.
+
+mod body;
+mod buffers;
+mod family;
+mod head;
+mod response;
+pub mod seen;
+mod settings;
+mod ssl;
+mod target;
+mod tunnel;
+pub mod variables;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::{Address, Segment};
+use engine::select::{Either, either};
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log::{self, Level};
+use http::module::{Handle, Ran};
+use http::output::Body;
+use http::regex::WHILE_SENDING_ON;
+use http::request::{Request, Step};
+use http::source::Told;
+use proto::h1::response::ResponseBody;
+use proto::header::Known;
+use proto::method::Method;
+use transport::Transport;
+
+use crate::upstream::STATES;
+use crate::upstream::Selection;
+
+pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
+pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
+
+use body::UpstreamBody;
+use family::Causes;
+use response::Answer;
+use seen::{Attempt, Attempts, ShownTarget, TARGET};
+use settings::HttpVersion;
+use ssl::Secured;
+use target::Scheme;
+
+/// Bytes queued for an upstream beyond which the client is not read on.
+const BACKLOG_MAX: usize = 32 * 1024;
+
+/// What ends a chunked body.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// What is done first, as log lines say it.
+const CONNECTING: &str = "while connecting to upstream";
+
+/// What is done last.
+const READING_BODY: &str = "while reading upstream";
+
+/// What is done then, until the answer begins.
+const SENDING: &str = "while sending request to upstream";
+
+/// A connection to a peer.
+pub(super) struct Peer {
+    stream: Transport,
+    /// What it sent, or how it ended, while the request was still being sent.
+    early: Option<io::Result<Buffer>>,
+}
+
+/// Why a try came to nothing.
+pub(super) struct Failure {
+    cause: Causes,
+    /// The status to answer with if no other peer is tried.
+    status: u16,
+    /// What was being done, for log lines.
+    doing: &'static str,
+    /// Whether some of the request may have reached the peer.
+    sent: bool,
+}
+
+/// How a try ends without an answer.
+pub(super) enum Ended {
+    /// Another peer may be tried.
+    Failed(Failure),
+    /// The request is to be answered with this status, whatever other peers would say.
+    Refused(u16),
+    /// The client has gone.
+    Aborted(Abort),
+}
+
+impl From<Abort> for Ended {
+    fn from(abort: Abort) -> Ended {
+        Ended::Aborted(abort)
+    }
+}
+
+/// A request as peers get it.
+struct Outgoing {
+    head: Bytes,
+    /// The URI in it, for log lines.
+    uri: Vec<u8>,
+    /// Whether it asks for another protocol, as the client's does.
+    upgrade: bool,
+    /// What of its body has been read; `None` where that is the whole, so that it can be sent
+    /// again.
+    begun: Option<Pieces>,
+    /// The local address that it is sent from, if it is not the kernel that chooses.
+    from: Option<SocketAddr>,
+    /// TLS, where peers speak it.
+    secured: Option<Secured>,
+    /// How the URL of log lines begins.
+    scheme: Scheme,
+}
+
+/// Passes a request on and gives the answer back.
+impl Handle for Proxy {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        request.start_background();
+        Ran::wait(serve(request, exchange, self))
+    }
+}
+
+async fn serve(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    proxy: &Proxy,
+) -> Result<Step, Abort> {
+    let settings = Arc::clone(&proxy.settings);
+    let target = match proxy.target(request) {
+        Ok(target) => target,
+        Err(status) => {
+            // Both variables are there, and empty.
+            Attempts::enter(request);
+            request.pass.enter(&TARGET);
+            return Ok(Step::Finish(status));
+        }
+    };
+    // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
+    let framed = !request.body.chunked() || settings.version == HttpVersion::Http11;
+    let stream =
+        !settings.request_buffering && settings.pass_request_body && request.depth == 0 && framed;
+    let read = match stream {
+        true => request_body::read_at_hand(request, exchange).await,
+        false => request_body::read(request, exchange).await.map(|()| None),
+    };
+    let begun = match read {
+        Ok(begun) => begun,
+        Err(failed) => {
+            show(request, &target);
+            return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
+        }
+    };
+    begin(request, &target);
+    pass_on(request, exchange, proxy, &target, begun).await
+}
+
+/// Ends what was asked of upstreams with a status; its page is what is being sent then.
+fn finish(request: &mut Request, status: u16) -> Step {
+    request.doing = WHILE_SENDING_ON;
+    Step::Finish(status)
+}
+
+/// Asks upstreams, and makes their answer the response.
+async fn pass_on(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    proxy: &Proxy,
+    target: &target::Target,
+    begun: Option<Pieces>,
+) -> Result<Step, Abort> {
+    let settings = Arc::clone(&proxy.settings);
+    let buffered = begun.is_none();
+    let secured = match (&proxy.tls, target.scheme) {
+        (Some(tls), Scheme::Https) => match tls.prepare(request, target).await {
+            Ok(secured) => Some(secured),
+            Err(status) => return Ok(finish(request, status)),
+        },
+        _ => None,
+    };
+    let outgoing = match head::write(request, proxy, target, buffered) {
+        Ok(written) => Outgoing {
+            head: written.head.into(),
+            uri: written.uri,
+            upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
+            begun,
+            from: settings.bind.address(request),
+            secured,
+            scheme: target.scheme,
+        },
+        Err(status) => return Ok(Step::Finish(status)),
+    };
+    let ignore_abort = settings.ignore_client_abort;
+    let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
+        Ok(Ok(group)) => group,
+        Ok(Err(status)) => return Ok(finish(request, status)),
+        Err(_) => {
+            log::error!(request, Info, "client prematurely closed connection");
+            return Err(request.client_left(exchange));
+        }
+    };
+    let mut selection = Selection::new(&group, settings.next_upstream_tries);
+    let (peer, mut answer) =
+        match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
+            Ok(answered) => answered,
+            Err(status) => return Ok(finish(request, status)),
+        };
+    if answer.head.is_upgrade() {
+        return match outgoing.upgrade {
+            true => tunnel::run(request, exchange, &settings, peer, answer).await,
+            false => Ok(response::refuse_upgrade(request)),
+        };
+    }
+    match response::apply(request, proxy, target, &answer) {
+        response::Applied::Pass => {}
+        response::Applied::Step(step) => {
+            if let Some(asked) = &request.upstream {
+                asked.end();
+            }
+            return Ok(step);
+        }
+    }
+    let is_head = head::is_head(request, &settings);
+    if is_head && request.method != Method::Head && request.response.content_length.is_some() {
+        // The client would wait for a body, and there is none to come.
+        request.response.content_length = Some(0);
+    }
+    let framing = answer.head.body(is_head);
+    let mut rest = std::mem::take(&mut answer.rest);
+    if matches!(framing, ResponseBody::None) && !rest.is_empty() {
+        // No client waits for what follows such a head, and nothing will look at it.
+        let length = std::mem::take(&mut rest).len() as u64;
+        if !is_head {
+            note(request, |attempt, _| attempt.response_length = length);
+            body::told_excess(READING_BODY).write(request);
+        }
+    }
+    let holds = response::is_buffered(&settings, &answer);
+    if !holds && request.method != Method::Head && !request.head_only {
+        request.limit_rate = Some(0); // what is not held back is not slowed down
+    }
+    let arrived = body::Arrived {
+        rest,
+        beyond: answer.beyond,
+    };
+    let seen = Attempts::enter(request);
+    let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds);
+    Ok(Step::Respond(Body::Source(Box::new(body))))
+}
+
+/// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
+fn show(request: &mut Request, target: &target::Target) {
+    Attempts::enter(request);
+    *request.pass.enter(&TARGET) = ShownTarget::of(target);
+}
+
+/// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
+fn begin(request: &mut Request, target: &target::Target) {
+    let mut attempts = match Attempts::of(request) {
+        Some(earlier) => earlier.borrow_mut().take(),
+        None => Vec::new(),
+    };
+    if !attempts.is_empty() {
+        attempts.push(Attempt::default());
+    }
+    Attempts::begin(request, attempts);
+    *request.pass.enter(&TARGET) = ShownTarget::of(target);
+}
+
+/// Tries peers until one answers. The inner error is a status to answer with.
+async fn ask(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    selection: &mut Selection,
+    outgoing: &Outgoing,
+) -> Result<Result<(Peer, Answer), u16>, Abort> {
+    let began = engine::now();
+    loop {
+        match attempt(request, exchange, settings, selection, outgoing, began).await {
+            Ok(answered) => {
+                let states = request.local.at(&STATES);
+                selection.done(&mut states.borrow_mut());
+                return Ok(Ok(answered));
+            }
+            Err(Ended::Failed(failure)) => {
+                note_failure(request, selection, &failure);
+                if !may_try_next(request, settings, selection, outgoing, &failure, began) {
+                    return Ok(Err(failure.status));
+                }
+            }
+            Err(Ended::Refused(status)) => return Ok(Err(status)),
+            Err(Ended::Aborted(abort)) => return Err(abort),
+        }
+    }
+}
+
+/// Counts a failure against its peer, and logs what is known only now.
+fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
+    let doing = failure.doing;
+    if failure.cause != Causes::NO_LIVE {
+        let states = request.local.at(&STATES);
+        let mut states = states.borrow_mut();
+        let out = if failure.cause.is_harmless() {
+            selection.done(&mut states);
+            false
+        } else {
+            selection.failed(&mut states, engine::now())
+        };
+        if out {
+            log::error!(
+                request,
+                Warn,
+                "upstream server temporarily disabled {doing}"
+            );
+        }
+    }
+    if failure.cause == Causes::TIMEOUT {
+        log::error!(
+            request,
+            Error,
+            "upstream timed out (110: Connection timed out) {doing}"
+        );
+    }
+    note(request, |attempt, elapsed| {
+        attempt.response_time = elapsed;
+        attempt.status = failure.status;
+    });
+}
+
+/// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`).
+fn may_try_next(
+    request: &Request,
+    settings: &Settings,
+    selection: &Selection,
+    outgoing: &Outgoing,
+    failure: &Failure,
+    began: Instant,
+) -> bool {
+    let changes_something = matches!(request.method, Method::Post | Method::Lock | Method::Patch);
+    let cause = match failure.sent && changes_something {
+        true => failure.cause.with(Causes::NON_IDEMPOTENT),
+        false => failure.cause,
+    };
+    let timeout = settings.next_upstream_timeout;
+    selection.tries_left() > 0
+        && settings.next_upstream.contains(cause)
+        && (outgoing.begun.is_none() || !failure.sent)
+        && (timeout.is_zero() || engine::now().saturating_duration_since(began) < timeout)
+}
+
+/// One try: connects to a peer, sends the request, reads the head of the answer.
+async fn attempt(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    selection: &mut Selection,
+    outgoing: &Outgoing,
+    began: Instant,
+) -> Result<(Peer, Answer), Ended> {
+    let address = choose(request, selection, outgoing)?;
+    log::error!(request, Debug, "http upstream connect: {address}");
+    let mut peer = connect(request, exchange, settings, &address, outgoing).await?;
+    send(request, exchange, settings, &mut peer, outgoing).await?;
+    let answer = response::read(request, exchange, settings, &mut peer).await?;
+    let status = answer.head.status();
+    // An answer that is as bad as none counts as none while there is another peer to try.
+    if let Some(cause) = Causes::of_status(status)
+        && selection.tries_left() > 1
+    {
+        let failure = Failure {
+            cause,
+            status,
+            doing: response::READING,
+            sent: true,
+        };
+        if may_try_next(request, settings, selection, outgoing, &failure, began) {
+            return Err(Ended::Failed(failure));
+        }
+    }
+    Ok((peer, answer))
+}
+
+/// Chooses the peer of the next try.
+fn choose(
+    request: &mut Request,
+    selection: &mut Selection,
+    outgoing: &Outgoing,
+) -> Result<Address, Ended> {
+    let now = engine::now();
+    let states = request.local.at(&STATES);
+    let chosen = selection.next(&mut states.borrow_mut(), now);
+    let (address, name) = match chosen {
+        Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
+        None => (None, selection.group().name.clone()),
+    };
+    let attempts = Attempts::enter(request);
+    let mut seen = attempts.borrow_mut();
+    let separator: &[u8] = if name.starts_with(b"unix:") {
+        b":"
+    } else {
+        b""
+    };
+    seen.url = [outgoing.scheme.text(), &*name, separator, &outgoing.uri]
+        .concat()
+        .into();
+    seen.started = Some(now);
+    if address.is_some() {
+        seen.fields.clear(); // they are of the peer before
+    }
+    seen.attempts.push(Attempt {
+        peer: name,
+        ..Attempt::default()
+    });
+    drop(seen);
+    address.ok_or_else(|| {
+        log::error!(request, Error, "no live upstreams {CONNECTING}");
+        Ended::Failed(Failure {
+            cause: Causes::NO_LIVE,
+            status: 502,
+            doing: CONNECTING,
+            sent: false,
+        })
+    })
+}
+
+async fn connect(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    address: &Address,
+    outgoing: &Outgoing,
+) -> Result<Peer, Ended> {
+    let deadline = engine::now() + settings.connect_timeout;
+    let connecting = engine::net::connect(address, outgoing.from, Some(deadline));
+    let connected = if settings.ignore_client_abort {
+        connecting.await
+    } else {
+        match either(connecting, exchange.client_gone()).await {
+            Either::First(connected) => connected,
+            Either::Second(abort) => {
+                return Err(client_left(request, exchange, &abort, CONNECTING).into());
+            }
+        }
+    };
+    match connected {
+        Ok(stream) => {
+            stream.set_send_timeout(settings.send_timeout);
+            if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
+                stream.set_nodelay(true);
+            }
+            let peer = Peer {
+                stream: stream.into(),
+                early: None,
+            };
+            if let Some(secured) = &outgoing.secured {
+                secure(request, exchange, settings, &peer, secured, deadline).await?;
+            }
+            note(request, |attempt, elapsed| attempt.connect_time = elapsed);
+            Ok(peer)
+        }
+        Err(error) => Err(Ended::Failed(Failure {
+            sent: false,
+            ..match address {
+                Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
+                Address::Unix(_) => not_connected(request, &error, address),
+            }
+        })),
+    }
+}
+
+/// Makes a connection secure, unless the client leaves meanwhile.
+async fn secure(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &Peer,
+    secured: &Secured,
+    deadline: Instant,
+) -> Result<(), Ended> {
+    let shaking = ssl::shake_hands(request, peer, secured, deadline);
+    if settings.ignore_client_abort {
+        return shaking.await;
+    }
+    match either(shaking, exchange.client_gone()).await {
+        Either::First(shaken) => shaken,
+        Either::Second(abort) => {
+            Err(client_left(request, exchange, &abort, ssl::SHAKING_HANDS).into())
+        }
+    }
+}
+
+/// A Unix socket that cannot be connected to. That nobody listens is common; that there is no
+/// socket is a mistake.
+fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Failure {
+    if let Some(libc::ECONNREFUSED | libc::EAGAIN | libc::ECONNRESET) = error.raw_os_error() {
+        return failed(
+            request,
+            error,
+            &format!("connect() to {address}"),
+            CONNECTING,
+        );
+    }
+    let error = log::Errno(error);
+    log::error!(
+        request,
+        Crit,
+        "connect() to {address} failed {error} {CONNECTING}"
+    );
+    Failure {
+        cause: Causes::ERROR,
+        status: 502,
+        doing: CONNECTING,
+        sent: false,
+    }
+}
+
+/// Sends head and body. A peer that answers or closes meanwhile gets no more of the body; what it
+/// has said shows when the answer is read.
+async fn send(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    outgoing: &Outgoing,
+) -> Result<(), Ended> {
+    let mut sent = outgoing.head.len() as u64;
+    peer.stream.push(Segment::Bytes(outgoing.head.clone()));
+    let pushed = match &outgoing.begun {
+        _ if !settings.pass_request_body => Ok(()),
+        None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
+        Some(begun) => stream_body(request, exchange, settings, peer, begun, &mut sent).await,
+    };
+    note(request, |attempt, _| attempt.bytes_sent = sent);
+    pushed?;
+    peer.stream.start_send();
+    wait_for_peer(request, exchange, settings, peer).await
+}
+
+/// Passes the client's body on as it comes, and adds the number of bytes to `sent`. What comes with the body's end leaves
+/// together with it.
+async fn stream_body(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    begun: &[Bytes],
+    sent: &mut u64,
+) -> Result<(), Ended> {
+    // Small parts must not wait until the peer has confirmed those before them.
+    peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
+    *sent += push_parts(request, &peer.stream, begun);
+    let mut parts = Pieces::new();
+    loop {
+        peer.stream.start_send();
+        parts.clear();
+        let reading = request_body::read_some(request, exchange, &mut parts);
+        let ended = match either(reading, peer.stream.recv(None)).await {
+            Either::First(read) => read.map_err(|refused| match refused {
+                Ok(status) => Ended::Refused(status),
+                Err(abort) => Ended::Aborted(body_broken_off(request, abort)),
+            })?,
+            Either::Second(early) => {
+                peer.early = Some(early);
+                return Ok(());
+            }
+        };
+        *sent += push_parts(request, &peer.stream, &parts);
+        if ended {
+            break;
+        }
+        wait_for_peer(request, exchange, settings, peer).await?;
+        if peer.early.is_some() {
+            return Ok(());
+        }
+    }
+    if request.body.chunked() {
+        peer.stream
+            .push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
+        *sent += LAST_CHUNK.len() as u64;
+    }
+    Ok(())
+}
+
+/// The client left while its body was being passed on: what it sent was no whole request.
+fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
+    let Abort::Closed(_) = &abort else {
+        return abort;
+    };
+    log::error!(
+        request,
+        Info,
+        "client prematurely closed connection {SENDING}"
+    );
+    note(request, |attempt, elapsed| attempt.response_time = elapsed);
+    request.response.status = 400;
+    Abort::Silently
+}
+
+/// Waits while the peer has too much to take already, and has not answered.
+async fn wait_for_peer(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+) -> Result<(), Ended> {
+    if peer.stream.backlog() <= BACKLOG_MAX || peer.early.is_some() {
+        return Ok(());
+    }
+    let taken = either(peer.stream.drained(BACKLOG_MAX), peer.stream.recv(None));
+    let taken = if settings.ignore_client_abort {
+        taken.await
+    } else {
+        match either(taken, exchange.client_gone()).await {
+            Either::First(taken) => taken,
+            Either::Second(abort) => {
+                return Err(client_left(request, exchange, &abort, SENDING).into());
+            }
+        }
+    };
+    match taken {
+        Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(Ended::Failed(failed(request, &error, "send()", SENDING)))
+        }
+        Either::First(_) => Ok(()),
+        Either::Second(early) => {
+            peer.early = Some(early);
+            Ok(())
+        }
+    }
+}
+
+/// What came of a streamed body at once, framed as the client framed it: one chunk.
+fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
+    let length = parts.iter().map(|part| part.len() as u64).sum();
+    let chunked = request.body.chunked() && length > 0;
+    let line = proto::h1::chunked::ChunkLine::new(length);
+    if chunked {
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+    }
+    for part in parts {
+        stream.push(Segment::Bytes(part.clone()));
+    }
+    if !chunked {
+        return length;
+    }
+    stream.push(Segment::Bytes(Bytes::from_static(b"\r\n")));
+    length + line.as_bytes().len() as u64 + 2
+}
+
+/// Sends a body that has been read as a whole, and adds the number of its bytes to `sent`. Of one that an upstream before this
+/// one was given as it came nothing is left.
+async fn push_stored_body(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    sent: &mut u64,
+) -> Result<(), Ended> {
+    if let Some(parts) = request.body.in_memory() {
+        for part in parts {
+            *sent += part.len() as u64;
+            peer.stream.push(Segment::Bytes(part.clone()));
+        }
+    } else if let Some(file) = request.body.file().cloned() {
+        let length = request.body.received();
+        if peer.stream.is_secure() {
+            push_file(request, exchange, settings, peer, &file, length).await?;
+        } else {
+            peer.stream.push(Segment::File {
+                file,
+                offset: 0,
+                length,
+            });
+        }
+        *sent += length;
+    }
+    Ok(())
+}
+
+/// Sends a file through TLS, as fast as the peer takes it.
+async fn push_file(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    file: &engine::file::File,
+    length: u64,
+) -> Result<(), Ended> {
+    let mut offset = 0;
+    while offset < length && peer.early.is_none() {
+        let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
+        let read = match file.read_at(offset, wanted).await {
+            Ok(read) if !read.is_empty() => read,
+            Ok(_) => return Err(Ended::Refused(500)), // nobody else has the file
+            Err(error) => {
+                let error = log::Errno(&error);
+                log::error!(request, Crit, "pread() failed {error} {SENDING}");
+                return Err(Ended::Refused(500));
+            }
+        };
+        offset += read.len() as u64;
+        peer.stream.push(Segment::Bytes(read));
+        peer.stream.start_send();
+        wait_for_peer(request, exchange, settings, peer).await?;
+    }
+    Ok(())
+}
+
+/// Writes down something of the try under way, with the time since it began.
+fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
+    if let Some(attempts) = Attempts::of(request) {
+        attempts.borrow_mut().note(write);
+    }
+}
+
+/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
+/// its failure has been counted.
+fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str) -> Failure {
+    let timed_out = error.kind() == io::ErrorKind::TimedOut;
+    if error.kind() == io::ErrorKind::InvalidData {
+        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
+    } else if !timed_out {
+        let error = log::Errno(error);
+        log::error!(request, Error, "{call} failed {error} {doing}");
+    }
+    let (cause, status) = match timed_out {
+        true => (Causes::TIMEOUT, 504),
+        false => (Causes::ERROR, 502),
+    };
+    Failure {
+        cause,
+        status,
+        doing,
+        sent: true,
+    }
+}
+
+/// The client closed its connection while the upstream was being asked.
+fn client_left(request: &mut Request, exchange: &Exchange, abort: &Abort, doing: &str) -> Abort {
+    told_left(abort, doing).write(request);
+    note(request, |attempt, elapsed| attempt.response_time = elapsed);
+    request.client_left(exchange)
+}
+
+/// What there is to log of a client that closed its connection.
+fn told_left(abort: &Abort, doing: &str) -> Told {
+    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
+    let text = match abort {
+        Abort::Closed(error) if error.raw_os_error().is_some() => {
+            format!("{TEXT} {} {doing}", log::Errno(error))
+        }
+        _ => format!("{TEXT} {doing}"),
+    };
+    Told::new(Level::Info, text)
+}

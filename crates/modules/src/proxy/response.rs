@@ -1,0 +1,694 @@
+//! The upstream's answer: reading its head, and what of it the client gets.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::select::{Either, either};
+use http::exchange::Exchange;
+use http::log;
+use http::output::Body;
+use http::regex::WHILE_SENDING_ON;
+use http::request::{Request, Step};
+use http::response::Field;
+use proto::h1::response::{NO_HEADER, ResponseHead, parse};
+use proto::h1::{self, Version};
+use proto::header::Known;
+
+use super::family::Causes;
+use super::seen::Attempts;
+use super::settings::{Redirect, Settings};
+use super::target::Target;
+use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
+use crate::early_hints;
+
+/// A parsed head with its bytes and what came after it.
+pub(super) struct Answer {
+    pub head: ResponseHead,
+    pub bytes: Vec<u8>,
+    pub rest: Buffer,
+    /// How much of what has come is beyond `proxy_buffer_size`.
+    pub beyond: u64,
+    /// How many of the head's fields have been looked at while it was read.
+    examined: usize,
+}
+
+impl Answer {
+    /// The fields that count: of those that come once, the first.
+    fn fields(&self) -> impl Iterator<Item = h1::Field> {
+        let fields = self.head.fields().iter().copied();
+        fields.filter(|field| self.earlier(*field).is_none())
+    }
+
+    /// The field of the same name before one of a name that comes once.
+    fn earlier(&self, field: h1::Field) -> Option<h1::Field> {
+        if !comes_once(field.known) {
+            return None;
+        }
+        let first = self.head.find(field.known);
+        first.filter(|first| *first != field)
+    }
+}
+
+/// What a head amounts to.
+pub(super) enum Applied {
+    /// It is in `request.response`; its body follows.
+    Pass,
+    /// Something else answers (`X-Accel-Redirect`, an intercepted error).
+    Step(Step),
+}
+
+/// What is done then, as log lines say it.
+pub(super) const READING: &str = "while reading response header from upstream";
+/// The same behind words.
+pub(super) const WHILE_READING: &str = " while reading response header from upstream";
+
+/// Informational responses (1xx) that may come before an answer.
+const INFORMATIONAL_MAX: u32 = 100;
+
+/// 103, RFC 8297.
+const EARLY_HINTS: u16 = 103;
+
+/// Reads the head of the answer. What was read of one that cannot be taken is kept for `$upstream_http_*` all the same.
+pub(super) async fn read(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+) -> Result<Answer, Ended> {
+    let mut answer = Answer {
+        head: ResponseHead::default(),
+        bytes: Vec::new(),
+        rest: Buffer::default(),
+        beyond: 0,
+        examined: 0,
+    };
+    match read_head(request, exchange, settings, peer, &mut answer).await {
+        Ok(()) => Ok(answer),
+        Err(ended) => {
+            remember(request, &answer);
+            Err(ended)
+        }
+    }
+}
+
+/// Reads the head of the answer into `answer`, with what has come behind it.
+async fn read_head(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut Peer,
+    answer: &mut Answer,
+) -> Result<(), Ended> {
+    let mut received_in_all = 0;
+    let mut informational = Informational::default();
+    loop {
+        let deadline = Some(engine::now() + settings.read_timeout);
+        let early = peer.early.take();
+        answer.rest = Buffer::empty(); // it is among the head's bytes
+        let receiving = peer.stream.recv(deadline);
+        let received = if let Some(early) = early {
+            early
+        } else if settings.ignore_client_abort {
+            receiving.await
+        } else {
+            match either(receiving, exchange.client_gone()).await {
+                Either::First(received) => received,
+                // As nginx has it, the request is being sent until the answer begins.
+                Either::Second(abort) => {
+                    return Err(client_left(request, exchange, &abort, SENDING).into());
+                }
+            }
+        };
+        let buffer = match received {
+            Ok(buffer) if buffer.is_empty() => {
+                log::error!(
+                    request,
+                    Error,
+                    "upstream prematurely closed connection {READING}"
+                );
+                return Err(bad(Causes::ERROR));
+            }
+            Ok(buffer) => buffer,
+            Err(error) => {
+                let failure = failed(request, &error, "recv()", READING);
+                return Err(Ended::Failed(failure));
+            }
+        };
+        received_in_all += buffer.len();
+        answer.beyond = received_in_all.saturating_sub(settings.buffer_size) as u64;
+        let counted = received_in_all.min(settings.buffer_size) as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
+        answer.bytes.extend_from_slice(&buffer);
+        answer.rest = buffer;
+        loop {
+            let parsed = parse(&answer.bytes, &mut answer.head);
+            examine(request, settings, answer);
+            match parsed {
+                // A head that came in one piece with what follows it is bounded as well.
+                Ok(Some(length)) if length > settings.buffer_size => return Err(too_big(request)),
+                Ok(Some(length)) => {
+                    if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
+                        informational.take(request, exchange, settings, answer, length)?;
+                        answer.bytes.drain(..length);
+                        answer.head.clear();
+                        answer.examined = 0;
+                        if answer.bytes.is_empty() {
+                            break;
+                        }
+                        continue;
+                    }
+                    if answer.head.version() == Version::Http09 {
+                        log::error!(request, Error, "{NO_HEADER} {READING}");
+                        // What is behind an informational response is no HTTP/0.9.
+                        if informational.count > 0 {
+                            return Err(bad(Causes::INVALID_HEADER));
+                        }
+                    }
+                    // What follows the head lies at the end of what came last.
+                    let unread = answer.bytes.len().saturating_sub(length);
+                    let read = answer.rest.len().saturating_sub(unread);
+                    answer.rest.advance(read);
+                    answer.bytes.truncate(length);
+                    let status = answer.head.status();
+                    note(request, |attempt, elapsed| {
+                        attempt.header_time = elapsed;
+                        attempt.status = status;
+                    });
+                    return Ok(());
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let text = error.log_text(&answer.bytes);
+                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    return Err(bad(Causes::INVALID_HEADER));
+                }
+            }
+        }
+        if answer.bytes.len() >= settings.buffer_size {
+            return Err(too_big(request));
+        }
+    }
+}
+
+/// Whether another head follows.
+fn is_informational(head: &ResponseHead) -> bool {
+    matches!(head.status(), 100 | 102..=199)
+}
+
+/// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
+/// twice are told, whatever becomes of the answer.
+fn examine(request: &mut Request, settings: &Settings, answer: &mut Answer) {
+    if is_informational(&answer.head) {
+        return;
+    }
+    let fields = answer.head.fields();
+    for field in fields.iter().skip(answer.examined) {
+        if let Some(earlier) = answer.earlier(*field) {
+            warn_of_duplicate(request, answer, *field, earlier);
+            continue;
+        }
+        let value = field.value(&answer.bytes);
+        match field.known {
+            Known::XAccelLimitRate if !ignores(settings, b"x-accel-limit-rate") => {
+                if let Some(rate) = rate_of(value) {
+                    request.limit_rate = Some(rate);
+                }
+            }
+            Known::XAccelCharset if !ignores(settings, b"x-accel-charset") => {
+                request.response.override_charset = Bytes::copy_from_slice(value);
+            }
+            _ => {}
+        }
+    }
+    answer.examined = fields.len();
+}
+
+/// A rate in bytes a second: digits and nothing else, within 63 bits.
+fn rate_of(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let rate = text.parse().ok()?;
+    let is_plain = !text.starts_with('+') && rate <= i64::MAX as u64;
+    is_plain.then_some(rate)
+}
+
+/// What has come of informational responses before the answer's own head.
+#[derive(Default)]
+struct Informational {
+    count: u32,
+    /// Bytes of early hints.
+    hints: usize,
+}
+
+impl Informational {
+    /// Takes in one of `length` bytes. Early hints are passed on where `early_hints` says so; others are of no use.
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        settings: &Settings,
+        answer: &Answer,
+        length: usize,
+    ) -> Result<(), Ended> {
+        self.count += 1;
+        if self.count > INFORMATIONAL_MAX {
+            log::error!(
+                request,
+                Error,
+                "upstream sent too many informational responses {READING}"
+            );
+            return Err(bad(Causes::INVALID_HEADER));
+        }
+        if answer.head.status() != EARLY_HINTS {
+            return Ok(());
+        }
+        if answer.head.version() < Version::Http11 {
+            log::error!(
+                request,
+                Error,
+                "upstream sent HTTP/1.0 response with early hints {READING}"
+            );
+            return Err(bad(Causes::INVALID_HEADER));
+        }
+        self.hints = self.hints.saturating_add(length);
+        if self.hints > settings.buffer_size {
+            log::error!(request, Info, "upstream sent too big early hints {READING}");
+            return Ok(());
+        }
+        let plan = Arc::clone(&request.plan);
+        if request.is_main()
+            && plan
+                .of(&early_hints::OF_PLAN)
+                .is_some_and(|hints| hints.are_wanted(request))
+        {
+            exchange.send_early_hints(request, &hints(settings, answer));
+        }
+        Ok(())
+    }
+}
+
+/// The fields of early hints that the client gets: no framing, and nothing that is hidden.
+fn hints(settings: &Settings, answer: &Answer) -> Vec<Field> {
+    let mut fields = Vec::new();
+    for field in answer.head.fields() {
+        let name = field.name(&answer.bytes);
+        let framing = matches!(
+            field.known,
+            Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
+        );
+        if !framing && !is_hidden(settings, name) {
+            fields.push(Field {
+                name: Bytes::copy_from_slice(name),
+                value: Bytes::copy_from_slice(field.value(&answer.bytes)),
+            });
+        }
+    }
+    fields
+}
+
+/// A head that is not within `proxy_buffer_size`.
+fn too_big(request: &Request) -> Ended {
+    log::error!(request, Error, "upstream sent too big header {READING}");
+    bad(Causes::INVALID_HEADER)
+}
+
+/// An answer that is none.
+fn bad(cause: Causes) -> Ended {
+    Ended::Failed(Failure {
+        cause,
+        status: 502,
+        doing: READING,
+        sent: true,
+    })
+}
+
+/// Turns the answer's head into the response, or into another step.
+pub(super) fn apply(
+    request: &mut Request,
+    proxy: &Proxy,
+    target: &Target,
+    answer: &Answer,
+) -> Applied {
+    let settings = Arc::clone(&proxy.settings);
+    remember(request, answer);
+    let status = answer.head.status();
+    if settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status) {
+        if status == 401 {
+            for field in answer.head.all(Known::WwwAuthenticate) {
+                let name = Bytes::copy_from_slice(field.name(&answer.bytes));
+                let value = Bytes::copy_from_slice(field.value(&answer.bytes));
+                request.response.add(name, value);
+            }
+        }
+        request.doing = WHILE_SENDING_ON;
+        return Applied::Step(Step::Finish(status));
+    }
+    if let Some(step) = accel_redirect(request, &settings, answer) {
+        return Applied::Step(step);
+    }
+    let response = &mut request.response;
+    response.status = status;
+    let text = answer.head.status_line(&answer.bytes);
+    response.status_text = (!text.is_empty()).then(|| Bytes::copy_from_slice(text));
+    response.content_length = answer.head.content_length();
+    response.conditions_judged = true;
+    for field in answer.fields() {
+        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        copy_field(request, proxy, &settings, target, field.known, name, value);
+    }
+    // Who asks for these two fields to be passed on gets no others in their place.
+    for (known, name) in [(Known::Server, &b"server"[..]), (Known::Date, b"date")] {
+        if answer.head.find(known).is_none() && !is_hidden(&settings, name) {
+            let member = match known {
+                Known::Server => &mut request.response.server,
+                _ => &mut request.response.date,
+            };
+            *member = Some(Bytes::new());
+        }
+    }
+    Applied::Pass
+}
+
+/// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
+pub(super) fn is_buffered(settings: &Settings, answer: &Answer) -> bool {
+    let mut buffered = settings.buffering;
+    if ignores(settings, b"x-accel-buffering") {
+        return buffered;
+    }
+    for field in answer.head.all(Known::XAccelBuffering) {
+        let value = field.value(&answer.bytes);
+        if value.eq_ignore_ascii_case(b"yes") {
+            buffered = true;
+        } else if value.eq_ignore_ascii_case(b"no") {
+            buffered = false;
+        }
+    }
+    buffered
+}
+
+/// Fields of which an answer has one: nginx takes the first and ignores others.
+fn comes_once(known: Known) -> bool {
+    matches!(
+        known,
+        Known::ContentType
+            | Known::Date
+            | Known::ETag
+            | Known::Expires
+            | Known::LastModified
+            | Known::Location
+            | Known::Refresh
+            | Known::Server
+            | Known::Status
+            | Known::XAccelExpires
+            | Known::XAccelLimitRate
+            | Known::XAccelRedirect
+    )
+}
+
+fn warn_of_duplicate(request: &Request, answer: &Answer, field: h1::Field, first: h1::Field) {
+    let text = |field: h1::Field| {
+        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        [name, b": ", value].concat()
+    };
+    let (second, first) = (text(field), text(first));
+    log::error!(
+        request,
+        Warn,
+        "upstream sent duplicate header line: \"{}\", previous value: \"{}\", ignored {READING}",
+        log::Printable(&second),
+        log::Printable(&first)
+    );
+}
+
+/// Answers for a 101 that was not asked for: 502, and nothing of what follows it, which is of another protocol. Unless
+/// `error_page` names one there is no page: a client that goes on in that protocol would misread it.
+pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
+    log::error!(
+        request,
+        Error,
+        "upstream sent unexpected 101 response {READING}"
+    );
+    request.doing = WHILE_READING;
+    note(request, |attempt, elapsed| {
+        attempt.response_time = elapsed;
+    });
+    if request.plan.error_pages.has(502) {
+        return Step::Finish(502);
+    }
+    request.response.status = 502;
+    request.response.content_length = Some(0);
+    Step::Respond(Body::Empty)
+}
+
+/// The head of a 101, as the client gets it.
+pub(super) fn copy_for_upgrade(request: &mut Request, settings: &Settings, answer: &Answer) {
+    remember(request, answer);
+    request.response.status = 101;
+    let text = answer.head.status_line(&answer.bytes);
+    request.response.status_text = Some(Bytes::copy_from_slice(text));
+    for field in answer.fields() {
+        let name = field.name(&answer.bytes);
+        match field.known {
+            Known::Connection | Known::KeepAlive => continue,
+            _ if is_hidden(settings, name) => continue,
+            Known::Server => request.response.server = Some(Bytes::new()),
+            Known::Date => request.response.date = Some(Bytes::new()),
+            _ => {}
+        }
+        let value = Bytes::copy_from_slice(field.value(&answer.bytes));
+        request.response.add(Bytes::copy_from_slice(name), value);
+    }
+}
+
+/// Keeps the answer's fields for `$upstream_http_*`.
+fn remember(request: &mut Request, answer: &Answer) {
+    let Some(attempts) = Attempts::of(request) else {
+        return;
+    };
+    attempts.borrow_mut().fields = answer
+        .fields()
+        .map(|field| Field {
+            name: Bytes::copy_from_slice(field.name(&answer.bytes)),
+            value: Bytes::copy_from_slice(field.value(&answer.bytes)),
+        })
+        .collect();
+}
+
+fn ignores(settings: &Settings, name: &[u8]) -> bool {
+    settings.ignored.iter().any(|ignored| **ignored == *name)
+}
+
+/// Whether the client never gets a field of this name.
+fn is_hidden(settings: &Settings, name: &[u8]) -> bool {
+    let mut hidden = settings.hidden.iter();
+    hidden.any(|hidden| hidden.eq_ignore_ascii_case(name))
+}
+
+/// `X-Accel-Redirect`: a path or a named location of this server answers instead.
+fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -> Option<Step> {
+    let value = answer.head.value(Known::XAccelRedirect, &answer.bytes)?;
+    if ignores(settings, b"x-accel-redirect") {
+        return None;
+    }
+    keep_over_redirect(request, answer);
+    request.doing = WHILE_READING;
+    if value.first() == Some(&b'@') {
+        return Some(Step::Named(Bytes::copy_from_slice(value)));
+    }
+    let mut path = Vec::new();
+    match proto::uri::parse_unsafe(value, &mut path) {
+        Ok(args) => {
+            request.become_get();
+            Some(Step::Redirect {
+                uri: path,
+                args: args.map(<[u8]>::to_vec),
+            })
+        }
+        Err(_) => {
+            log::error!(
+                request,
+                Error,
+                "unsafe URI \"{}\" was detected {READING}",
+                log::Printable(if path.is_empty() { value } else { &path })
+            );
+            Some(Step::Finish(404))
+        }
+    }
+}
+
+/// Fields of the answer that the client gets from wherever it was sent to.
+fn keep_over_redirect(request: &mut Request, answer: &Answer) {
+    const KEPT: [&[u8]; 5] = [
+        b"Set-Cookie",
+        b"Content-Disposition",
+        b"Cache-Control",
+        b"Expires",
+        b"Accept-Ranges",
+    ];
+    for field in answer.fields() {
+        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        if field.known == Known::ContentType {
+            set_content_type(request, value);
+        } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+            let value = Bytes::copy_from_slice(value);
+            if name.eq_ignore_ascii_case(b"Accept-Ranges") {
+                request.response.accept_ranges = Some(value.clone());
+            }
+            request.response.add(Bytes::copy_from_slice(name), value);
+        }
+    }
+}
+
+/// Puts one field of the answer where it belongs.
+fn copy_field(
+    request: &mut Request,
+    proxy: &Proxy,
+    settings: &Settings,
+    target: &Target,
+    known: Known,
+    name: &[u8],
+    value: &[u8],
+) {
+    if is_hidden(settings, name) {
+        return;
+    }
+    let owned = Bytes::copy_from_slice(value);
+    let field = |value: Bytes| Field {
+        name: Bytes::copy_from_slice(name),
+        value,
+    };
+    match known {
+        Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength => {}
+        Known::ContentType => set_content_type(request, value),
+        Known::LastModified => {
+            request.response.last_modified = proto::date::parse_http(value);
+            request.response.fields.push(field(owned));
+        }
+        Known::Date => {
+            request.response.date = Some(Bytes::new());
+            request.response.fields.push(field(owned));
+        }
+        Known::Server => {
+            request.response.server = Some(Bytes::new());
+            request.response.fields.push(field(owned));
+        }
+        Known::Location => {
+            // Only what `proxy_redirect` has changed is made absolute, as in nginx.
+            match rewrite_location(request, proxy, target, &owned) {
+                Some(rewritten) => {
+                    let absolute = request.plan.core.absolute_redirect;
+                    request.response.add_location(rewritten, absolute);
+                }
+                None => {
+                    let own = proxy.redirects.is_empty() && value.first() != Some(&b'/');
+                    if own {
+                        if request.is_answered() {
+                            request.response.location = None;
+                        }
+                        request.response.location_field = Some(owned.clone());
+                    }
+                    request.response.fields.push(field(owned));
+                }
+            }
+        }
+        Known::ContentEncoding => {
+            request.response.coding = Some(owned.clone());
+            request.response.fields.push(field(owned));
+        }
+        _ if name.eq_ignore_ascii_case(b"Accept-Ranges") => {
+            request.response.accept_ranges = Some(owned.clone());
+            request.response.fields.push(field(owned));
+        }
+        _ if name.eq_ignore_ascii_case(b"Content-Range") => {
+            request.response.content_range = Some(owned.clone());
+            request.response.fields.push(field(owned));
+        }
+        _ if name.eq_ignore_ascii_case(b"Refresh") => {
+            let rewritten = rewrite_refresh(request, proxy, target, value);
+            request
+                .response
+                .fields
+                .push(field(rewritten.unwrap_or(owned)));
+        }
+        _ => request.response.fields.push(field(owned)),
+    }
+}
+
+/// Content-Type: the media type stands alone so that filters can look at it; what follows it
+/// is sent as it came.
+fn set_content_type(request: &mut Request, value: &[u8]) {
+    let semicolon = memchr::memchr(b';', value);
+    let end = semicolon.unwrap_or(value.len());
+    let media_type = value.get(..end).unwrap_or_default().trim_ascii_end();
+    request.response.content_type = Bytes::copy_from_slice(media_type);
+    let parameters = value.get(end..).unwrap_or_default();
+    let charset = proto::header::parameter(parameters, b"charset", b';');
+    match charset {
+        Some(charset) if !charset.is_empty() && is_only_charset(parameters) => {
+            let charset = charset.trim_ascii();
+            request.response.charset = Bytes::copy_from_slice(
+                charset
+                    .strip_prefix(b"\"")
+                    .and_then(|c| c.strip_suffix(b"\""))
+                    .unwrap_or(charset),
+            );
+            request.response.content_type_parameters =
+                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
+        }
+        _ => {
+            request.response.content_type_parameters =
+                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
+        }
+    }
+}
+
+fn is_only_charset(parameters: &[u8]) -> bool {
+    memchr::memchr_iter(b';', parameters).count() == 1
+}
+
+/// `proxy_redirect` on Location.
+fn rewrite_location(
+    request: &mut Request,
+    proxy: &Proxy,
+    _target: &Target,
+    value: &Bytes,
+) -> Option<Bytes> {
+    for redirect in &proxy.redirects {
+        match redirect {
+            Redirect::Prefix { from, to } => {
+                let from = from.evaluate(request);
+                if let Some(rest) = value.strip_prefix(&*from) {
+                    let mut out = to.evaluate(request).to_vec();
+                    out.extend_from_slice(rest);
+                    return Some(out.into());
+                }
+            }
+            Redirect::Regex { pattern, to } => {
+                let matched = pattern.matches(request, value);
+                let matched = matched.unwrap_or_else(|undecided| {
+                    // As in nginx, the next one is tried then.
+                    let doing = " while reading response header from upstream";
+                    pattern.alert(request, value, undecided, doing);
+                    false
+                });
+                if matched {
+                    return Some(to.evaluate(request));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// `proxy_redirect` on the URL of Refresh.
+fn rewrite_refresh(
+    request: &mut Request,
+    proxy: &Proxy,
+    target: &Target,
+    value: &[u8],
+) -> Option<Bytes> {
+    let at = memchr::memmem::find(&value.to_ascii_lowercase(), b"url=")? + 4;
+    let (front, url) = value.split_at_checked(at)?;
+    let rewritten = rewrite_location(request, proxy, target, &Bytes::copy_from_slice(url))?;
+    Some([front, &rewritten].concat().into())
+}

@@ -1,0 +1,167 @@
+//! What a request saw of its upstreams: for variables and log lines.
+
+use std::any::Any;
+use std::cell::{Ref, RefCell, RefMut};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use framework::slot::{Kept, Slot};
+use http::asked::Asked;
+use http::request::Request;
+use http::response::Field;
+use http::slots::OfPass;
+
+use super::target;
+
+/// One try at one peer, for `$upstream_*`.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    /// Address as `$upstream_addr` shows it.
+    pub peer: Bytes,
+    /// Status of its answer, 0 without one.
+    pub status: u16,
+    /// Until the connection stood.
+    pub connect_time: Option<Duration>,
+    /// Until the head of the answer had come.
+    pub header_time: Option<Duration>,
+    /// Until the last byte of the answer.
+    pub response_time: Option<Duration>,
+    /// Bytes sent to it.
+    pub bytes_sent: u64,
+    /// Bytes received from it.
+    pub bytes_received: u64,
+    /// Bytes of its answer behind the head, as they came: framing and what is too much included.
+    pub response_length: u64,
+}
+
+/// A target as variables show it.
+#[derive(Clone, Debug, Default)]
+pub struct ShownTarget {
+    /// `$proxy_host`.
+    pub host: Bytes,
+    /// `$proxy_port`.
+    pub port: Bytes,
+}
+
+impl Kept for ShownTarget {}
+
+/// Where the handler of this pass sends the request.
+pub static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
+
+impl ShownTarget {
+    /// The target as written.
+    pub fn of(target: &target::Target) -> ShownTarget {
+        ShownTarget {
+            host: target.host.clone(),
+            port: target.port.clone(),
+        }
+    }
+}
+
+/// What a request saw of its upstreams, shared with the body of the answer, which sees the rest.
+#[derive(Debug, Default)]
+pub struct Attempts(RefCell<Seen>);
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Tries in order.
+    pub attempts: Vec<Attempt>,
+    /// What error lines show: `http://127.0.0.1:8081/path`; empty until a peer is chosen.
+    pub url: Bytes,
+    /// The answer's fields.
+    pub fields: Vec<Field>,
+    /// The answer's trailer fields.
+    pub trailers: Vec<Field>,
+    /// When the try under way began.
+    pub started: Option<Instant>,
+}
+
+impl Attempts {
+    /// Those of a request; `None` where it has asked no upstream.
+    pub fn of(request: &Request) -> Option<&Attempts> {
+        let asked: &dyn Any = &**request.upstream.as_ref()?;
+        asked.downcast_ref()
+    }
+
+    /// Those of a request, from now on at the latest.
+    pub fn enter(request: &mut Request) -> Rc<Attempts> {
+        let asked = request
+            .upstream
+            .clone()
+            .map(|asked| -> Rc<dyn Any> { asked });
+        if let Some(known) = asked.and_then(|asked| asked.downcast().ok()) {
+            return known;
+        }
+        Attempts::begin(request, Vec::new())
+    }
+
+    /// New ones behind these tries, which an earlier pass has made.
+    pub fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
+        let seen = Seen {
+            attempts,
+            ..Seen::default()
+        };
+        let begun = Rc::new(Attempts(RefCell::new(seen)));
+        request.upstream = Some(begun.clone());
+        begun
+    }
+
+    /// What was seen so far.
+    pub fn borrow(&self) -> Ref<'_, Seen> {
+        self.0.borrow()
+    }
+
+    /// The same, for what is seen now.
+    pub fn borrow_mut(&self) -> RefMut<'_, Seen> {
+        self.0.borrow_mut()
+    }
+}
+
+impl Asked for Attempts {
+    fn show(&self, show: &mut dyn FnMut(&[u8])) {
+        show(&self.borrow().url);
+    }
+
+    fn end(&self) {
+        self.borrow_mut().end();
+    }
+}
+
+impl Seen {
+    /// The try under way.
+    fn attempt(&mut self) -> Option<&mut Attempt> {
+        self.attempts.last_mut()
+    }
+
+    /// Writes down something of the try under way, with the time since it began.
+    pub fn note(&mut self, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
+        let elapsed = self.elapsed();
+        if let Some(attempt) = self.attempt() {
+            write(attempt, elapsed);
+        }
+    }
+
+    /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
+    pub fn end(&mut self) {
+        let elapsed = self.elapsed();
+        if let Some(attempt) = self.attempt()
+            && !attempt.peer.is_empty()
+            && attempt.response_time.is_none()
+        {
+            attempt.response_time = elapsed;
+        }
+    }
+
+    /// Its tries, which are over.
+    pub fn take(&mut self) -> Vec<Attempt> {
+        self.end();
+        std::mem::take(&mut self.attempts)
+    }
+
+    fn elapsed(&self) -> Option<Duration> {
+        self.started
+            .map(|started| engine::now().saturating_duration_since(started))
+    }
+}

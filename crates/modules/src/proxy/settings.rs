@@ -1,0 +1,562 @@
+//! The directives of `proxy_*` and what they amount to in a location.
+
+use http::compile::LocationName;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
+    Word, parse,
+};
+use framework::compile::{Compiler, Feature};
+use http::log;
+use http::module::Content;
+use http::plan_builder::PlanBuilder;
+use http::regex::Regex;
+use http::request::Request;
+use http::tables;
+use http::temporary_paths::{self, TemporaryPath};
+use http::text::Text;
+use http::variables::Compiling as _;
+
+use super::buffers;
+use super::family::{BindLine, Causes, Family, local_address};
+use super::ssl::{UpstreamTls, check_unused};
+use super::target::{self, Scheme, Target};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+static PROXY_PASS: Setting<Word> = Setting::new("proxy_pass", &["URL"], |setter| setter.word().cloned())
+    .contexts(Contexts::LOCATION.or(Contexts::LOCATION_IF).or(Contexts::LIMIT_EXCEPT))
+    .inherit(Inherit::Handler)
+    .manual("Passes requests on to an HTTP or HTTPS server: http://HOST[:PORT][URI] or http://unix:PATH:[URI], or the same with https. Where a URI is written it replaces the location's part of the request's. HOST may be the name of an upstream block; the addresses of any other name share the requests.");
+
+static SET_HEADER: Setting<Vec<(Word, Word)>> = Setting::new("proxy_set_header", &["field value"], pairs)
+    .contexts(HSL)
+    .arity(Arity::exactly(2))
+    .inherit(Inherit::Keyed)
+    .manual("Sets a field of the upstream's request; an empty value leaves the field out. Written on one level, it replaces those of the levels above.");
+
+static REDIRECT: Setting<Vec<RedirectLine>> =
+    Setting::new("proxy_redirect", &["default", "off", "redirect replacement"], redirects)
+        .contexts(HSL)
+        .arity(Arity::between(1, 2))
+        .inherit(Inherit::List)
+        .manual("Rewrites Location and Refresh of the answer: by default, the proxy_pass URL becomes the location's prefix.");
+
+static HTTP_VERSION: Setting<HttpVersion> =
+    Setting::new("proxy_http_version", &["1.0 | 1.1"], |setter| {
+        parse::enumeration(
+            setter,
+            &[("1.0", HttpVersion::Http10), ("1.1", HttpVersion::Http11)],
+        )
+    })
+    .contexts(HSL)
+    .default("1.1")
+    .manual("The version of the upstream's request.");
+
+static METHOD: Setting<Template> = Setting::new("proxy_method", &["method"], parse::template)
+    .contexts(HSL)
+    .manual("The method of the upstream's request instead of the client's.");
+
+macro_rules! accepted {
+    ($($name:ident = $directive:literal, $manual:literal;)*) => {
+        $(static $name: Setting<u64> = Setting::new($directive, &["size"], parse::number)
+            .contexts(HSL)
+            .no_effect("tables size themselves")
+            .manual($manual);)*
+    };
+}
+
+accepted! {
+    HEADERS_HASH_MAX_SIZE = "proxy_headers_hash_max_size",
+        "Bounds nginx's hash of the fields that are hidden or set.";
+    HEADERS_HASH_BUCKET_SIZE = "proxy_headers_hash_bucket_size",
+        "Sets the size of a bucket of nginx's hash of the fields that are hidden or set.";
+}
+
+/// What it shares with the other modules that pass requests on.
+static PROXY: Family = Family::of("proxy_");
+
+/// What it shares with those that buffer answers.
+static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
+
+/// Where nginx puts what its buffers do not hold.
+static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
+
+/// The directives of this module.
+pub const DIRECTIVES: &[&dyn Declared] = &[
+    &PROXY_PASS,
+    &SET_HEADER,
+    &PROXY.hide_header,
+    &PROXY.pass_header,
+    &PROXY.ignore_headers,
+    &REDIRECT,
+    &HTTP_VERSION,
+    &METHOD,
+    &PROXY.bind,
+    &PROXY.connect_timeout,
+    &PROXY.send_timeout,
+    &PROXY.read_timeout,
+    &PROXY.buffering,
+    &PROXY.request_buffering,
+    &PROXY.pass_request_headers,
+    &PROXY.pass_request_body,
+    &PROXY.intercept_errors,
+    &PROXY.ignore_client_abort,
+    &PROXY.next_upstream,
+    &PROXY.next_upstream_tries,
+    &PROXY.next_upstream_timeout,
+    &PROXY.buffer_size,
+    &HEADERS_HASH_MAX_SIZE,
+    &HEADERS_HASH_BUCKET_SIZE,
+];
+
+/// Those about buffers.
+pub const BUFFER_DIRECTIVES: [&dyn Declared; 5] = BUFFERS.all();
+
+/// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
+const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
+
+/// The directive that nginx makes its table of set fields of.
+const SET_FIELDS: &[&dyn Declared] = &[&SET_HEADER];
+
+/// Sizes of both tables in nginx.
+const HASH_SIZES: [&Setting<u64>; 2] = [&HEADERS_HASH_MAX_SIZE, &HEADERS_HASH_BUCKET_SIZE];
+
+/// The version of the upstream's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HttpVersion {
+    /// `HTTP/1.0`.
+    Http10,
+    /// `HTTP/1.1`.
+    Http11,
+}
+
+/// Where connections to the upstream come from.
+pub(super) enum Bind {
+    /// The kernel chooses.
+    Nothing,
+    /// Always the same; port 0 leaves the port to the kernel.
+    Fixed(SocketAddr),
+    /// With variables.
+    Text(Text),
+}
+
+impl Bind {
+    /// The address for this request; `None` leaves it to the kernel.
+    pub(super) fn address(&self, request: &mut Request) -> Option<SocketAddr> {
+        let text = match self {
+            Bind::Nothing => return None,
+            Bind::Fixed(address) => return Some(*address),
+            Bind::Text(text) => text.evaluate(request),
+        };
+        let address = local_address(&text);
+        if address.is_none() && !text.is_empty() {
+            let text = log::Printable(&text);
+            log::error!(request, Error, "invalid local address \"{text}\"");
+        }
+        address
+    }
+}
+
+/// One `proxy_redirect` as written.
+enum RedirectLine {
+    /// The URL of the `proxy_pass` beside it becomes the prefix of the location that both stand in.
+    Default {
+        pass: Word,
+        prefix: Bytes,
+    },
+    Off,
+    Replace(Word, Word),
+}
+
+/// How Location is rewritten.
+pub(super) enum Redirect {
+    /// A prefix is replaced.
+    Prefix { from: Text, to: Text },
+    /// A regex match is replaced.
+    Regex { pattern: Regex, to: Text },
+}
+
+/// `proxy_*` of a scope, but for `proxy_pass` itself.
+pub struct Settings {
+    pub(super) connect_timeout: Duration,
+    pub(super) send_timeout: Duration,
+    pub(super) read_timeout: Duration,
+    pub(super) buffering: bool,
+    pub(super) request_buffering: bool,
+    pub(super) pass_request_headers: bool,
+    pub(super) pass_request_body: bool,
+    pub(super) intercept_errors: bool,
+    pub(super) ignore_client_abort: bool,
+    pub(super) next_upstream: Causes,
+    /// 0 is no limit.
+    pub(super) next_upstream_tries: usize,
+    /// Zero is no limit.
+    pub(super) next_upstream_timeout: Duration,
+    pub(super) buffer_size: usize,
+    pub(super) version: HttpVersion,
+    pub(super) method: Option<Text>,
+    pub(super) bind: Bind,
+    /// Fields that are set, those without value included; names in lower case beside.
+    pub(super) set: Vec<SetField>,
+    pub(super) hidden: Vec<Box<[u8]>>,
+    pub(super) ignored: Vec<Box<[u8]>>,
+}
+
+/// A field of `proxy_set_header`.
+pub(super) struct SetField {
+    pub name: Bytes,
+    pub lower: Box<[u8]>,
+    pub value: Text,
+}
+
+/// Fields that never reach the client unless `proxy_pass_header` names them.
+const HIDDEN: [&str; 8] = [
+    "date",
+    "server",
+    "x-pad",
+    "x-accel-expires",
+    "x-accel-redirect",
+    "x-accel-limit-rate",
+    "x-accel-buffering",
+    "x-accel-charset",
+];
+
+impl Feature for Settings {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &SET_HEADER,
+        &PROXY.hide_header,
+        &PROXY.pass_header,
+        &PROXY.ignore_headers,
+        &HTTP_VERSION,
+        &METHOD,
+        &PROXY.bind,
+        &PROXY.connect_timeout,
+        &PROXY.send_timeout,
+        &PROXY.read_timeout,
+        &PROXY.buffering,
+        &PROXY.request_buffering,
+        &PROXY.pass_request_headers,
+        &PROXY.pass_request_body,
+        &PROXY.intercept_errors,
+        &PROXY.ignore_client_abort,
+        &PROXY.next_upstream,
+        &PROXY.next_upstream_tries,
+        &PROXY.next_upstream_timeout,
+        &PROXY.buffer_size,
+        &BUFFERS.buffers,
+        &BUFFERS.busy_buffers_size,
+        &BUFFERS.temp_file_write_size,
+        &BUFFERS.max_temp_file_size,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
+        let mut set = Vec::new();
+        for (name, value) in scope.written(&SET_HEADER)?.unwrap_or_default() {
+            set.push(SetField {
+                lower: name.bytes.to_ascii_lowercase().into(),
+                name: Bytes::copy_from_slice(&name.bytes),
+                value: compiler.text(&Template::parse(&value)?),
+            });
+        }
+        let lower = |words: Option<Vec<Word>>| -> Vec<Box<[u8]>> {
+            let words = words.unwrap_or_default();
+            words
+                .iter()
+                .map(|word| word.bytes.to_ascii_lowercase().into())
+                .collect()
+        };
+        let passed = lower(scope.written(&PROXY.pass_header)?);
+        let mut hidden = lower(scope.written(&PROXY.hide_header)?);
+        hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
+        hidden.retain(|name| !passed.contains(name));
+        let bind = match scope.written(&PROXY.bind)? {
+            None | Some(BindLine::Off) => Bind::Nothing,
+            Some(BindLine::Fixed(address)) => Bind::Fixed(address),
+            Some(BindLine::Variable(template)) => Bind::Text(compiler.text(&template)),
+        };
+        BUFFERS.check(scope, &PROXY.buffer_size)?;
+        Ok(Settings {
+            connect_timeout: scope.get(&PROXY.connect_timeout)?,
+            send_timeout: scope.get(&PROXY.send_timeout)?,
+            read_timeout: scope.get(&PROXY.read_timeout)?,
+            buffering: scope.get(&PROXY.buffering)?,
+            request_buffering: scope.get(&PROXY.request_buffering)?,
+            pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
+            pass_request_body: scope.get(&PROXY.pass_request_body)?,
+            intercept_errors: scope.get(&PROXY.intercept_errors)?,
+            ignore_client_abort: scope.get(&PROXY.ignore_client_abort)?,
+            next_upstream: scope.get(&PROXY.next_upstream)?,
+            next_upstream_tries: usize::try_from(scope.get(&PROXY.next_upstream_tries)?)
+                .unwrap_or(usize::MAX),
+            next_upstream_timeout: scope.get(&PROXY.next_upstream_timeout)?,
+            buffer_size: scope.get(&PROXY.buffer_size)? as usize,
+            version: scope.get(&HTTP_VERSION)?,
+            method: scope
+                .written(&METHOD)?
+                .map(|template| compiler.text(&template)),
+            bind,
+            set,
+            hidden,
+            ignored: lower(scope.written(&PROXY.ignore_headers)?),
+        })
+    }
+}
+
+/// `proxy_pass` of a location, `if` or `limit_except`.
+pub struct Proxy {
+    /// The other directives as this scope sees them.
+    pub settings: Arc<Settings>,
+    destination: Destination,
+    /// TLS, where the URL may ask for it.
+    pub(super) tls: Option<Arc<UpstreamTls>>,
+    /// Length of the location's prefix that the URI of `proxy_pass` replaces.
+    pub(super) prefix_length: usize,
+    pub(super) redirects: Vec<Redirect>,
+}
+
+enum Destination {
+    Fixed(Target),
+    /// With variables: made anew for each request.
+    Text(Text),
+}
+
+/// What answers where `proxy_pass` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let proxy = Proxy::of_scope(compiler, scope)?;
+    Ok(proxy.map(|proxy| Content {
+        handler: proxy,
+        leaves_to_files: false,
+        stays_in_limit_except: true,
+        adds_slash: true,
+    }))
+}
+
+/// Settings are checked wherever they stand, though only `proxy_pass` uses them, and so are the sizes of nginx's tables for them.
+pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let scope = plan.scope;
+    let is_server = scope.context() == Contexts::SERVER;
+    let has_table = |fields| scope.writes(fields) || is_server && tables::is_first(scope, fields);
+    if [HIDDEN_FIELDS, SET_FIELDS].into_iter().any(has_table)
+        && let Err(fault) = framework::tables::check(scope, "proxy_headers_hash", HASH_SIZES)
+    {
+        plan.compiler.report(fault);
+        return None;
+    }
+    plan.feature::<Settings>().map(drop)
+}
+
+/// Looks after what stands in the whole configuration.
+pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    let path = TemporaryPath {
+        spec: &TEMP_PATH.spec,
+        default: "proxy_temp",
+        levels: &[1, 2],
+    };
+    temporary_paths::add(compiler, &path);
+    check_unused(compiler, root);
+}
+
+impl Proxy {
+    /// What `proxy_pass` of this very scope says; `None` where it is not written.
+    pub fn of_scope(
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<Option<Arc<Proxy>>, Fault> {
+        let Some(word) = scope.own(&PROXY_PASS)? else {
+            return Ok(None);
+        };
+        let template = Template::parse(&word)?;
+        let location = location_of(scope);
+        let with_variables = template
+            .parts
+            .iter()
+            .any(|part| !matches!(part, Part::Literal(_)));
+        let destination = if with_variables {
+            Destination::Text(compiler.text(&template))
+        } else {
+            let target = target::of_configuration(compiler, &word)?;
+            if target.uri.is_some() && location.is_none() {
+                return Err(Fault::at(
+                    &word,
+                    "\"proxy_pass\" cannot have URI part in location given by regular expression, \
+                     or inside named location, or inside \"if\" statement, \
+                     or inside \"limit_except\" block",
+                )
+                .while_reading());
+            }
+            Destination::Fixed(target)
+        };
+        let may_be_secure = match &destination {
+            Destination::Fixed(target) => target.scheme == Scheme::Https,
+            Destination::Text(_) => true,
+        };
+        let tls = match may_be_secure {
+            true => Some(compiler.feature(scope)?),
+            false => None,
+        };
+        let prefix = location.unwrap_or_default();
+        let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
+        Ok(Some(Arc::new(Proxy {
+            settings: compiler.feature(scope)?,
+            destination,
+            tls,
+            prefix_length: prefix.len(),
+            redirects,
+        })))
+    }
+
+    /// Whether the URL holds variables: its URI then stands for the request's whole URI.
+    pub(super) fn is_dynamic(&self) -> bool {
+        matches!(self.destination, Destination::Text(_))
+    }
+
+    /// Where this request goes, or the status to answer with.
+    pub fn target(&self, request: &mut Request) -> Result<Target, u16> {
+        match &self.destination {
+            Destination::Fixed(target) => Ok(target.clone()),
+            Destination::Text(text) => {
+                let url = text.evaluate(request);
+                target::of_request(request, &url)
+            }
+        }
+    }
+}
+
+/// The prefix or exact name of the location that a scope is; `None` for every other scope.
+fn location_of(scope: ScopeRef<'_>) -> Option<Bytes> {
+    let line = scope
+        .line()
+        .filter(|line| &*line.name.bytes == b"location")?;
+    match LocationName::parse(line).ok()? {
+        LocationName::Exact(name) | LocationName::Prefix { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+/// `proxy_redirect` as this scope sees it; without any, `default`.
+fn redirects_of(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    pass: &Word,
+    destination: &Destination,
+    prefix: &Bytes,
+) -> Result<Vec<Redirect>, Fault> {
+    let lines = match (scope.written(&REDIRECT)?, destination) {
+        (Some(lines), _) => lines,
+        (None, Destination::Text(_)) => Vec::new(),
+        (None, Destination::Fixed(_)) => vec![RedirectLine::Default {
+            pass: pass.clone(),
+            prefix: prefix.clone(),
+        }],
+    };
+    let mut all = Vec::new();
+    for line in lines {
+        match line {
+            RedirectLine::Off => return Ok(Vec::new()),
+            RedirectLine::Default { pass, prefix } => {
+                let mut from = pass.bytes.to_vec();
+                let to = match target::of_configuration(compiler, &pass)?.uri {
+                    Some(_) => prefix,
+                    None => {
+                        from.push(b'/');
+                        Bytes::from_static(b"/")
+                    }
+                };
+                all.push(Redirect::Prefix {
+                    from: Text::Literal(from.into()),
+                    to: Text::Literal(to),
+                });
+            }
+            RedirectLine::Replace(from, to) => {
+                let to = compiler.text(&Template::parse(&to)?);
+                if let Some(pattern) = from.bytes.strip_prefix(b"~") {
+                    let (pattern, caseless) = match pattern.strip_prefix(b"*") {
+                        Some(pattern) => (pattern, true),
+                        None => (pattern, false),
+                    };
+                    let pattern = Regex::new(compiler, pattern, caseless)?;
+                    all.push(Redirect::Regex { pattern, to });
+                } else {
+                    all.push(Redirect::Prefix {
+                        from: compiler.text(&Template::parse(&from)?),
+                        to,
+                    });
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {
+    let mut all = Vec::new();
+    for line in setter.lines() {
+        if matches!(all.last(), Some(RedirectLine::Off)) {
+            return Err(Fault::at(
+                &line.name,
+                "\"proxy_redirect\" directive is duplicate",
+            ));
+        }
+        all.push(redirect(setter, line)?);
+    }
+    Ok(all)
+}
+
+fn redirect(setter: &Setter<'_>, line: &Line) -> Result<RedirectLine, Fault> {
+    match line.args.as_slice() {
+        [word] if &*word.bytes == b"off" => Ok(RedirectLine::Off),
+        [word] if &*word.bytes == b"default" => {
+            let scope = setter.scope();
+            let passes = scope.own_lines(&PROXY_PASS.spec);
+            let before = passes.iter().find(|pass| pass.sequence() < line.sequence());
+            let Some(pass) = before.and_then(|pass| pass.args.first()) else {
+                return Err(Fault::at(
+                    word,
+                    "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
+                ));
+            };
+            let literal = |part: &Part| matches!(part, Part::Literal(_));
+            if !Template::parse(pass)?.parts.iter().all(literal) {
+                return Err(Fault::at(
+                    word,
+                    "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
+                ));
+            }
+            Ok(RedirectLine::Default {
+                pass: pass.clone(),
+                prefix: location_of(scope).unwrap_or_default(),
+            })
+        }
+        [word] => Err(Fault::invalid_parameter(word)),
+        [from, to] => {
+            if !from.bytes.starts_with(b"~") {
+                Template::parse(from)?;
+            }
+            Template::parse(to)?;
+            Ok(RedirectLine::Replace(from.clone(), to.clone()))
+        }
+        _ => Err(Fault::new(
+            "invalid number of arguments in \"proxy_redirect\" directive",
+        )),
+    }
+}
+
+fn pairs(setter: &Setter<'_>) -> Result<Vec<(Word, Word)>, Fault> {
+    let pairs = setter
+        .lines()
+        .iter()
+        .filter_map(|line| match line.args.as_slice() {
+            [name, value] => Some((name.clone(), value.clone())),
+            _ => None,
+        });
+    pairs
+        .map(|(name, value)| Template::parse(&value).map(|_| (name, value)))
+        .collect()
+}

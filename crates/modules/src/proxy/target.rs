@@ -1,0 +1,347 @@
+//! Where a request goes: the URL of `proxy_pass`, taken apart.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Fault, Word};
+use engine::net::Address;
+use engine::select::{Either, either};
+use framework::address::{self, Written};
+use framework::compile::Compiler;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::Request;
+
+use crate::upstream::Group;
+use crate::upstream::Groups;
+
+/// How a URL begins, and what follows from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// `http://`
+    Http,
+    /// `https://`
+    Https,
+}
+
+impl Scheme {
+    /// The beginning itself.
+    pub(super) fn text(self) -> &'static [u8] {
+        match self {
+            Scheme::Http => b"http://",
+            Scheme::Https => b"https://",
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// How it is spoken to.
+    pub(super) scheme: Scheme,
+    /// Who may answer.
+    pub upstream: Upstream,
+    /// Host and port as `Host` says them.
+    pub host: Bytes,
+    /// `$proxy_port`.
+    pub port: Bytes,
+    /// The URI of `proxy_pass`; `None` where it has none.
+    pub uri: Option<Bytes>,
+}
+
+/// Who may answer a request.
+#[derive(Clone, Debug)]
+pub enum Upstream {
+    /// These servers.
+    Group(Arc<Group>),
+    /// Whoever has one of the addresses of a name, which are still to be found.
+    Name {
+        /// The name.
+        name: Bytes,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// The target of a URL without variables: a group that is declared anywhere, an address, or a
+/// name, which is resolved now.
+pub(super) fn of_configuration(compiler: &Compiler<'_>, word: &Word) -> Result<Target, Fault> {
+    let fault = |text: String| Fault::at(word, text).while_reading();
+    let url = Url::parse(&word.bytes).map_err(|error| {
+        fault(match error {
+            UrlError::Prefix => error.text().to_owned(),
+            UrlError::Address(_) => {
+                let shown = String::from_utf8_lossy(behind_scheme(&word.bytes));
+                format!("{} in upstream \"{shown}\"", error.text())
+            }
+        })
+    })?;
+    let name = String::from_utf8_lossy(url.server.name);
+    let groups = compiler.registry::<Groups>();
+    let mut groups = groups.borrow_mut();
+    if let Some(group) = groups
+        .declared(url.server.name)
+        .filter(|_| !url.server.unix)
+    {
+        return match url.server.port {
+            Some(port) => Err(fault(format!(
+                "upstream \"{name}\" may not have port {port}"
+            ))),
+            None => Ok(url.target(Upstream::Group(Arc::clone(group)))),
+        };
+    }
+    match url.literal() {
+        Some(group) => Ok(url.target(Upstream::Group(group))),
+        None => match groups.host(&url.server, compiler.files, url.scheme.default_port()) {
+            Some(group) => Ok(url.target(Upstream::Group(group))),
+            None => {
+                let text = format!("host not found in upstream \"{name}\"");
+                Err(fault(text).of_missing(&name, &["upstream"]))
+            }
+        },
+    }
+}
+
+/// The target of a URL that was made for this request, or the status to answer with.
+pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u16> {
+    let parsed = match strip_scheme(text) {
+        Some((_, b"")) => Err(UrlError::Prefix),
+        _ => Url::parse(text),
+    };
+    let url = match parsed {
+        Ok(url) => url,
+        Err(UrlError::Address(error)) => {
+            let shown = log::Printable(behind_scheme(text));
+            log::error!(request, Error, "{error} in upstream \"{shown}\"");
+            return Err(500);
+        }
+        Err(error) => {
+            let (text, shown) = (error.text(), log::Printable(text));
+            log::error!(request, Error, "{text} in \"{shown}\"");
+            return Err(500);
+        }
+    };
+    let groups = request
+        .local
+        .generation
+        .part::<Groups>()
+        .unwrap_or_default();
+    let known = groups.named(url.server.name, url.server.port, url.scheme.default_port());
+    match known
+        .filter(|_| !url.server.unix)
+        .cloned()
+        .or_else(|| url.literal())
+    {
+        Some(group) => Ok(url.target(Upstream::Group(group))),
+        None => Ok(url.target(Upstream::Name {
+            name: Bytes::copy_from_slice(
+                url.server
+                    .name
+                    .strip_suffix(b".")
+                    .unwrap_or(url.server.name),
+            ),
+            port: url.server.port.unwrap_or(url.scheme.default_port()),
+        })),
+    }
+}
+
+/// The servers of a target: those of a name are looked up now. The inner error is the status to
+/// answer with.
+pub(super) async fn locate(
+    request: &Request,
+    exchange: &mut Exchange,
+    upstream: &Upstream,
+    ignore_client_abort: bool,
+) -> Result<Result<Arc<Group>, u16>, Abort> {
+    let (name, port) = match upstream {
+        Upstream::Group(group) => return Ok(Ok(Arc::clone(group))),
+        Upstream::Name { name, port } => (name, *port),
+    };
+    let shown = log::Printable(name);
+    let resolving = &request.plan.resolving;
+    if !resolving.is_possible() {
+        log::error!(request, Error, "no resolver defined to resolve {shown}");
+        return Ok(Err(502));
+    }
+    let resolved = resolving.resolve(&request.local, name);
+    let resolved = match ignore_client_abort {
+        true => resolved.await,
+        false => match either(resolved, exchange.client_gone()).await {
+            Either::First(resolved) => resolved,
+            Either::Second(abort) => return Err(abort),
+        },
+    };
+    match resolved {
+        Ok(addresses) => {
+            let addresses = addresses.into_iter();
+            let addresses = addresses.map(|ip| Address::Inet(SocketAddr::new(ip, port)));
+            Ok(Ok(Group::of_addresses(name.clone(), addresses)))
+        }
+        Err(error) => {
+            log::error!(request, Error, "{shown} could not be resolved ({error})");
+            Ok(Err(502))
+        }
+    }
+}
+
+/// The parts of a URL.
+#[derive(Debug)]
+struct Url<'a> {
+    scheme: Scheme,
+    /// Host and port as written.
+    authority: &'a [u8],
+    server: Written<'a>,
+    uri: Option<&'a [u8]>,
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UrlError {
+    /// It begins with neither scheme.
+    Prefix,
+    /// Its address is none, for the reason that nginx gives.
+    Address(&'static str),
+}
+
+impl UrlError {
+    fn text(self) -> &'static str {
+        match self {
+            UrlError::Prefix => "invalid URL prefix",
+            UrlError::Address(text) => text,
+        }
+    }
+}
+
+impl Url<'_> {
+    fn parse(text: &[u8]) -> Result<Url<'_>, UrlError> {
+        let (scheme, rest) = strip_scheme(text).ok_or(UrlError::Prefix)?;
+        let (authority, uri) = match rest.strip_prefix(b"unix:") {
+            // The path ends at a colon, and the URI follows it.
+            Some(path) => {
+                let path_length = memchr::memchr(b':', path).unwrap_or(path.len());
+                let (address, uri) = rest.split_at(path_length + b"unix:".len());
+                (address, uri.get(1..).unwrap_or_default())
+            }
+            None => {
+                let end = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
+                rest.split_at(end)
+            }
+        };
+        let server = address::parse(authority).map_err(UrlError::Address)?;
+        Ok(Url {
+            scheme,
+            authority: if server.unix { b"localhost" } else { authority },
+            server,
+            uri: Some(uri).filter(|uri| !uri.is_empty()),
+        })
+    }
+
+    /// A group of the address alone, where one is written.
+    fn literal(&self) -> Option<Arc<Group>> {
+        let address = self.server.literal(self.scheme.default_port())?;
+        Some(Group::of_one(
+            Bytes::copy_from_slice(self.authority),
+            address,
+        ))
+    }
+
+    fn target(&self, upstream: Upstream) -> Target {
+        let default_port = self.scheme.default_port();
+        let port = match self.server.unix {
+            true => Bytes::new(),
+            false => self.server.port.unwrap_or(default_port).to_string().into(),
+        };
+        // The default port does not show in `Host`.
+        let host = match self.server.port {
+            Some(port) if port == default_port => memchr::memrchr(b':', self.authority)
+                .and_then(|colon| self.authority.get(..colon))
+                .unwrap_or(self.authority),
+            _ => self.authority,
+        };
+        Target {
+            scheme: self.scheme,
+            upstream,
+            host: Bytes::copy_from_slice(host),
+            port,
+            uri: self.uri.map(|uri| match uri.first() {
+                Some(b'/') => Bytes::copy_from_slice(uri),
+                _ => [b"/", uri].concat().into(),
+            }),
+        }
+    }
+}
+
+/// The scheme, its name in any case, and what follows it.
+fn strip_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
+    [Scheme::Http, Scheme::Https]
+        .into_iter()
+        .find_map(|scheme| {
+            let (front, rest) = text.split_at_checked(scheme.text().len())?;
+            front
+                .eq_ignore_ascii_case(scheme.text())
+                .then_some((scheme, rest))
+        })
+}
+
+/// What error messages show of a URL.
+fn behind_scheme(text: &[u8]) -> &[u8] {
+    strip_scheme(text).map_or(text, |(_, rest)| rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_urls() {
+        let target = |text: &'static str| {
+            let url = Url::parse(text.as_bytes()).unwrap();
+            let target = url.target(Upstream::Group(url.literal().unwrap()));
+            let uri = target
+                .uri
+                .map(|uri| String::from_utf8(uri.to_vec()).unwrap());
+            let [host, port] =
+                [target.host, target.port].map(|text| String::from_utf8(text.to_vec()).unwrap());
+            (host, port, uri)
+        };
+        let of = |host: &str, port: &str, uri: Option<&str>| {
+            (host.to_owned(), port.to_owned(), uri.map(str::to_owned))
+        };
+        assert_eq!(target("http://10.0.0.1"), of("10.0.0.1", "80", None));
+        assert_eq!(
+            target("http://10.0.0.1:80/"),
+            of("10.0.0.1", "80", Some("/"))
+        );
+        assert_eq!(
+            target("HTTP://10.0.0.1:81/a?b"),
+            of("10.0.0.1:81", "81", Some("/a?b"))
+        );
+        assert_eq!(target("http://[::1]?b"), of("[::1]", "80", Some("/?b")));
+        assert_eq!(
+            target("http://unix:/run/a:/b:c"),
+            of("localhost", "", Some("/b:c"))
+        );
+        assert_eq!(target("http://unix:/run/a"), of("localhost", "", None));
+        assert_eq!(target("https://10.0.0.1"), of("10.0.0.1", "443", None));
+        assert_eq!(target("https://10.0.0.1:443"), of("10.0.0.1", "443", None));
+        assert_eq!(target("HTTPS://10.0.0.1:80"), of("10.0.0.1:80", "80", None));
+    }
+
+    #[test]
+    fn urls_that_are_none() {
+        let error = |text: &str| Url::parse(text.as_bytes()).unwrap_err();
+        assert_eq!(error("10.0.0.1"), UrlError::Prefix);
+        assert_eq!(error("ftp://a"), UrlError::Prefix);
+        assert_eq!(error("http://"), UrlError::Address("no host"));
+        assert_eq!(error("http://a:b/c"), UrlError::Address("invalid port"));
+        assert_eq!(error("http://a:80#b"), UrlError::Address("invalid port"));
+    }
+}

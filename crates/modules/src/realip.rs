@@ -1,0 +1,74 @@
+//! `set_real_ip_from` for requests: see [`rules::realip`]. As in nginx it is looked at when the head has been read, by the
+//! settings of the server, and, if nothing came of that, once the location is known.
+
+use std::sync::Arc;
+
+use conf::{Declared, Fault, ScopeRef};
+use engine::net::Address;
+use framework::compile::{Compiler, Feature};
+use http::exchange::Exchange;
+use http::module::{Handle, Module, Ran};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::tasks::{Task, TaskKind};
+use http::variables::Found;
+use rules::realip::{self, ByProxy};
+
+/// What requests tell.
+struct Requests;
+
+impl ByProxy<Request> for Requests {
+    fn own_peer(request: &Request) -> &Address {
+        request.connection.peer()
+    }
+
+    fn field<'a>(request: &'a Request, name: &[u8]) -> Option<&'a [u8]> {
+        let mut lines = request.headers();
+        let line = lines.find(|(field, _)| field.eq_ignore_ascii_case(name));
+        line.map(|(_, value)| value)
+    }
+
+    fn is_told(request: &Request) -> bool {
+        request.told_peer.is_some()
+    }
+
+    fn tell(request: &mut Request, peer: Address) {
+        request.told_peer = Some(Box::new(peer));
+    }
+}
+
+/// Which proxies a scope believes.
+pub struct RealIp(Arc<realip::RealIp>);
+
+impl Feature for RealIp {
+    const DIRECTIVES: &'static [&'static dyn Declared] = realip::RealIp::DIRECTIVES;
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<RealIp, Fault> {
+        compiler.feature(scope).map(RealIp)
+    }
+}
+
+impl Module for RealIp {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::RealAddress, &["set_real_ip_from"])];
+
+    fn is_off(&self) -> bool {
+        self.0.is_off()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.arrived(self);
+        plan.preaccess(self);
+    }
+}
+
+impl Handle for RealIp {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        self.0.apply::<_, Requests>(request);
+        Ran::Now(Ok(Step::Next))
+    }
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    realip::find::<Request, Requests>(name)
+}

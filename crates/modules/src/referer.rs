@@ -1,0 +1,343 @@
+//! `valid_referers` and `$invalid_referer`: whether a request comes from a link on a page that may
+//! link here.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_referer_module.html>. The Referer field is whatever
+//! the client likes, so this keeps ordinary browsers of other sites' visitors away and no one
+//! else. Names are looked up as `map` looks up host names.
+
+use std::sync::Arc;
+
+use base::hash::Set;
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use framework::compile::{Compiler, Feature};
+use http::compile::SERVER_NAME;
+use http::module::{Module, Told};
+use http::plan_builder::PlanBuilder;
+use http::regex::Regex;
+use http::request::Request;
+use http::slots::PlanSlot;
+use http::variables::Found;
+use pattern::Undecided;
+use proto::header::Known;
+use variables::map::{Keys, Kind};
+
+const SL: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
+
+/// The longest host of a Referer that is looked at, in bytes (nginx's buffer).
+const HOST_LENGTH_MAX: usize = 256;
+
+/// The shortest Referer that can be valid, in bytes: `http://i.ru`.
+const LENGTH_MIN: usize = 11;
+
+/// `valid_referers`
+pub static VALID_REFERERS: Setting<Vec<Word>> = Setting::new(
+    "valid_referers",
+    &["none | blocked | server_names | name | ~regex ..."],
+    words,
+)
+.contexts(SL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.manual(
+    "Which Referer fields leave `$invalid_referer` empty: `none`, where there is no field; \
+     `blocked`, where it does not begin with `http://` or `https://`; `server_names`, the names \
+     of this server; names of hosts, with `*` at either end and a beginning of the path behind; \
+     and regular expressions that the text after `http://` must fit.",
+);
+
+static REFERER_HASH_MAX_SIZE: Setting<u64> =
+    Setting::new("referer_hash_max_size", &["size"], parse::number)
+        .contexts(SL)
+        .default("2048")
+        .no_effect("tables of names grow by themselves")
+        .manual("The largest size of nginx's hash tables for referers.");
+
+static REFERER_HASH_BUCKET_SIZE: Setting<u64> =
+    Setting::new("referer_hash_bucket_size", &["size"], parse::number)
+        .contexts(SL)
+        .default("64")
+        .no_effect("tables of names have no buckets of a fixed size")
+        .manual("The size of a bucket in nginx's hash tables for referers.");
+
+fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
+    let words = setter.lines().iter().flat_map(|line| &line.args);
+    let words: Vec<Word> = words.cloned().collect();
+    for word in &words {
+        match &*word.bytes {
+            b"" => return Err(Fault::at(word, "invalid referer \"\"")),
+            b"~" => return Err(Fault::at(word, "empty regex in \"~\"")),
+            _ => {}
+        }
+    }
+    Ok(words)
+}
+
+/// Who may link here.
+#[derive(Debug, Default)]
+pub struct Referers {
+    names: Names,
+    /// Patterns for the text after the scheme.
+    patterns: Vec<Arc<Regex>>,
+    /// The server's own names that are patterns, for the host.
+    server_patterns: Vec<Regex>,
+    none: bool,
+    blocked: bool,
+}
+
+impl Feature for Referers {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &VALID_REFERERS,
+        &REFERER_HASH_MAX_SIZE,
+        &REFERER_HASH_BUCKET_SIZE,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Referers, Fault> {
+        let Some(words) = scope.written(&VALID_REFERERS)? else {
+            return Ok(Referers::default());
+        };
+        let mut referers = Referers::default();
+        let mut server_names = false;
+        for word in &words {
+            match &*word.bytes {
+                b"none" => referers.none = true,
+                b"blocked" => referers.blocked = true,
+                b"server_names" => server_names = true,
+                [b'~', pattern @ ..] => {
+                    referers.patterns.push(pattern_of(compiler, word, pattern)?)
+                }
+                text => referers.names.add(word, text)?,
+            }
+        }
+        if server_names {
+            referers.add_server_names(compiler, scope)?;
+        }
+        if (referers.none || referers.blocked) && referers.names.is_empty() {
+            return Err(Fault::new(
+                "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" \
+                 directive without any valid referer",
+            ));
+        }
+        if scope.writes(&[&VALID_REFERERS]) && !referers.names.is_empty() {
+            let sizes = [&REFERER_HASH_MAX_SIZE, &REFERER_HASH_BUCKET_SIZE];
+            framework::tables::check(scope, "referer_hash", sizes)?;
+        }
+        // As in nginx: a scope without patterns of its own has those of the scope around it.
+        if referers.patterns.is_empty()
+            && let Some(around) = scope.parent()
+        {
+            let around = compiler.feature::<Referers>(around)?;
+            referers.patterns.clone_from(&around.patterns);
+        }
+        Ok(referers)
+    }
+}
+
+impl Referers {
+    fn add_server_names(
+        &mut self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<(), Fault> {
+        for word in scope.get(&SERVER_NAME)? {
+            let hostname = framework::host::hostname().to_ascii_lowercase();
+            match &*word.bytes {
+                b"$hostname" => self.names.add(&word, hostname.as_bytes())?,
+                [b'~', pattern @ ..] => {
+                    self.server_patterns
+                        .push(Regex::new(compiler, pattern, true)?);
+                }
+                text => self.names.add(&word, &text.to_ascii_lowercase())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a Referer field may be there, or be missing. `undecided` hears of a pattern that could not be
+    /// decided on this part of the field.
+    fn allow(&self, referer: Option<&[u8]>, undecided: impl Fn(&Regex, &[u8], Undecided)) -> bool {
+        if self.is_off() {
+            return true;
+        }
+        let Some(referer) = referer else {
+            return self.none;
+        };
+        let Some(rest) = without_scheme(referer) else {
+            return self.blocked;
+        };
+        let end = rest.iter().position(|byte| matches!(byte, b'/' | b':'));
+        let (host, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        if host.len() > HOST_LENGTH_MAX {
+            return false;
+        }
+        if let Some(start) = self.names.find(host) {
+            let path = memchr::memchr(b'/', behind).and_then(|at| behind.get(at..));
+            return path.unwrap_or_default().starts_with(start);
+        }
+        let host = host.to_ascii_lowercase();
+        let of_server = self.server_patterns.iter().map(|regex| (regex, &*host));
+        let own = self.patterns.iter().map(|regex| (&**regex, rest));
+        for (regex, subject) in of_server.chain(own) {
+            match regex.is_match(subject) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(cause) => {
+                    undecided(regex, subject, cause);
+                    return false;
+                }
+            }
+        }
+        false
+    }
+}
+
+fn pattern_of(compiler: &Compiler<'_>, word: &Word, pattern: &[u8]) -> Result<Arc<Regex>, Fault> {
+    let regex = Regex::new(compiler, pattern, true);
+    regex
+        .map(Arc::new)
+        .map_err(|fault| fault.or_at(word.position))
+}
+
+fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
+    let rest_after = |scheme: &[u8]| {
+        let (start, rest) = referer.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    let rest = rest_after(b"http://").or_else(|| rest_after(b"https://"));
+    rest.filter(|_| referer.len() >= LENGTH_MIN)
+}
+
+/// Hosts by name or wildcard, with the beginning of the path that belongs to each.
+#[derive(Debug, Default)]
+struct Names {
+    keys: Keys,
+    taken: Set<Vec<u8>>,
+    paths: Vec<Bytes>,
+}
+
+impl Names {
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    fn add(&mut self, word: &Word, text: &[u8]) -> Result<(), Fault> {
+        let slash = memchr::memchr(b'/', text).unwrap_or(text.len());
+        let (name, path) = text.split_at(slash);
+        let shown = String::from_utf8_lossy(name);
+        let fault = |text: &str| Fault::at(word, format!("{text} \"{shown}\"")).while_reading();
+        let kind = Kind::of(name).ok_or_else(|| fault("invalid hostname or wildcard"))?;
+        let key = name.to_ascii_lowercase();
+        let is_taken = match kind.named_by(&key) {
+            Some(name) => !self.taken.insert(name.to_vec()),
+            None => false,
+        };
+        if is_taken || !self.keys.insert(kind, &key, self.paths.len() as u32) {
+            return Err(fault("conflicting parameter"));
+        }
+        self.paths.push(Bytes::copy_from_slice(path));
+        Ok(())
+    }
+
+    fn find(&self, host: &[u8]) -> Option<&Bytes> {
+        self.paths.get(self.keys.find(host)? as usize)
+    }
+}
+
+/// What holds in a plan; nothing where it is off.
+static REFERERS: PlanSlot<Referers> = PlanSlot::new();
+
+impl Module for Referers {
+    const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes a variable")];
+
+    fn is_off(&self) -> bool {
+        self.names.is_empty() && self.patterns.is_empty() && self.server_patterns.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.keep(&REFERERS, self);
+    }
+}
+
+/// `$invalid_referer`: `1`, or empty where the Referer is valid.
+pub fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let undecided = |regex: &Regex, subject: &[u8], cause| {
+        regex.alert(request, subject, cause, "");
+    };
+    let referer = request.header(Known::Referer);
+    let referers = request.plan.of(&REFERERS);
+    if referers.is_some_and(|referers| !referers.allow(referer, undecided)) {
+        out.push(b'1');
+    }
+    true
+}
+
+/// The variable of a name in lower case, without `$`.
+pub fn find(name: &str) -> Option<Found> {
+    (name == "invalid_referer").then(|| Found::once(invalid_referer).assignable())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn never(regex: &Regex, _: &[u8], _: Undecided) {
+        panic!("{regex:?}");
+    }
+
+    fn referers(names: &[&str], none: bool, blocked: bool) -> Referers {
+        let mut referers = Referers {
+            none,
+            blocked,
+            ..Referers::default()
+        };
+        for name in names {
+            let word = Word {
+                bytes: name.as_bytes().into(),
+                quoted: false,
+                position: Default::default(),
+            };
+            referers.names.add(&word, name.as_bytes()).unwrap();
+        }
+        referers
+    }
+
+    /// By `ngx_http_referer_variable`.
+    #[test]
+    fn names_and_paths() {
+        let names = ["example.com", "*.example.org", "www.example.*/galleries/"];
+        let referers = referers(&names, false, false);
+        for (referer, valid) in [
+            ("http://example.com", true),
+            ("https://EXAMPLE.com:80/any", true),
+            ("HTTP://a.example.org/", true),
+            ("http://example.org/", false),
+            ("http://www.example.net/galleries/1", true),
+            ("http://www.example.net:80/galleries/", true),
+            ("http://www.example.net/gallery", false),
+            ("http://www.example.net", false),
+            ("ftp://example.com/", false),
+            ("example.com", false),
+            ("http://x.y", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                referers.allow(Some(referer.as_bytes()), never),
+                valid,
+                "{referer}"
+            );
+        }
+        assert!(!referers.allow(None, never));
+        let long = format!("http://{}/", "a".repeat(257));
+        assert!(!referers.allow(Some(long.as_bytes()), never));
+    }
+
+    #[test]
+    fn no_field_and_blocked_ones() {
+        let referers = referers(&["example.com"], true, true);
+        assert!(referers.allow(None, never));
+        assert!(referers.allow(Some(b"hidden"), never));
+        assert!(referers.allow(Some(b"http://x"), never));
+        assert!(!referers.allow(Some(b"http://other.example"), never));
+        assert!(Referers::default().allow(Some(b"http://anybody.example"), never));
+    }
+}

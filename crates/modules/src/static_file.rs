@@ -1,0 +1,247 @@
+//! Files as they are, and `empty_gif`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_empty_gif_module.html>. The last of the handlers that
+//! look for a file: precompressed files, indexes and listings come before it. Whether the client has the
+//! file already, and which part of it is asked for, are the filters' questions.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use engine::file;
+use framework::compile::{Compiler, Feature};
+use framework::display::for_people;
+use http::exchange::Exchange;
+use http::file::etag_of;
+use http::hot;
+use http::log;
+use http::module::{Content, Handle, Imagined, Module, Ran, Told};
+use http::open_file_cache::{self, Looked, LookupError};
+use http::output::{Body, page};
+use http::plan_builder::PlanBuilder;
+use http::regex::WHILE_SENDING;
+use http::request::{Request, Step};
+use proto::method::Method;
+use proto::uri::{self, Escape};
+
+/// `empty_gif`
+pub static EMPTY_GIF: Setting<()> = Setting::new("empty_gif", &[""], parse::nothing)
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::none())
+    .inherit(Inherit::Handler)
+    .repeatable()
+    .manual("Answers with a transparent GIF of a single pixel, from memory.");
+
+/// The directives of this file that choose a handler and make no [`Feature`].
+pub const HANDLERS: &[&dyn Declared] = &[&EMPTY_GIF];
+
+/// Files as they are: the last of what may answer.
+pub struct StaticFile;
+
+impl Feature for StaticFile {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[];
+
+    fn compile(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<StaticFile, Fault> {
+        Ok(StaticFile)
+    }
+}
+
+impl Module for StaticFile {
+    const SHORTCUTS: &'static [Told] = &[Told::Same(
+        "it answers with files, and what it answers is what is kept",
+    )];
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.file(self);
+    }
+}
+
+impl Handle for StaticFile {
+    /// Answers with the file of the URI.
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+            return Ran::Now(Ok(Step::Finish(405)));
+        }
+        if request.uri.ends_with(b"/") {
+            return Ran::Now(Ok(Step::Next));
+        }
+        let path = request.filename();
+        open_file_cache::lookup(request, &path).then(|looked| answer(request, path, looked))
+    }
+
+    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
+        if request.uri.ends_with(b"/") {
+            return Ran::Now(Imagined::Unknown);
+        }
+        let path = request.filename();
+        let shown = for_people(&path);
+        Ran::Now(match file::stat_now(&Request::path_of(&path)) {
+            Ok(metadata) if metadata.is_dir() => Imagined::Answers {
+                text: format!("{shown} is a directory: redirects to the path with a slash"),
+                status: 301,
+            },
+            Ok(metadata) => Imagined::Answers {
+                text: format!("the file {shown}, {} bytes", metadata.size),
+                status: 200,
+            },
+            Err(error) => {
+                let status = match error.kind() {
+                    io::ErrorKind::PermissionDenied => 403,
+                    _ => 404,
+                };
+                Imagined::Does {
+                    part: "content",
+                    text: format!("{shown}: {error}: status {status}"),
+                    step: Step::Finish(status),
+                }
+            }
+        })
+    }
+}
+
+/// The answer by what is at the path.
+fn answer<'a>(
+    request: &'a mut Request,
+    path: Vec<u8>,
+    looked: Result<Looked, LookupError>,
+) -> Ran<'a> {
+    let looked = match looked {
+        Ok(looked) => looked,
+        Err(error) => {
+            hot::offer_missing(request, &path, &error.error);
+            return Ran::Now(Ok(Step::Finish(refused(request, &path, &error))));
+        }
+    };
+    request.root_tested = !request.error_page_taken;
+    if looked.metadata.is_dir() {
+        request.response.location = Some(with_slash(request));
+        return Ran::Now(Ok(Step::Finish(301)));
+    }
+    if !looked.metadata.is_file() {
+        log::error!(
+            request,
+            Crit,
+            "\"{}\" is not a regular file",
+            log::Printable(&path)
+        );
+        return Ran::Now(Ok(Step::Finish(404)));
+    }
+    if request.method == Method::Post {
+        return Ran::Now(Ok(Step::Finish(405)));
+    }
+    let step = respond(request, &looked);
+    match looked.file {
+        Some(file) if hot::wants(request, &looked.metadata) => Ran::wait(async move {
+            hot::offer(request, &path, &file, &looked.metadata).await;
+            Ok(step)
+        }),
+        _ => Ran::Now(Ok(step)),
+    }
+}
+
+/// The response for an open file, its type by the URI. Used for precompressed files too.
+pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
+    let Looked {
+        file: Some(file),
+        metadata,
+    } = looked
+    else {
+        return Step::Finish(500);
+    };
+    let etag = etag_of(&request.plan.core, metadata);
+    request.sending = WHILE_SENDING;
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_length = Some(metadata.size);
+    response.last_modified = Some(metadata.mtime);
+    if response.content_type.is_empty() {
+        response.content_type = request.plan.types.content_type(&request.uri).clone();
+    }
+    if let Some(etag) = etag {
+        response.add(Bytes::from_static(b"ETag"), etag);
+    }
+    response.allow_ranges = true;
+    if metadata.size == 0 {
+        return Step::Respond(Body::Empty);
+    }
+    Step::Respond(Body::file(file.clone(), 0, metadata.size))
+}
+
+/// The status for a path that cannot be opened, with nginx's line in the error log.
+pub(super) fn refused(request: &Request, path: &[u8], error: &LookupError) -> u16 {
+    let (call, reason) = (error.call, log::Errno(&error.error));
+    let path = log::Printable(path);
+    match error.errno() {
+        libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {
+            if request.plan.core.log_not_found {
+                log::error!(request, Error, "{call} \"{path}\" failed {reason}");
+            }
+            404
+        }
+        libc::EACCES | libc::EMLINK | libc::ELOOP => {
+            log::error!(request, Error, "{call} \"{path}\" failed {reason}");
+            403
+        }
+        _ => {
+            log::error!(request, Crit, "{call} \"{path}\" failed {reason}");
+            500
+        }
+    }
+}
+
+/// The URI with a slash at its end, escaped, with the arguments.
+fn with_slash(request: &Request) -> Bytes {
+    let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    uri::escape(&request.uri, Escape::Uri, &mut location);
+    location.push(b'/');
+    if !request.args.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(&request.args);
+    }
+    location.into()
+}
+
+/// The smallest transparent GIF (GIF89a): a screen of one pixel, two colours, the second transparent.
+static GIF: [u8; 43] = *b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
+
+/// When the format's pixel was last modified, according to nginx: 28 September 1970, 06:00 UTC.
+const GIF_LAST_MODIFIED: i64 = 23_349_600;
+
+/// What answers for `empty_gif`.
+pub fn empty_gif(_: &Compiler<'_>, _: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    Ok(Some(Content::of(EmptyGif)))
+}
+
+struct EmptyGif;
+
+impl Handle for EmptyGif {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        Ran::Now(Ok(pixel(request)))
+    }
+}
+
+fn pixel(request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Finish(405);
+    }
+    request.response.last_modified = Some(GIF_LAST_MODIFIED);
+    page(
+        request,
+        200,
+        Bytes::from_static(b"image/gif"),
+        Bytes::from_static(&GIF),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gif_is_nginx_s() {
+        assert_eq!(GIF.len(), 43);
+        assert_eq!(&GIF[..6], b"GIF89a");
+        assert_eq!(GIF.last(), Some(&b';'));
+    }
+}

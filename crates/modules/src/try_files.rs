@@ -1,0 +1,318 @@
+//! `try_files`: the first file that exists is the one to serve.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#try_files>. It only chooses the
+//! URI: serving the file is the content phase's business. Not inherited.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word};
+use framework::compile::{Compiler, Feature};
+use framework::display::for_people;
+use http::core::Alias;
+use http::exchange::Exchange;
+use http::log;
+use http::module::{Handle, Imagined, Module, Ran};
+use http::open_file_cache::{self, Looked, LookupError};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::tasks::{Task, TaskKind};
+use http::text::Text;
+use http::variables::Compiling as _;
+
+/// `try_files file … uri`, `try_files file … =code`
+pub static TRY_FILES: Setting<Parsed> = Setting::new(
+    "try_files",
+    &["file ... uri", "file ... =code"],
+    parsed,
+)
+.contexts(Contexts::SERVER.or(Contexts::LOCATION))
+.arity(Arity::at_least(2))
+.inherit(Inherit::Never)
+.manual(
+    "Looks for files in order, below `root` or `alias`, and serves the first that exists; a \
+         name that ends with a slash stands for a directory. Where none exists, the last \
+         parameter is the URI of an internal redirect, a named location, or a status code.",
+);
+
+/// The words of a `try_files`, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    candidates: Vec<(Template, bool)>,
+    otherwise: ParsedOtherwise,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ParsedOtherwise {
+    Code(u16),
+    Uri(Template),
+}
+
+/// What a scope itself writes: it is off in every other.
+#[derive(Debug)]
+pub struct TryFiles {
+    candidates: Box<[Candidate]>,
+    otherwise: Otherwise,
+}
+
+/// One name to look for.
+#[derive(Debug)]
+struct Candidate {
+    name: Text,
+    /// It was written with a slash at its end.
+    is_directory: bool,
+}
+
+/// What happens where nothing exists.
+#[derive(Debug)]
+enum Otherwise {
+    /// This status.
+    Code(u16),
+    /// An internal redirect, or a named location where it begins with `@`.
+    Uri(Text),
+}
+
+impl Feature for TryFiles {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&TRY_FILES];
+
+    /// No scope gets it from the one around it.
+    fn owner(scope: ScopeRef<'_>) -> ScopeRef<'_> {
+        match scope.writes(Self::DIRECTIVES) {
+            true => scope,
+            false => scope.tree().root(),
+        }
+    }
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<TryFiles, Fault> {
+        let Some(parsed) = scope.own(&TRY_FILES)? else {
+            return Ok(TryFiles {
+                candidates: Box::default(),
+                otherwise: Otherwise::Code(404),
+            });
+        };
+        let candidates = parsed
+            .candidates
+            .iter()
+            .map(|(name, is_directory)| Candidate {
+                name: compiler.text(name),
+                is_directory: *is_directory,
+            });
+        Ok(TryFiles {
+            candidates: candidates.collect(),
+            otherwise: match &parsed.otherwise {
+                ParsedOtherwise::Code(code) => Otherwise::Code(*code),
+                ParsedOtherwise::Uri(uri) => Otherwise::Uri(compiler.text(uri)),
+            },
+        })
+    }
+}
+
+impl Module for TryFiles {
+    const TASKS: &'static [Task] = &[Task::of(TaskKind::BeforeContent, &["try_files"]).listed(1)];
+
+    fn is_off(&self) -> bool {
+        self.candidates.is_empty()
+    }
+
+    fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
+        plan.precontent(self);
+    }
+}
+
+fn parsed(setter: &Setter<'_>) -> Result<Parsed, Fault> {
+    let (last, names) = (setter.word()?, setter.args());
+    let (last, names) = names.split_last().unwrap_or((last, &[]));
+    let mut candidates = Vec::with_capacity(names.len());
+    for word in names {
+        let (name, is_directory) = match word.bytes.strip_suffix(b"/") {
+            Some(name) => (name, true),
+            None => (&*word.bytes, false),
+        };
+        let template = Template::parse(&Word {
+            bytes: name.into(),
+            ..word.clone()
+        })?;
+        candidates.push((template, is_directory));
+    }
+    let otherwise = match last.bytes.strip_prefix(b"=") {
+        Some(_) => {
+            let code = last.text().get(1..).and_then(|digits| digits.parse().ok());
+            let code = code
+                .filter(|code: &u16| *code <= 999)
+                .ok_or_else(|| Fault::at(last, format!("invalid code \"{}\"", last.text())))?;
+            ParsedOtherwise::Code(code)
+        }
+        None => ParsedOtherwise::Uri(Template::parse(last)?),
+    };
+    Ok(Parsed {
+        candidates,
+        otherwise,
+    })
+}
+
+impl Handle for TryFiles {
+    fn run<'a>(&'a self, request: &'a mut Request, _: &'a mut Exchange) -> Ran<'a> {
+        self.begin(request).then(|step| Ran::Now(Ok(step)))
+    }
+
+    fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
+        Ran::wait(async move {
+            let step = self.begin(request).said().await;
+            let text = match &step {
+                Step::Next => format!("{} is there", for_people(&request.uri)),
+                Step::Redirect { uri, .. } => format!("none is there: to {}", for_people(uri)),
+                Step::Named(name) => format!("none is there: to {}", for_people(name)),
+                Step::Finish(status) => format!("none is there: status {status}"),
+                _ => "done".to_owned(),
+            };
+            Imagined::Does {
+                part: "try_files",
+                text,
+                step,
+            }
+        })
+    }
+}
+
+impl TryFiles {
+    /// Chooses the URI.
+    fn begin<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Step> {
+        if !request.has_filename() {
+            return Ran::Now(Step::Finish(500));
+        }
+        let path = request.document_root();
+        let root = path.len();
+        self.go_on(request, path, root, &self.candidates)
+    }
+
+    /// Looks for these, the last of the candidates. The path begins with the root, whose length is given.
+    fn go_on<'a>(
+        &'a self,
+        request: &'a mut Request,
+        mut path: Vec<u8>,
+        root: usize,
+        candidates: &'a [Candidate],
+    ) -> Ran<'a, Step> {
+        let alias = request.plan.core.root.alias;
+        let Some((candidate, rest)) = candidates.split_first() else {
+            return Ran::Now(self.otherwise(request, alias));
+        };
+        path.truncate(root);
+        append_name(&candidate.name, alias, request, &mut path);
+        open_file_cache::test(request, &path).then(move |looked| {
+            if is_there(request, &path, candidate, looked) {
+                let name = path.get(root..).unwrap_or_default();
+                choose(request, alias, name, candidate.is_directory);
+                return Ran::Now(Step::Next);
+            }
+            self.go_on(request, path, root, rest)
+        })
+    }
+
+    /// What happens where nothing exists.
+    fn otherwise(&self, request: &mut Request, alias: Option<Alias>) -> Step {
+        let uri = match &self.otherwise {
+            Otherwise::Code(code) => return Step::Finish(*code),
+            Otherwise::Uri(uri) => uri,
+        };
+        let mut name = Vec::new();
+        append_name(uri, alias, request, &mut name);
+        redirect(name)
+    }
+}
+
+/// Whether what was found at a path is what a candidate wants.
+fn is_there(
+    request: &Request,
+    path: &[u8],
+    candidate: &Candidate,
+    looked: Result<Looked, LookupError>,
+) -> bool {
+    match looked {
+        Ok(looked) => return looked.metadata.is_dir() == candidate.is_directory,
+        Err(error)
+            if matches!(
+                error.errno(),
+                libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG
+            ) => {}
+        Err(error) => log::error!(
+            request,
+            Crit,
+            "{} \"{}\" failed {}",
+            error.call,
+            log::Printable(path),
+            log::Errno(&error.error)
+        ),
+    }
+    false
+}
+
+/// Appends a name as it stands below the root. Where an `alias` replaces a prefix and a name with
+/// variables begins with that prefix, it is left out: `$uri` then means the file of the URI. (The
+/// last parameter is treated alike. That is a fault of nginx's which configurations rely on.)
+fn append_name(name: &Text, alias: Option<Alias>, request: &mut Request, out: &mut Vec<u8>) {
+    let start = out.len();
+    name.append_to(request, out);
+    let (Some(Alias::Prefix(length)), None) = (alias, name.literal()) else {
+        return;
+    };
+    let prefix = request.uri.get(..length);
+    if prefix.is_some_and(|prefix| {
+        out.get(start..)
+            .is_some_and(|name| name.starts_with(prefix))
+    }) {
+        out.drain(start..start + length);
+    }
+}
+
+/// Makes a name that exists the URI.
+fn choose(request: &mut Request, alias: Option<Alias>, name: &[u8], is_directory: bool) {
+    match alias {
+        None => request.uri.clear(),
+        Some(Alias::Prefix(length)) => request.uri.truncate(length),
+        Some(Alias::Whole) if is_directory => return,
+        Some(Alias::Whole) => {
+            request.uri.clear();
+            request.uri_below_alias = true;
+        }
+    }
+    request.uri.extend_from_slice(name);
+}
+
+/// The step that the last parameter asks for.
+fn redirect(mut uri: Vec<u8>) -> Step {
+    if uri.first() == Some(&b'@') {
+        return Step::Named(Bytes::from(uri));
+    }
+    let args = match memchr::memchr(b'?', &uri) {
+        Some(mark) => {
+            let args = uri.get(mark + 1..).unwrap_or_default().to_vec();
+            uri.truncate(mark);
+            args
+        }
+        None => Vec::new(),
+    };
+    // They are there even without a question mark, as in nginx.
+    Step::Redirect {
+        uri,
+        args: Some(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_parameter_is_a_uri_or_a_name() {
+        let step = redirect(b"/index.php?q=1?2".to_vec());
+        assert!(
+            matches!(step, Step::Redirect { uri, args } if uri == b"/index.php" && args.as_deref() == Some(b"q=1?2"))
+        );
+        let step = redirect(b"/x".to_vec());
+        assert!(
+            matches!(step, Step::Redirect { uri, args: Some(args) } if uri == b"/x" && args.is_empty())
+        );
+        assert!(matches!(redirect(b"@php?x".to_vec()), Step::Named(name) if name == "@php?x"));
+    }
+}

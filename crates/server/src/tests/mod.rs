@@ -1,0 +1,26 @@
+//! Tests of everything together, in memory: what a client gets on the wire is for the tests of the program.
+
+mod filters;
+mod handlers;
+mod handshake;
+mod new_module;
+mod panics;
+mod shortcuts;
+
+use http::module::Entry;
+use http::part::Modules;
+use http::request::Request;
+use http::testing::serve_by;
+
+use crate::features::FEATURES;
+
+/// Runs `work` in simulated time with a request of this head, under a configuration of all modules: see [`serve_by`].
+pub(crate) fn serve<T>(text: &str, head: &str, work: impl AsyncFnOnce(Request) -> T) -> T {
+    serve_by(FEATURES, text, head, work)
+}
+
+/// All modules and this one.
+pub(crate) fn features_and(entry: Entry) -> Modules {
+    let all = FEATURES.0.iter().copied().chain([entry]);
+    Modules(Box::leak(all.collect()))
+}

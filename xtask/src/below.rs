@@ -1,0 +1,111 @@
+//! What stands below the modules names no directive of one, in no text: the compiler sees to names in the code.
+//!
+//! Directives are what the declarations in the crates say. Names of one word are not looked at: they are words for other things,
+//! too.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::source;
+
+/// The crates that modules stand on.
+const BELOW: &[&str] = &[
+    "crates/framework/",
+    "crates/http/",
+    "crates/logs/",
+    "crates/transport/",
+    "crates/variables/",
+];
+
+/// Where modules stand.
+const MODULES: &str = "crates/modules/";
+
+/// Every place where what stands below names a directive of a module.
+pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
+    let sources = files.iter().filter(|file| file.ends_with(".rs"));
+    let read = |file: &String| {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        (file.clone(), text)
+    };
+    judge(&sources.map(read).collect::<Vec<_>>())
+}
+
+fn judge(files: &[(String, String)]) -> Vec<String> {
+    let of_modules = declared(files, |file| file.starts_with(MODULES));
+    let others = declared(files, |file| !file.starts_with(MODULES));
+    let names: BTreeSet<&str> = of_modules.difference(&others).copied().collect();
+    let is_below = |file: &str| BELOW.iter().any(|folder| file.starts_with(folder));
+    let mut findings = Vec::new();
+    for (file, text) in files.iter().filter(|(file, _)| is_below(file)) {
+        if is_of_tests(file) {
+            continue;
+        }
+        let code = source::without_tests(&source::code_only(text));
+        for (index, (line, code)) in text.lines().zip(code.lines()).enumerate() {
+            let is_code = !code.trim().is_empty();
+            let named = texts(line).filter(|_| is_code).flat_map(words);
+            for name in named.filter(|word| names.contains(word)) {
+                let place = index + 1;
+                findings.push(format!(
+                    "{file}:{place}: names `{name}`, a directive of a module"
+                ));
+            }
+        }
+    }
+    findings
+}
+
+fn is_of_tests(file: &str) -> bool {
+    ["/tests.rs", "/testing.rs"]
+        .iter()
+        .any(|end| file.ends_with(end))
+        || file.contains("/tests/")
+}
+
+/// The names of several words that these files declare as directives.
+fn declared(files: &[(String, String)], are_these: impl Fn(&str) -> bool) -> BTreeSet<&str> {
+    let these = files.iter().filter(|(file, _)| are_these(file));
+    let declarations = these.flat_map(|(_, text)| text.split("Setting::new(").skip(1));
+    let names = declarations.filter_map(|rest| {
+        let rest = rest.trim_start().strip_prefix('"')?;
+        rest.split('"').next()
+    });
+    names.filter(|name| name.contains('_')).collect()
+}
+
+/// The texts of a line: what stands between two quotes.
+fn texts(line: &str) -> impl Iterator<Item = &str> {
+    line.split('"').skip(1).step_by(2)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directive_of_a_module_is_found_in_texts_alone() {
+        let files = [
+            (
+                "crates/modules/src/dav.rs",
+                "static A: Setting<()> = Setting::new(\n    \"dav_access\", &[]);\nstatic B: Setting<()> = Setting::new(\"shared_by_both\", &[]);",
+            ),
+            (
+                "crates/http/src/core.rs",
+                "static C: Setting<()> = Setting::new(\"shared_by_both\", &[]);\n// \"dav_access\"\nfn f() { is(\"a\", \"no dav_access here\") }\n#[cfg(test)]\nmod tests { const T: &str = \"dav_access\"; }",
+            ),
+            (
+                "crates/server/src/explain.rs",
+                "fn f() { is(\"dav_access\") }",
+            ),
+        ];
+        let files = files.map(|(file, text)| (file.to_owned(), text.to_owned()));
+        assert_eq!(
+            judge(&files),
+            ["crates/http/src/core.rs:3: names `dav_access`, a directive of a module"]
+        );
+    }
+}
