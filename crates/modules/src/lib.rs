@@ -28,6 +28,7 @@ pub mod random_index;
 pub mod realip;
 pub mod referer;
 pub mod rewrite;
+pub mod secure_link;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;

@@ -143,9 +143,9 @@ pub const FEATURES: Modules = Modules(&[
     Entry::module::<browser::Browsers>()
         .named(&["ngx_http_browser_module"])
         .variables(&[browser::find]),
-    Entry::module::<crate::secure_link::SecureLink>()
+    Entry::module::<modules::secure_link::SecureLink>()
         .named(&["ngx_http_secure_link_module"])
-        .variables(&[crate::secure_link::find]),
+        .variables(&[modules::secure_link::find]),
     Entry::of(&[flv::DIRECTIVES])
         .named(&["ngx_http_flv_module"])
         .content("flv", flv::content),

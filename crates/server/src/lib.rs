@@ -11,7 +11,6 @@ pub mod events;
 pub mod explain;
 pub mod features;
 pub mod reference;
-pub mod secure_link;
 #[cfg(test)]
 mod tests;
 pub mod unknown;
