@@ -29,6 +29,13 @@ pub fn uptime() -> Duration {
     UPTIME.get()
 }
 
+/// The moment at which this thread's [`uptime`] was `uptime`, or is going to be.
+#[inline]
+#[must_use]
+pub fn moment(uptime: Duration) -> Instant {
+    now() - UPTIME.get() + uptime
+}
+
 /// The time since 1970-01-01 00:00:00 UTC at the beginning of this turn, at most a millisecond old then; on a thread
 /// without a runtime, the time itself.
 #[inline]

@@ -528,7 +528,7 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     });
     let received = match asked.flatten() {
         Some(length_max) => {
-            let deadline = connection.client.started + connection.first_byte_timeout();
+            let deadline = connection.client.started() + connection.first_byte_timeout();
             Box::pin(proxy_protocol::receive(&**connection, length_max, deadline)).await?
         }
         None => Buffer::default(),
@@ -573,7 +573,7 @@ async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
     let (protected, wait) = match first {
         true => {
             let wait = connection.first_byte_timeout();
-            let spent = engine::now().saturating_duration_since(connection.client.started);
+            let spent = engine::now().saturating_duration_since(connection.client.started());
             (Duration::ZERO, wait.saturating_sub(spent))
         }
         false => {
@@ -706,7 +706,7 @@ async fn read_rest(
 fn head_deadline(connection: &Connection, local: &Local, request: &Request) -> Instant {
     let first = &request.server;
     if connection.requests.get() == 0 {
-        return connection.client.started + first.core.client_header_timeout;
+        return connection.client.started() + first.core.client_header_timeout;
     }
     let client = &request.client;
     let named = client.server_name().and_then(|server| {
@@ -953,7 +953,7 @@ mod tests {
     fn an_idle_connection_is_small() {
         assert!(future_size(serve) <= 288, "{}", future_size(serve));
         assert!(
-            size_of::<Connection>() <= 256,
+            size_of::<Connection>() <= 216,
             "{}",
             size_of::<Connection>()
         );

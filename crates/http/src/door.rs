@@ -56,7 +56,7 @@ async fn lifetime(connection: Rc<Connection>, registered: Registered) {
 
 impl Tenant for Connection {
     fn accepted(&self) -> Instant {
-        self.client.started
+        self.client.started()
     }
 
     fn is_known(&self, next: &Local) -> bool {

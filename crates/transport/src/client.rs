@@ -23,9 +23,7 @@ pub struct Client {
     pub serial: u64,
     /// The listening socket it came by.
     pub listener: ListenerId,
-    /// When it was accepted.
-    pub started: Instant,
-    /// The same as [`engine::uptime`] counts, in nanoseconds: there are many idle clients.
+    /// When it was accepted, as [`engine::uptime`] counts, in nanoseconds: there are many idle clients.
     accepted_ns: u64,
     peer: OnceCell<Address>,
     local: OnceCell<Box<Address>>,
@@ -43,7 +41,6 @@ impl Client {
         Client {
             serial,
             listener,
-            started: engine::now(),
             accepted_ns: u64::try_from(engine::uptime().as_nanos()).unwrap_or(u64::MAX),
             peer: OnceCell::new(),
             local: OnceCell::new(),
@@ -63,7 +60,12 @@ impl Client {
         }
     }
 
-    /// When it was accepted, as [`engine::uptime`] counts.
+    /// When it was accepted.
+    pub fn started(&self) -> Instant {
+        engine::moment(self.accepted())
+    }
+
+    /// The same as [`engine::uptime`] counts.
     pub fn accepted(&self) -> Duration {
         Duration::from_nanos(self.accepted_ns)
     }
@@ -139,7 +141,7 @@ pub fn find<C: OfClient>(name: &str) -> Option<Found<C>> {
         "binary_remote_addr" => binary_remote_addr,
         "connection" => |context, out| decimal(context.client().serial, out),
         "connection_time" => |context, out| {
-            let started = context.client().started;
+            let started = context.client().started();
             seconds(engine::now().saturating_duration_since(started), out)
         },
         "remote_addr" => |context, out| {

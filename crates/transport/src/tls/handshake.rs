@@ -118,7 +118,7 @@ async fn shake_hands<N: Names>(names: &N, received: Buffer) -> Begun {
         return Begun::Ended;
     };
     let call = call::<N>(&default);
-    let deadline = Some(connection.client().started + N::time_limit(&default));
+    let deadline = Some(connection.client().started() + N::time_limit(&default));
     let mut received = received;
     let mut gathered = Vec::new();
     let mut search = Search::default();
