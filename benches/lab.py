@@ -1,4 +1,5 @@
 """What the benches share: a server in a folder of its own, its CPU time, its memory, and the machine's limits."""
+import contextlib
 import os
 import random
 import re
@@ -41,6 +42,22 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def awake(cores):
+    """Keeps these cores from halting: on each a process spins that has its turn only when nothing else wants the core. A virtual
+    core that halts costs its host time to wake, which others see as stolen and which scatters every figure."""
+    def before(core):
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda core=core: before(core)) for core in cores]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
 
 
 def raise_descriptor_limit():
