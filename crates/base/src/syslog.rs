@@ -43,7 +43,7 @@ pub struct Destination {
 
 /// A destination with its socket, which is opened by the first message. Any thread may use it.
 #[derive(Debug)]
-pub struct Peer {
+pub struct Channel {
     /// Where messages go.
     pub destination: Destination,
     socket: Mutex<Option<Arc<Socket>>>,
@@ -55,11 +55,11 @@ enum Socket {
     Unix(UnixDatagram),
 }
 
-impl Peer {
+impl Channel {
     /// A peer that has no socket yet.
     #[must_use]
-    pub fn new(destination: Destination) -> Peer {
-        Peer {
+    pub fn new(destination: Destination) -> Channel {
+        Channel {
             destination,
             socket: Mutex::new(None),
         }
@@ -157,8 +157,8 @@ impl Socket {
 mod tests {
     use super::*;
 
-    fn peer(server: Server, hostname: Option<&str>) -> Peer {
-        Peer::new(Destination {
+    fn channel(server: Server, hostname: Option<&str>) -> Channel {
+        Channel::new(Destination {
             server,
             facility: 23,
             tag: "nginx".to_owned(),
@@ -179,11 +179,11 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = Server::Inet(server.local_addr().unwrap());
         let time = b"Nov  2 10:00:00";
-        peer(address.clone(), Some("host"))
+        channel(address.clone(), Some("host"))
             .send(6, time, b"text")
             .unwrap();
         assert_eq!(received(&server), "<190>Nov  2 10:00:00 host nginx: text");
-        peer(address, None).send(3, time, b"text").unwrap();
+        channel(address, None).send(3, time, b"text").unwrap();
         assert_eq!(received(&server), "<187>Nov  2 10:00:00 nginx: text");
     }
 
@@ -192,8 +192,8 @@ mod tests {
     fn a_server_that_comes_back_is_found_again() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        let peer = peer(Server::Inet(address), None);
-        let send = |text: &[u8]| peer.send(6, b"Nov  2 10:00:00", text);
+        let channel = channel(Server::Inet(address), None);
+        let send = |text: &[u8]| channel.send(6, b"Nov  2 10:00:00", text);
         send(b"1").unwrap();
         drop(server);
         let _ = send(b"lost");
@@ -207,7 +207,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "sockets")]
     fn a_unix_socket_that_is_missing_is_an_error() {
         let nowhere = Server::Unix("/nonexistent-folder/log".into());
-        let error = peer(nowhere, None).send(6, b"", b"").unwrap_err();
+        let error = channel(nowhere, None).send(6, b"", b"").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -5,7 +5,7 @@ use base::hash::Map;
 
 use crate::diagnostic::Diagnostic;
 use crate::position::Position;
-use crate::registry::Known;
+use crate::registry::ForeignName;
 use crate::tree::Word;
 
 /// How many names a hint shows.
@@ -19,7 +19,7 @@ pub(crate) struct Elsewhere {
 
 #[derive(Debug)]
 struct Met {
-    known: Known,
+    known: ForeignName,
     name: Box<str>,
     position: Position,
     /// The index of its error among what was found.
@@ -28,7 +28,7 @@ struct Met {
 
 impl Elsewhere {
     /// Takes note of a directive whose error is about to be reported at `index`.
-    pub(crate) fn add(&mut self, known: Known, name: &Word, index: usize) {
+    pub(crate) fn add(&mut self, known: ForeignName, name: &Word, index: usize) {
         self.met.push(Met {
             known,
             name: name.text().into(),

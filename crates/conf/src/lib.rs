@@ -76,7 +76,7 @@ pub use diagnostic::{Diagnostic, Fault, Level, Missing, Related, Style};
 pub use files::{Anew, Disk, Files, LastReading, Recorder, Recording, Sealed, StandIns};
 pub use load::{Loaded, SourceFile, dump, load};
 pub use position::Position;
-pub use registry::{Known, KnownElsewhere, Registry, nearest};
+pub use registry::{ForeignName, KnownElsewhere, Registry, nearest};
 pub use report::{also, arrange};
 pub use scope::{ScopeId, ScopeRef};
 pub use setting::{Declared, Parse, Setter, Setting};

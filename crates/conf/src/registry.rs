@@ -19,11 +19,11 @@ pub struct Registry {
 
 /// Looks up a directive that the table does not have among those of the program whose language
 /// this is.
-pub type KnownElsewhere = fn(&str) -> Option<Known>;
+pub type KnownElsewhere = fn(&str) -> Option<ForeignName>;
 
 /// What there is to say about a name that is known, but not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct ForeignName {
     /// The module that it belongs to; names of one module in one file are reported together.
     pub module: &'static str,
     /// Who has it.
@@ -70,7 +70,7 @@ impl Registry {
         Registry { elsewhere, ..self }
     }
 
-    pub(crate) fn elsewhere(&self, name: &[u8]) -> Option<Known> {
+    pub(crate) fn elsewhere(&self, name: &[u8]) -> Option<ForeignName> {
         (self.elsewhere)(std::str::from_utf8(name).ok()?)
     }
 

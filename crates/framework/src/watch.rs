@@ -113,11 +113,11 @@ impl Display for Watched {
 
 /// All threads of a process, by number.
 #[derive(Debug, Default)]
-pub struct Watch(Mutex<Vec<Seen>>);
+pub struct Watch(Mutex<Vec<WatchedThread>>);
 
 /// A thread as the last look saw it.
 #[derive(Debug)]
-struct Seen {
+struct WatchedThread {
     thread: usize,
     watched: Arc<Watched>,
     turn: Option<u64>,
@@ -129,7 +129,7 @@ impl Watch {
     /// Looks at a thread from now on.
     pub fn add(&self, thread: usize, watched: Arc<Watched>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(Seen {
+        all.push(WatchedThread {
             thread,
             watched,
             turn: None,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::syslog::{Destination, Peer, Server};
+use base::syslog::{Channel, Destination, Server};
 use conf::{Fault, Files, Word};
 use engine::net::Address;
 use framework::address;
@@ -117,7 +117,7 @@ impl Written {
             hostname: (!self.nohostname).then(|| hostname().to_owned()),
         };
         Ok(Syslog {
-            peer: Peer::new(destination),
+            channel: Channel::new(destination),
             severity: self.severity,
             reported: Mutex::new(None),
         })
@@ -140,7 +140,7 @@ fn check_tag(word: &Word, tag: &str) -> Result<String, Fault> {
 /// A syslog server as one directive names it.
 #[derive(Debug)]
 pub struct Syslog {
-    peer: Peer,
+    channel: Channel,
     /// Of access lines; error lines have their own.
     severity: Level,
     reported: Mutex<Option<Instant>>,
@@ -154,7 +154,7 @@ thread_local! {
 impl Syslog {
     /// Where messages go.
     pub fn destination(&self) -> &Destination {
-        &self.peer.destination
+        &self.channel.destination
     }
 
     /// Sends a line of an access log, without its end.
@@ -169,7 +169,7 @@ impl Syslog {
 
     fn send(&self, severity: Level, line: &[u8]) {
         let time = time::with_now(|now| now.syslog);
-        match self.peer.send(severity as u8 - 1, &time, line) {
+        match self.channel.send(severity as u8 - 1, &time, line) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => self.report(&error),

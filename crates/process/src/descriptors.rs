@@ -222,8 +222,8 @@ pub(crate) fn log_targets(
         LogPlace::Stderr => Some(Output::Stderr),
         LogPlace::Descriptor(key) => descriptor(key).map(Output::File),
         LogPlace::Syslog(destination) => {
-            let peer = syslog::Peer::new(destination.clone());
-            Some(Output::Syslog(Rc::new(peer)))
+            let channel = syslog::Channel::new(destination.clone());
+            Some(Output::Syslog(Rc::new(channel)))
         }
     };
     let target = |target: &LogTarget| {

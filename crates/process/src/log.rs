@@ -29,7 +29,7 @@ pub(crate) struct Target {
 pub(crate) enum Output {
     Stderr,
     File(Rc<OwnedFd>),
-    Syslog(Rc<syslog::Peer>),
+    Syslog(Rc<syslog::Channel>),
 }
 
 /// Where the lines of this process go.
@@ -126,11 +126,11 @@ impl Log {
                 Output::File(file) => {
                     let _ = rustix::io::write(file, line.as_bytes());
                 }
-                Output::Syslog(peer) => {
+                Output::Syslog(channel) => {
                     let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
                     let message = line.strip_suffix('\n').unwrap_or(line);
                     let severity = level as u8 - 1;
-                    let _ = peer.send(severity, time.as_bytes(), message.as_bytes());
+                    let _ = channel.send(severity, time.as_bytes(), message.as_bytes());
                 }
             }
         }

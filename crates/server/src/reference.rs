@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 
 use base::hash::Map;
-use conf::{Known, KnownElsewhere};
+use conf::{ForeignName, KnownElsewhere};
 
 const NGINX: &str = include_str!("reference/nginx.txt");
 const PLUS: &str = include_str!("reference/plus.txt");
@@ -54,20 +54,20 @@ pub fn variables(name: &str) -> impl Iterator<Item = &'static Name> {
 }
 
 /// What the parser is told of a directive that the table does not have.
-pub fn directive(name: &str) -> Option<Known> {
+pub fn directive(name: &str) -> Option<ForeignName> {
     directives(name).next().map(known)
 }
 
 /// The same of a variable.
-pub fn variable(name: &str) -> Option<Known> {
+pub fn variable(name: &str) -> Option<ForeignName> {
     variables(name).next().map(known)
 }
 
 /// As [`conf::Registry`] asks.
 pub const ELSEWHERE: KnownElsewhere = directive;
 
-fn known(name: &Name) -> Known {
-    Known {
+fn known(name: &Name) -> ForeignName {
+    ForeignName {
         module: name.module,
         remark: match name.owner {
             "nginx" => "nginx has it; Tidegate does not yet",
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn directives_and_variables_are_found_by_name() {
-        let module = |known: Option<Known>| known.map(|known| known.module);
+        let module = |known: Option<ForeignName>| known.map(|known| known.module);
         assert_eq!(module(directive("fastcgi_pass")), Some("http_fastcgi"));
         assert_eq!(module(directive("health_check")), Some("http_upstream_hc"));
         assert_eq!(module(directive("$uri")), None);

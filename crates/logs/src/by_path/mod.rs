@@ -160,12 +160,12 @@ pub fn append(
     }
     let known = look_up(path, limits);
     let kept = match known {
-        Known::Open(file) if tested.is_some() => {
+        CachedFile::Open(file) if tested.is_some() => {
             unwritten::append(&file, line, None);
             return Ok(());
         }
-        Known::Open(file) | Known::Unchecked(file) => Some(file),
-        Known::Closed => None,
+        CachedFile::Open(file) | CachedFile::Unchecked(file) => Some(file),
+        CachedFile::Closed => None,
     };
     if tested.is_some() {
         match engine::file::append_now(path) {
@@ -194,7 +194,7 @@ fn may_succeed_later(error: &io::Error) -> bool {
 }
 
 /// What a thread's cache knows of a path.
-enum Known {
+enum CachedFile {
     /// The file is open.
     Open(Arc<LogFile>),
     /// It is open, and `valid` is over since it was last seen that the path leads to it.
@@ -203,8 +203,8 @@ enum Known {
 }
 
 /// Looks a path up, and counts that as a use.
-fn look_up(path: &Path, limits: Option<&Arc<Limits>>) -> Known {
-    limits.map_or(Known::Closed, |limits| {
+fn look_up(path: &Path, limits: Option<&Arc<Limits>>) -> CachedFile {
+    limits.map_or(CachedFile::Closed, |limits| {
         with_cache(limits, |cache| cache.look_up(path, engine::now()))
     })
 }
@@ -289,25 +289,25 @@ impl Cache {
         }
     }
 
-    fn look_up(&mut self, path: &Path, now: Instant) -> Known {
+    fn look_up(&mut self, path: &Path, now: Instant) -> CachedFile {
         let limits = self.limits;
         self.clock += 1;
         let Some(entry) = self.files.get_mut(path) else {
-            return Known::Closed;
+            return CachedFile::Closed;
         };
         if now.duration_since(entry.used) > limits.inactive {
             self.files.remove(path);
-            return Known::Closed;
+            return CachedFile::Closed;
         }
         entry.uses += 1;
         entry.used = now;
         entry.used_at_clock = self.clock;
         match &entry.file {
             Some(file) if now.duration_since(entry.checked) <= limits.valid => {
-                Known::Open(Arc::clone(file))
+                CachedFile::Open(Arc::clone(file))
             }
-            Some(file) => Known::Unchecked(Arc::clone(file)),
-            None => Known::Closed,
+            Some(file) => CachedFile::Unchecked(Arc::clone(file)),
+            None => CachedFile::Closed,
         }
     }
 

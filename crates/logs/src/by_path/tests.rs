@@ -24,9 +24,9 @@ fn cache(max: usize, uses_min: u64) -> Cache {
 /// As [`append`] does it where everything is in memory.
 fn open(cache: &mut Cache, path: &Path, now: Instant) -> io::Result<Arc<LogFile>> {
     let kept = match cache.look_up(path, now) {
-        Known::Open(file) => return Ok(file),
-        Known::Unchecked(file) => Some(file),
-        Known::Closed => None,
+        CachedFile::Open(file) => return Ok(file),
+        CachedFile::Unchecked(file) => Some(file),
+        CachedFile::Closed => None,
     };
     let opened = LogFile::opened(path)?;
     let descriptor = opened.descriptor().unwrap();
@@ -247,7 +247,7 @@ fn a_file_in_the_cache_is_appended_to_at_once() {
         append("2\n").unwrap();
         opened(&path).await;
         // Two uses: it stays open.
-        let Known::Open(kept) = look_up(&path, Some(&limits)) else {
+        let CachedFile::Open(kept) = look_up(&path, Some(&limits)) else {
             panic!("it is closed");
         };
         append("3\n").unwrap();
@@ -256,7 +256,7 @@ fn a_file_in_the_cache_is_appended_to_at_once() {
         append("4\n").unwrap();
         assert!(openings::are_under_way(&path));
         opened(&path).await;
-        let Known::Open(same) = look_up(&path, Some(&limits)) else {
+        let CachedFile::Open(same) = look_up(&path, Some(&limits)) else {
             panic!("it is closed");
         };
         assert!(Arc::ptr_eq(&kept, &same));

@@ -23,7 +23,7 @@ pub(super) type Hosts = Vec<(String, Vec<IpAddr>)>;
 const THREADS_MAX: usize = 8;
 
 /// What the system says of a host; nothing where it says nothing.
-type Answer = (String, Option<Vec<IpAddr>>);
+type ResolvedHost = (String, Option<Vec<IpAddr>>);
 
 /// Looking hosts up, until they are all answered.
 pub(super) struct Lookup {
@@ -34,7 +34,7 @@ pub(super) struct Lookup {
 
 struct Shared {
     /// Set once.
-    answers: Mutex<Option<Vec<Answer>>>,
+    answers: Mutex<Option<Vec<ResolvedHost>>>,
     /// Readable when it is set.
     wake: OwnedFd,
 }
@@ -60,7 +60,7 @@ impl Lookup {
     }
 
     /// The answers, when all are there.
-    pub(super) fn answers(&self) -> Option<Vec<Answer>> {
+    pub(super) fn answers(&self) -> Option<Vec<ResolvedHost>> {
         self.shared.lock().take()
     }
 }
@@ -72,13 +72,13 @@ impl AsFd for Lookup {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Answer>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<ResolvedHost>>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Looks every name up, some at the same time: one that no server answers takes many seconds.
-fn look_up(names: &[String]) -> Vec<Answer> {
+fn look_up(names: &[String]) -> Vec<ResolvedHost> {
     let next = AtomicUsize::new(0);
     let answers = Mutex::new(Vec::with_capacity(names.len()));
     let work = || {
@@ -100,7 +100,7 @@ fn look_up(names: &[String]) -> Vec<Answer> {
 
 /// The hosts of `known` whose addresses `answers` change, whatever their order; those that have changed, and those that
 /// nobody told of.
-pub(super) fn changes(known: &Hosts, answers: Vec<Answer>) -> (Hosts, Vec<String>) {
+pub(super) fn changes(known: &Hosts, answers: Vec<ResolvedHost>) -> (Hosts, Vec<String>) {
     let (mut changed, mut silent) = (Hosts::new(), Vec::new());
     for (name, answer) in answers {
         let Some((_, before)) = known.iter().find(|(known, _)| *known == name) else {
@@ -149,7 +149,7 @@ mod tests {
         let names: Vec<String> = (1..=20).map(|number| format!("127.0.0.{number}")).collect();
         let mut answers = look_up(&names);
         answers.sort();
-        let mut expected: Vec<Answer> = names
+        let mut expected: Vec<ResolvedHost> = names
             .iter()
             .map(|name| (name.clone(), Some(addresses(&[name]))))
             .collect();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!           lookup: the first                    the answer
-//! (nothing) ─────────────────▶ Asked ───────────────────────────────▶ Known ── time over ──▶ (nothing)
+//! (nothing) ─────────────────▶ Asked ───────────────────────────────▶ Resolved ── time over ──▶ (nothing)
 //!               others wait ──▶ │  no task waits any more, or the task died
 //!                               └───────────────────────────────────────────▶ (nothing)
 //! ```
@@ -36,7 +36,7 @@ const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum Resolution {
     /// Its addresses, at least one; IPv4 first.
     Addresses(Rc<[IpAddr]>),
     /// Whose alias it is.
@@ -46,7 +46,10 @@ pub(super) enum Known {
 }
 
 enum Entry {
-    Known { known: Known, until: Instant },
+    Resolved {
+        resolution: Resolution,
+        until: Instant,
+    },
     Asked(Rc<Inquiry>),
 }
 
@@ -54,7 +57,7 @@ enum Entry {
 #[derive(Default)]
 struct Inquiry {
     /// Set once; `None` inside where no server answered.
-    outcome: RefCell<Option<Known>>,
+    outcome: RefCell<Option<Resolution>>,
     wakers: RefCell<Vec<Waker>>,
     /// How many wait.
     waiting: Cell<usize>,
@@ -82,29 +85,31 @@ impl Cache {
     /// The addresses of a name, its aliases followed.
     pub(super) async fn resolve(self: &Rc<Cache>, mut name: Name) -> Result<Vec<IpAddr>, Failure> {
         for _ in 0..=ALIASES_MAX {
-            let (known, fresh) = match self.remembered(&name) {
-                Some(known) => (known, false),
+            let (resolution, fresh) = match self.remembered(&name) {
+                Some(resolution) => (resolution, false),
                 None => (self.inquire(&name).await, true),
             };
-            match known {
-                Known::Addresses(addresses) if fresh => return Ok(addresses.to_vec()),
-                Known::Addresses(addresses) => return Ok(turned(&addresses)),
-                Known::Alias(target) => name = target,
-                Known::Failed(failure) => return Err(failure),
+            match resolution {
+                Resolution::Addresses(addresses) if fresh => return Ok(addresses.to_vec()),
+                Resolution::Addresses(addresses) => return Ok(turned(&addresses)),
+                Resolution::Alias(target) => name = target,
+                Resolution::Failed(failure) => return Err(failure),
             }
         }
         Err(Failure::NotFound)
     }
 
-    fn remembered(&self, name: &Name) -> Option<Known> {
+    fn remembered(&self, name: &Name) -> Option<Resolution> {
         match self.entries.borrow().get(name)? {
-            Entry::Known { known, until } if *until > engine::now() => Some(known.clone()),
+            Entry::Resolved { resolution, until } if *until > engine::now() => {
+                Some(resolution.clone())
+            }
             _ => None,
         }
     }
 
     /// Waits for the answer to an inquiry, which is begun if there is none.
-    async fn inquire(self: &Rc<Cache>, name: &Name) -> Known {
+    async fn inquire(self: &Rc<Cache>, name: &Name) -> Resolution {
         let asked = match self.entries.borrow().get(name) {
             Some(Entry::Asked(inquiry)) => Some(Rc::clone(inquiry)),
             _ => None,
@@ -112,13 +117,13 @@ impl Cache {
         let inquiry = match asked {
             Some(inquiry) => inquiry,
             None if self.inquiries.get() >= INQUIRIES_MAX => {
-                return Known::Failed(Failure::Server);
+                return Resolution::Failed(Failure::Server);
             }
             None => self.begin(name),
         };
         let _waiting = Waiting::new(&inquiry);
         poll_fn(|context| match &*inquiry.outcome.borrow() {
-            Some(known) => Poll::Ready(known.clone()),
+            Some(resolution) => Poll::Ready(resolution.clone()),
             None => {
                 let mut wakers = inquiry.wakers.borrow_mut();
                 if !wakers.iter().any(|known| known.will_wake(context.waker())) {
@@ -147,8 +152,8 @@ impl Cache {
         engine::spawn(async move {
             let wanted = || asking.inquiry.waiting.get() > 0;
             let answer = client::ask(&asking.cache.resolver, &asking.name, first, wanted).await;
-            if let Some((known, ttl)) = answer {
-                asking.settle(known, ttl.map(|ttl| Duration::from_secs(ttl.into())));
+            if let Some((resolution, ttl)) = answer {
+                asking.settle(resolution, ttl.map(|ttl| Duration::from_secs(ttl.into())));
             }
         });
         inquiry
@@ -163,7 +168,7 @@ impl Cache {
         }
         let now = engine::now();
         entries.retain(|_, entry| match entry {
-            Entry::Known { until, .. } => *until > now,
+            Entry::Resolved { until, .. } => *until > now,
             Entry::Asked(_) => true,
         });
         if entries.len() >= NAMES_MAX {
@@ -172,11 +177,11 @@ impl Cache {
     }
 
     /// How long something is known that is to live for `ttl`; `None` where it is not remembered.
-    fn lifetime(&self, known: &Known, ttl: Option<Duration>) -> Option<Duration> {
+    fn lifetime(&self, resolution: &Resolution, ttl: Option<Duration>) -> Option<Duration> {
         let valid = self.resolver.valid;
-        match known {
-            Known::Addresses(_) | Known::Alias(_) => valid.or(ttl),
-            Known::Failed(_) => {
+        match resolution {
+            Resolution::Addresses(_) | Resolution::Alias(_) => valid.or(ttl),
+            Resolution::Failed(_) => {
                 let bound = valid.map_or(NEGATIVE_TTL_MAX, |valid| valid.min(NEGATIVE_TTL_MAX));
                 Some(ttl?.min(bound))
             }
@@ -223,15 +228,15 @@ struct Asking {
 }
 
 impl Asking {
-    fn settle(&self, known: Known, ttl: Option<Duration>) {
-        let lifetime = self.cache.lifetime(&known, ttl);
+    fn settle(&self, resolution: Resolution, ttl: Option<Duration>) {
+        let lifetime = self.cache.lifetime(&resolution, ttl);
         if let Some(until) = lifetime.and_then(|time| engine::now().checked_add(time)) {
-            let known = known.clone();
-            let entry = Entry::Known { known, until };
+            let resolution = resolution.clone();
+            let entry = Entry::Resolved { resolution, until };
             let mut entries = self.cache.entries.borrow_mut();
             entries.insert(self.name.clone(), entry);
         }
-        *self.inquiry.outcome.borrow_mut() = Some(known);
+        *self.inquiry.outcome.borrow_mut() = Some(resolution);
     }
 }
 
@@ -246,7 +251,7 @@ impl Drop for Asking {
         drop(entries);
         // Who still waits after a task that died is answered all the same.
         let mut outcome = self.inquiry.outcome.borrow_mut();
-        outcome.get_or_insert(Known::Failed(Failure::Server));
+        outcome.get_or_insert(Resolution::Failed(Failure::Server));
         drop(outcome);
         let wakers = self.inquiry.wakers.take();
         wakers.into_iter().for_each(Waker::wake);
@@ -266,21 +271,21 @@ mod tests {
         }))
     }
 
-    fn lifetime(valid: Option<u64>, known: &Known, ttl: Option<u64>) -> Option<u64> {
+    fn lifetime(valid: Option<u64>, resolution: &Resolution, ttl: Option<u64>) -> Option<u64> {
         let ttl = ttl.map(Duration::from_secs);
-        let lifetime = cache(valid).lifetime(known, ttl);
+        let lifetime = cache(valid).lifetime(resolution, ttl);
         lifetime.map(|time| time.as_secs())
     }
 
     #[test]
     fn how_long_things_are_known() {
         let address = IpAddr::from([10, 0, 0, 1]);
-        let found = Known::Addresses([address].into());
+        let found = Resolution::Addresses([address].into());
         assert_eq!(lifetime(None, &found, Some(300)), Some(300));
         assert_eq!(lifetime(Some(10), &found, Some(300)), Some(10));
         assert_eq!(lifetime(Some(10), &found, Some(0)), Some(10));
 
-        let missing = Known::Failed(Failure::NotFound);
+        let missing = Resolution::Failed(Failure::NotFound);
         assert_eq!(lifetime(None, &missing, Some(5)), Some(5));
         assert_eq!(lifetime(None, &missing, Some(3600)), Some(60));
         assert_eq!(lifetime(Some(10), &missing, Some(3600)), Some(10));

@@ -15,7 +15,7 @@ use logs::{Errno, event};
 use proto::dns::{self, Answer, Failure, Family, Name, Question};
 
 use super::Resolver;
-use super::cache::Known;
+use super::cache::Resolution;
 
 /// How long a server may be silent before the next one is asked (nginx's `resend_timeout`).
 const RESEND_INTERVAL: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ pub(super) async fn ask(
     name: &Name,
     first: usize,
     wanted: impl Fn() -> bool,
-) -> Option<(Known, Option<u32>)> {
+) -> Option<(Resolution, Option<u32>)> {
     let of_family = async |family, on: bool| {
         if !on {
             return Some(None);
@@ -50,12 +50,12 @@ pub(super) async fn ask(
 }
 
 /// What the answers of all families amount to: a failure if any is one, the addresses of all, else an alias, else nothing.
-fn combine(answers: impl IntoIterator<Item = Answer>) -> (Known, Option<u32>) {
+fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32>) {
     let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
     let (mut alias, mut negative) = (None, Some(u32::MAX));
     for answer in answers {
         match answer {
-            Answer::Failed { failure, ttl } => return (Known::Failed(failure), ttl),
+            Answer::Failed { failure, ttl } => return (Resolution::Failed(failure), ttl),
             Answer::Addresses { addresses, ttl } => {
                 for address in addresses {
                     if !all.contains(&address) {
@@ -72,13 +72,13 @@ fn combine(answers: impl IntoIterator<Item = Answer>) -> (Known, Option<u32>) {
                 negative = negative.and_then(|known| ttl.map(|ttl| ttl.min(known)));
             }
             // An exchange does not end with it; see `ask_one`.
-            Answer::Truncated => return (Known::Failed(Failure::Server), None),
+            Answer::Truncated => return (Resolution::Failed(Failure::Server), None),
         }
     }
     match alias {
-        _ if !all.is_empty() => (Known::Addresses(all.into()), Some(shortest)),
-        Some(name) => (Known::Alias(name), Some(shortest)),
-        None => (Known::Failed(Failure::NotFound), negative),
+        _ if !all.is_empty() => (Resolution::Addresses(all.into()), Some(shortest)),
+        Some(name) => (Resolution::Alias(name), Some(shortest)),
+        None => (Resolution::Failed(Failure::NotFound), negative),
     }
 }
 
@@ -240,31 +240,37 @@ mod tests {
     /// What nginx 1.31 makes of the pairs.
     #[test]
     fn two_answers_make_one() {
-        let (known, ttl) = combine([found(&["10.0.0.1"], 60), found(&["::1"], 30)]);
+        let (resolution, ttl) = combine([found(&["10.0.0.1"], 60), found(&["::1"], 30)]);
         let all = ["10.0.0.1", "::1"].map(|text| text.parse().unwrap());
-        assert_eq!((known, ttl), (Known::Addresses(all.into()), Some(30)));
+        assert_eq!(
+            (resolution, ttl),
+            (Resolution::Addresses(all.into()), Some(30))
+        );
 
-        let missing = Known::Failed(Failure::NotFound);
-        let (known, ttl) = combine([nothing(Some(9)), nothing(Some(5))]);
-        assert_eq!((known, ttl), (missing.clone(), Some(5)));
+        let missing = Resolution::Failed(Failure::NotFound);
+        let (resolution, ttl) = combine([nothing(Some(9)), nothing(Some(5))]);
+        assert_eq!((resolution, ttl), (missing.clone(), Some(5)));
         assert_eq!(combine([nothing(None), nothing(Some(5))]), (missing, None));
 
         let failed = Answer::Failed {
             failure: Failure::Server,
             ttl: None,
         };
-        let (known, _) = combine([found(&["10.0.0.1"], 60), failed]);
-        assert_eq!(known, Known::Failed(Failure::Server));
+        let (resolution, _) = combine([found(&["10.0.0.1"], 60), failed]);
+        assert_eq!(resolution, Resolution::Failed(Failure::Server));
 
         let name = Name::parse(b"b").unwrap();
         let alias = Answer::Alias {
             name: name.clone(),
             ttl: 7,
         };
-        let known = Known::Alias(name);
-        assert_eq!(combine([alias.clone(), nothing(None)]), (known, Some(7)));
-        let (known, _) = combine([alias, found(&["::1"], 30)]);
-        assert!(matches!(known, Known::Addresses(_)));
+        let resolution = Resolution::Alias(name);
+        assert_eq!(
+            combine([alias.clone(), nothing(None)]),
+            (resolution, Some(7))
+        );
+        let (resolution, _) = combine([alias, found(&["::1"], 30)]);
+        assert!(matches!(resolution, Resolution::Addresses(_)));
     }
 
     #[test]
@@ -282,12 +288,12 @@ mod tests {
 
     /// Asks for a name on a simulated network. What became of it, how long that took, and how many questions its one server has
     /// heard.
-    fn over_network(seed: u64, faults: Faults, address: &str) -> (Known, Duration, usize) {
+    fn over_network(seed: u64, faults: Faults, address: &str) -> (Resolution, Duration, usize) {
         const SERVER: &str = "10.0.0.1:53";
         let mut runtime = sim::runtime(seed, faults, engine::Settings::default()).unwrap();
         let asked = Rc::new(Cell::new(0));
         let begin = engine::now();
-        let known = runtime.block_on(async {
+        let resolution = runtime.block_on(async {
             let server = DatagramSocket::bind(&Address::Inet(SERVER.parse().unwrap())).unwrap();
             let heard = Rc::clone(&asked);
             engine::spawn(async move {
@@ -314,15 +320,17 @@ mod tests {
             let rounds = Cell::new(0);
             let wanted = || rounds.replace(rounds.get() + 1) < 20;
             let found = ask(&resolver, &name, 0, wanted).await;
-            found.map_or(Known::Failed(Failure::Server), |(known, _)| known)
+            found.map_or(Resolution::Failed(Failure::Server), |(resolution, _)| {
+                resolution
+            })
         });
-        (known, engine::now() - begin, asked.get())
+        (resolution, engine::now() - begin, asked.get())
     }
 
     #[test]
     fn a_question_is_asked_until_its_answer_comes_through() {
         let address = [10, 9, 8, 7].into();
-        let expected = Known::Addresses([address].into());
+        let expected = Resolution::Addresses([address].into());
         let faults = Faults {
             loss: 400,
             duplicate: 100,
@@ -331,8 +339,8 @@ mod tests {
         };
         let mut rounds = Vec::new();
         for seed in 0..20 {
-            let (known, time, _) = over_network(seed, faults.clone(), "10.0.0.1:53");
-            assert_eq!(known, expected, "{seed}");
+            let (resolution, time, _) = over_network(seed, faults.clone(), "10.0.0.1:53");
+            assert_eq!(resolution, expected, "{seed}");
             rounds.push(time.as_secs() / RESEND_INTERVAL.as_secs());
         }
         assert!(
@@ -344,8 +352,11 @@ mod tests {
     #[test]
     fn a_server_that_is_not_there_is_asked_again_and_again() {
         let faults = Faults::default();
-        let (known, time, asked) = over_network(1, faults, "10.0.0.2:53");
-        assert_eq!((known, asked), (Known::Failed(Failure::Server), 0));
+        let (resolution, time, asked) = over_network(1, faults, "10.0.0.2:53");
+        assert_eq!(
+            (resolution, asked),
+            (Resolution::Failed(Failure::Server), 0)
+        );
         assert!(time >= 20 * RESEND_INTERVAL, "{time:?}");
     }
 }

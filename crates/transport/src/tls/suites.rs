@@ -8,7 +8,7 @@ use rustls::crypto::{SupportedKxGroup, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
 
 /// A cipher suite with what OpenSSL's keywords say of it.
-struct Known {
+struct Suite {
     suite: SupportedCipherSuite,
     /// OpenSSL's name.
     name: &'static str,
@@ -125,7 +125,7 @@ const SUITE_B: [(&str, &str); 4] = [
 const INVALID_COMMAND: &str = "error:0A000118:SSL routines::invalid command";
 
 /// The suites of TLS 1.2, best first.
-static KNOWN: [(Known, &[&str]); 6] = {
+static SUITES: [(Suite, &[&str]); 6] = {
     use aws_lc_rs::cipher_suite::{
         TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 as ECDSA_128,
         TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 as ECDSA_256,
@@ -134,12 +134,12 @@ static KNOWN: [(Known, &[&str]); 6] = {
         TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 as RSA_256,
         TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 as RSA_CHACHA,
     };
-    const fn known(
+    const fn suite(
         suite: SupportedCipherSuite,
         name: &'static str,
         keywords: &'static [&'static str],
-    ) -> Known {
-        Known {
+    ) -> Suite {
+        Suite {
             suite,
             name,
             keywords,
@@ -149,21 +149,21 @@ static KNOWN: [(Known, &[&str]); 6] = {
     const RSA: &[&str] = &["aRSA"];
     [
         (
-            known(ECDSA_256, "ECDHE-ECDSA-AES256-GCM-SHA384", AES_256),
+            suite(ECDSA_256, "ECDHE-ECDSA-AES256-GCM-SHA384", AES_256),
             ECDSA,
         ),
-        (known(RSA_256, "ECDHE-RSA-AES256-GCM-SHA384", AES_256), RSA),
+        (suite(RSA_256, "ECDHE-RSA-AES256-GCM-SHA384", AES_256), RSA),
         (
-            known(ECDSA_128, "ECDHE-ECDSA-AES128-GCM-SHA256", AES_128),
+            suite(ECDSA_128, "ECDHE-ECDSA-AES128-GCM-SHA256", AES_128),
             ECDSA,
         ),
-        (known(RSA_128, "ECDHE-RSA-AES128-GCM-SHA256", AES_128), RSA),
+        (suite(RSA_128, "ECDHE-RSA-AES128-GCM-SHA256", AES_128), RSA),
         (
-            known(ECDSA_CHACHA, "ECDHE-ECDSA-CHACHA20-POLY1305", CHACHA),
+            suite(ECDSA_CHACHA, "ECDHE-ECDSA-CHACHA20-POLY1305", CHACHA),
             ECDSA,
         ),
         (
-            known(RSA_CHACHA, "ECDHE-RSA-CHACHA20-POLY1305", CHACHA),
+            suite(RSA_CHACHA, "ECDHE-RSA-CHACHA20-POLY1305", CHACHA),
             RSA,
         ),
     ]
@@ -213,7 +213,7 @@ pub fn ciphers(list: &str) -> Chosen<SupportedCipherSuite> {
     let mut order = Order::default();
     let list = match list.strip_prefix("DEFAULT") {
         Some(behind) => {
-            order.apply(Operator::Add, &(0..KNOWN.len()).collect::<Vec<_>>());
+            order.apply(Operator::Add, &(0..SUITES.len()).collect::<Vec<_>>());
             behind
         }
         None => list,
@@ -240,11 +240,11 @@ enum Operator {
     Move,
 }
 
-/// The suites of a list that is being read, by their places in [`KNOWN`].
+/// The suites of a list that is being read, by their places in [`SUITES`].
 #[derive(Default)]
 struct Order {
     chosen: Vec<usize>,
-    killed: [bool; KNOWN.len()],
+    killed: [bool; SUITES.len()],
     /// See [`Chosen::missing`].
     missing: Vec<String>,
 }
@@ -267,7 +267,7 @@ impl Order {
                 Some(("+", names)) => (Operator::Move, names),
                 _ => (Operator::Add, rest),
             };
-            let mut fitting: Vec<usize> = (0..KNOWN.len()).collect();
+            let mut fitting: Vec<usize> = (0..SUITES.len()).collect();
             let mut behind = names;
             loop {
                 let (name, next) = split_name(behind);
@@ -302,7 +302,7 @@ impl Order {
         match operator {
             Operator::Add => {
                 let fresh = fitting.iter().copied();
-                let fresh = fresh.filter(|at| !self.killed[*at] && !self.chosen.contains(at)); // invariant: below `KNOWN.len()`
+                let fresh = fresh.filter(|at| !self.killed[*at] && !self.chosen.contains(at)); // invariant: below `SUITES.len()`
                 let fresh: Vec<usize> = fresh.collect();
                 self.chosen.extend(fresh);
             }
@@ -310,7 +310,7 @@ impl Order {
                 self.chosen.retain(|at| !fitting.contains(at));
                 if operator == Operator::Kill {
                     for at in fitting {
-                        self.killed[*at] = true; // invariant: below `KNOWN.len()`
+                        self.killed[*at] = true; // invariant: below `SUITES.len()`
                     }
                 }
             }
@@ -323,7 +323,7 @@ impl Order {
     }
 
     fn suites(&self) -> Vec<SupportedCipherSuite> {
-        let known = self.chosen.iter().filter_map(|at| KNOWN.get(*at));
+        let known = self.chosen.iter().filter_map(|at| SUITES.get(*at));
         known.map(|(known, _)| known.suite).collect()
     }
 }
@@ -338,7 +338,7 @@ fn split_name(text: &str) -> (&str, &str) {
 
 /// Whether a suite answers to a name or keyword.
 fn fits(at: usize, name: &str) -> bool {
-    KNOWN.get(at).is_some_and(|(known, authentication)| {
+    SUITES.get(at).is_some_and(|(known, authentication)| {
         known.name == name
             || iana_name(known.suite.suite()) == name
             || COMMON.contains(&name)
@@ -350,7 +350,7 @@ fn fits(at: usize, name: &str) -> bool {
 /// Whether OpenSSL knows a name or keyword of TLS 1.2.
 fn is_known(name: &str) -> bool {
     let is_name = || name.contains('-') && name.split('-').all(|part| PARTS.contains(&part));
-    (0..KNOWN.len()).any(|at| fits(at, name)) || OTHER_KEYWORDS.contains(&name) || is_name()
+    (0..SUITES.len()).any(|at| fits(at, name)) || OTHER_KEYWORDS.contains(&name) || is_name()
 }
 
 /// Whether OpenSSL knows all names of TLS 1.2 that stand together with `+` between them.
@@ -387,7 +387,7 @@ fn iana_name(suite: CipherSuite) -> &'static str {
 
 /// OpenSSL's name of a suite, as `$ssl_cipher` shows it; `None` for one that is not ours.
 pub fn cipher_name(suite: CipherSuite) -> Option<&'static str> {
-    let of_tls12 = KNOWN.iter().map(|(known, _)| (known.suite, known.name));
+    let of_tls12 = SUITES.iter().map(|(known, _)| (known.suite, known.name));
     let mut all = of_tls12.chain(TLS13);
     all.find(|(known, _)| known.suite() == suite)
         .map(|(_, name)| name)

@@ -103,14 +103,14 @@ impl Responder {
             };
             stream.push(Bytes::from(self.message(request)));
             stream.start_send();
-            let mut answer = Answer::default();
+            let mut response = PartialResponse::default();
             loop {
                 let received = stream.recv(Some(deadline)).await;
                 let received = received.map_err(|error| match error.kind() {
                     io::ErrorKind::TimedOut => Failed::TimedOut,
                     _ => Failed::Call("recv()", error),
                 })?;
-                if let Some(body) = answer.take(&received)? {
+                if let Some(body) = response.take(&received)? {
                     return Ok(body);
                 }
             }
@@ -157,14 +157,14 @@ impl Responder {
 
 /// A response as far as it has come.
 #[derive(Default)]
-struct Answer {
+struct PartialResponse {
     bytes: Vec<u8>,
     head: ResponseHead,
     /// Where its body begins.
     body: Option<usize>,
 }
 
-impl Answer {
+impl PartialResponse {
     /// Takes in what has come, nothing at the end of the connection; the body when it is whole.
     fn take(&mut self, received: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
         self.bytes.extend_from_slice(received);
@@ -255,24 +255,24 @@ mod tests {
     #[test]
     fn answers_in_pieces() {
         let whole = b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nabcd";
-        let mut answer = Answer::default();
+        let mut response = PartialResponse::default();
         for byte in &whole[..whole.len() - 1] {
-            assert!(answer.take(&[*byte]).unwrap().is_none());
+            assert!(response.take(&[*byte]).unwrap().is_none());
         }
-        assert_eq!(answer.take(b"d").unwrap().unwrap(), b"abcd");
+        assert_eq!(response.take(b"d").unwrap().unwrap(), b"abcd");
 
-        let mut answer = Answer::default();
+        let mut response = PartialResponse::default();
         assert!(
-            answer
+            response
                 .take(b"HTTP/1.0 200 OK\r\n\r\nabc")
                 .unwrap()
                 .is_none()
         );
-        assert_eq!(answer.take(b"").unwrap().unwrap(), b"abc");
+        assert_eq!(response.take(b"").unwrap().unwrap(), b"abc");
 
         let refused = |bytes: &[u8]| {
-            let mut answer = Answer::default();
-            let taken = answer.take(bytes).and_then(|_| answer.take(b""));
+            let mut response = PartialResponse::default();
+            let taken = response.take(bytes).and_then(|_| response.take(b""));
             taken.unwrap_err().to_string()
         };
         assert_eq!(
