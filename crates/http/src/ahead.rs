@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use base::pieces::join;
 use engine::select::{Either, either};
 
-use crate::background::{Ended, Line, Running};
+use crate::background::{Completed, Line, Running};
 use crate::ending;
 use crate::exchange::{Abort, Exchange};
 use crate::log;
@@ -91,7 +91,7 @@ impl Ahead {
     }
 
     /// Waits for the end of the subrequest, and writes its line of the access log.
-    pub async fn ended(&self) -> Result<Ended, Abort> {
+    pub async fn ended(&self) -> Result<Completed, Abort> {
         let mut ended = self.running.ended().await?;
         if let Some(mut child) = ended.unlogged.take() {
             ending::log(&mut child);

@@ -56,7 +56,7 @@ pub struct Running(Rc<Task>);
 
 /// What a subrequest that has ended leaves.
 #[derive(Default)]
-pub struct Ended {
+pub struct Completed {
     /// The status of its response.
     pub status: u16,
     /// What was being done while its response was sent (see `Request::sending`).
@@ -70,7 +70,7 @@ pub struct Ended {
 pub enum Line {
     /// As soon as the subrequest has ended.
     AtItsEnd,
-    /// By who takes [`Ended`]: as in nginx a subrequest whose turn never comes has no line.
+    /// By who takes [`Completed`]: as in nginx a subrequest whose turn never comes has no line.
     InItsTurn,
 }
 
@@ -78,7 +78,7 @@ pub enum Line {
 #[derive(Default)]
 struct Task {
     /// What came of it, until the request takes it.
-    outcome: Cell<Option<Result<Ended, Abort>>>,
+    outcome: Cell<Option<Result<Completed, Abort>>>,
     ended: Cell<bool>,
     given_up: Cell<bool>,
     /// Wakes the task itself.
@@ -96,7 +96,7 @@ impl Running {
     }
 
     /// Waits for its end: what it leaves, the first time.
-    pub async fn ended(&self) -> Result<Ended, Abort> {
+    pub async fn ended(&self) -> Result<Completed, Abort> {
         let task = &self.0;
         poll_fn(|context| {
             if task.ended.get() {
@@ -106,7 +106,7 @@ impl Running {
             Poll::Pending
         })
         .await;
-        task.outcome.take().unwrap_or(Ok(Ended::default()))
+        task.outcome.take().unwrap_or(Ok(Completed::default()))
     }
 }
 
@@ -141,7 +141,7 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
     let answered = Box::pin(request::handle(&mut child, &mut exchange));
     match panics::catch(either(answered, given_up)).await {
         Ok(Either::First(outcome)) => {
-            let mut ended = Ended {
+            let mut ended = Completed {
                 status: child.response.status,
                 sending: child.sending,
                 unlogged: None,

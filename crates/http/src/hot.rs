@@ -51,7 +51,7 @@ const USES_COUNTED_MAX: usize = 4096;
 struct Entry {
     path: PathBuf,
     /// What is known of the path.
-    known: Known,
+    origin: Origin,
     /// When it was last confirmed, as [`engine::uptime`] counts.
     confirmed: Duration,
     /// The response as it is sent on a connection that ends, and on one that is kept alive.
@@ -63,7 +63,7 @@ struct Entry {
 }
 
 /// What a kept response says of its path.
-enum Known {
+enum Origin {
     /// There is a file.
     File {
         /// What it was when its bytes were read.
@@ -71,7 +71,7 @@ enum Known {
         etag: Option<Bytes>,
     },
     /// There is none: the response is the short page for 404.
-    Nothing,
+    Missing,
 }
 
 /// A response with the second that its Date field names.
@@ -84,7 +84,7 @@ struct Dated {
 
 /// What a request was answered with, on a connection that is kept alive. While it holds, the same
 /// head is answered alike without another look at anything.
-pub struct Answer {
+pub struct LastResponse {
     response: Dated,
     /// Several of them in a row, once somebody has pipelined.
     copies: Bytes,
@@ -288,7 +288,7 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
     look_up(request)
 }
 
-impl Answer {
+impl LastResponse {
     /// Whether the request may be answered alike.
     fn holds(&self, request: &Request) -> bool {
         self.response.second == engine::wall().as_secs()
@@ -339,18 +339,18 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     if !permits_of(request).all(|permits| permits.permit_request(request)) {
         return None;
     }
-    request.root_tested = matches!(entry.known, Known::File { .. });
+    request.root_tested = matches!(entry.origin, Origin::File { .. });
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
-    let logged = match &entry.known {
-        Known::Nothing => {
+    let logged = match &entry.origin {
+        Origin::Missing => {
             if error_page::is_padded(request) {
                 return None;
             }
             request.response.status = 404;
             file::log_missing(request, &entry.path)
         }
-        Known::File { identity, etag } => {
+        Origin::File { identity, etag } => {
             let time = Some(identity.mtime.0);
             request.response.status = match not_modified::verdict(request, time, etag.as_deref()) {
                 Verdict::Send => 200,
@@ -375,7 +375,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
             304 => 0,
             _ => entry.body.len() as u64,
         };
-        describe(request, &entry.known, &entry.content_type, body_length);
+        describe(request, &entry.origin, &entry.content_type, body_length);
     }
     let response = kept.unwrap_or_else(|| renew(entry, request, second, keep_alive));
     request.connection.stream.push(response.bytes.clone());
@@ -386,7 +386,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         && !logged
         && !logs_response;
     if until > engine::uptime() && asks_nothing && keep_alive {
-        request.answer = Some(Answer {
+        request.answer = Some(LastResponse {
             response,
             copies: Bytes::new(),
             status: request.response.status,
@@ -406,7 +406,7 @@ fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool
     };
     let dated = write(
         request,
-        &entry.known,
+        &entry.origin,
         &entry.content_type,
         body,
         second,
@@ -423,13 +423,13 @@ fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool
 /// Writes a response out, head and body contiguous.
 fn write(
     request: &mut Request,
-    known: &Known,
+    origin: &Origin,
     content_type: &Bytes,
     body: &Bytes,
     second: u64,
     keep_alive: bool,
 ) -> Dated {
-    describe(request, known, content_type, body.len() as u64);
+    describe(request, origin, content_type, body.len() as u64);
     let mut bytes = Vec::with_capacity(512 + body.len());
     write_head(
         request,
@@ -449,11 +449,11 @@ fn write(
 }
 
 /// Fills the response's head as the long way does: for the response, and for logs that tell of it.
-fn describe(request: &mut Request, known: &Known, content_type: &Bytes, body_length: u64) {
+fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_length: u64) {
     let response = &mut request.response;
     response.content_length = Some(body_length);
     response.content_type = content_type.clone();
-    if let Known::File { identity, etag } = known {
+    if let Origin::File { identity, etag } = origin {
         response.last_modified = Some(identity.mtime.0);
         response.allow_ranges = true;
         if let Some(etag) = etag {
@@ -492,9 +492,9 @@ fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
 fn confirm(entry: &mut Entry, plan: &Plan) -> Option<Duration> {
     let now = engine::uptime();
     let cache = &plan.open_file_cache;
-    let valid = match &entry.known {
-        Known::File { .. } => cache.valid(),
-        Known::Nothing => cache.valid().filter(|_| cache.keeps_errors()),
+    let valid = match &entry.origin {
+        Origin::File { .. } => cache.valid(),
+        Origin::Missing => cache.valid().filter(|_| cache.keeps_errors()),
     };
     let valid = valid.unwrap_or_default();
     if now.saturating_sub(entry.confirmed) < valid {
@@ -502,11 +502,11 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Option<Duration> {
     }
     entry.confirmed = now;
     let found = stat_now(&entry.path);
-    let holds = match &entry.known {
-        Known::File { identity, .. } => {
+    let holds = match &entry.origin {
+        Origin::File { identity, .. } => {
             found.is_ok_and(|metadata| Identity::from(&metadata) == *identity)
         }
-        Known::Nothing => found.is_err_and(|error| is_missing(&error)),
+        Origin::Missing => found.is_err_and(|error| is_missing(&error)),
     };
     holds.then(|| now + valid)
 }
@@ -538,7 +538,7 @@ pub async fn offer(request: &Request, path: &[u8], file: &File, metadata: &Metad
     keep(
         request,
         path,
-        Known::File {
+        Origin::File {
             identity: Identity::from(metadata),
             etag,
         },
@@ -556,7 +556,7 @@ pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
     }
     if let Some(page) = status_page::page(404, &plan.core.server_tokens, false) {
         let content_type = Bytes::from_static(b"text/html");
-        keep(request, path, Known::Nothing, page, Some(content_type));
+        keep(request, path, Origin::Missing, page, Some(content_type));
     }
 }
 
@@ -581,10 +581,10 @@ fn is_used_often(request: &Request) -> bool {
     often
 }
 
-fn keep(request: &Request, path: &[u8], known: Known, body: Bytes, content_type: Option<Bytes>) {
+fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_type: Option<Bytes>) {
     let entry = Entry {
         path: Request::path_of(path),
-        known,
+        origin,
         confirmed: engine::uptime(),
         responses: [None, None],
         unmodified: [None, None],

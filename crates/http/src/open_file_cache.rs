@@ -250,10 +250,10 @@ pub fn test_now(request: &mut Request, path: &[u8]) -> Result<Looked, LookupErro
     let files = request.local.at(&FILES);
     let known = files.borrow_mut().find(settings, key, now);
     let outcome = match known {
-        Known::Fresh(answer) => return answer.into_result(),
-        Known::Stale(looked) => stat_now(path, links)
+        Freshness::Fresh(outcome) => return outcome.into_result(),
+        Freshness::Stale(looked) => stat_now(path, links)
             .and_then(|metadata| still(looked, metadata).map_or_else(|| open_now(path, links), Ok)),
-        Known::Nothing => open_now(path, links),
+        Freshness::Unknown => open_now(path, links),
     };
     files.borrow_mut().keep(settings, key, &outcome, now);
     outcome
@@ -266,9 +266,9 @@ fn through_cache(request: &Request, path: &[u8], links: Links) -> Looking {
     let files = request.local.at(&FILES);
     let known = files.borrow_mut().find(settings, key, now);
     let looking = match known {
-        Known::Fresh(answer) => return Ran::Now(answer.into_result()),
-        Known::Stale(looked) => revalidate(key, looked),
-        Known::Nothing => open(path, links),
+        Freshness::Fresh(outcome) => return Ran::Now(outcome.into_result()),
+        Freshness::Stale(looked) => revalidate(key, looked),
+        Freshness::Unknown => open(path, links),
     };
     match looking {
         Ran::Now(outcome) => {
@@ -429,10 +429,10 @@ impl OfThread for FileCache {
 }
 
 impl FileCache {
-    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Known {
+    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Freshness {
         match self.cache(settings) {
             Some(cache) => cache.find(settings, key, now),
-            None => Known::Nothing,
+            None => Freshness::Unknown,
         }
     }
 
@@ -446,9 +446,9 @@ impl FileCache {
         let Some(cache) = self.cache(settings) else {
             return;
         };
-        let answer = match outcome {
-            Ok(looked) => Answer::Found(looked.clone()),
-            Err(error) if settings.errors && error.errno() != 0 => Answer::Failed {
+        let outcome = match outcome {
+            Ok(looked) => LookupOutcome::Found(looked.clone()),
+            Err(error) if settings.errors && error.errno() != 0 => LookupOutcome::Failed {
                 errno: error.errno(),
                 // Whichever call it was that failed when a file was looked at again.
                 call: match error.call {
@@ -458,7 +458,7 @@ impl FileCache {
             },
             Err(_) => return cache.forget(key.path),
         };
-        cache.keep(settings, key, answer, now);
+        cache.keep(settings, key, outcome, now);
     }
 
     fn cache(&mut self, settings: &OpenFileCache) -> Option<&mut Cache> {
@@ -475,27 +475,27 @@ impl FileCache {
 }
 
 /// What the cache knows of a path.
-enum Known {
+enum Freshness {
     /// Enough for an answer.
-    Fresh(Answer),
+    Fresh(LookupOutcome),
     /// Something, but it is time to look again.
     Stale(Looked),
     /// Nothing that saves an open.
-    Nothing,
+    Unknown,
 }
 
 /// The outcome of a look-up as it is kept.
 #[derive(Clone, Debug)]
-enum Answer {
+enum LookupOutcome {
     Found(Looked),
     Failed { errno: i32, call: &'static str },
 }
 
-impl Answer {
+impl LookupOutcome {
     fn into_result(self) -> Result<Looked, LookupError> {
         match self {
-            Answer::Found(looked) => Ok(looked),
-            Answer::Failed { errno, call } => Err(LookupError {
+            LookupOutcome::Found(looked) => Ok(looked),
+            LookupOutcome::Failed { errno, call } => Err(LookupError {
                 error: io::Error::from_raw_os_error(errno),
                 call,
             }),
@@ -520,7 +520,7 @@ struct Entry {
     path: Rc<[u8]>,
     /// How it was opened; asked for otherwise, it is opened anew.
     links: Links,
-    answer: Answer,
+    outcome: LookupOutcome,
     /// A file that was not asked for often enough to be kept open.
     closed: bool,
     uses: u64,
@@ -542,38 +542,44 @@ impl Cache {
         }
     }
 
-    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Known {
+    fn find(&mut self, settings: &OpenFileCache, key: Key<'_>, now: Instant) -> Freshness {
         self.expire(now);
         let Some(&index) = self.by_path.get(key.path) else {
-            return Known::Nothing;
+            return Freshness::Unknown;
         };
         self.touch(index, now);
         let Some(entry) = self.entry_mut(index) else {
-            return Known::Nothing;
+            return Freshness::Unknown;
         };
         entry.uses += 1;
         if entry.closed || entry.links != key.links {
-            return Known::Nothing;
+            return Freshness::Unknown;
         }
         if now.saturating_duration_since(entry.checked) < settings.valid {
-            return Known::Fresh(entry.answer.clone());
+            return Freshness::Fresh(entry.outcome.clone());
         }
-        match &entry.answer {
-            Answer::Found(looked) => Known::Stale(looked.clone()),
-            Answer::Failed { .. } => Known::Nothing,
+        match &entry.outcome {
+            LookupOutcome::Found(looked) => Freshness::Stale(looked.clone()),
+            LookupOutcome::Failed { .. } => Freshness::Unknown,
         }
     }
 
     /// Takes in what was found at a path.
-    fn keep(&mut self, settings: &OpenFileCache, key: Key<'_>, mut answer: Answer, now: Instant) {
+    fn keep(
+        &mut self,
+        settings: &OpenFileCache,
+        key: Key<'_>,
+        mut outcome: LookupOutcome,
+        now: Instant,
+    ) {
         let index = match self.by_path.get(key.path) {
             Some(&index) => index,
-            None => self.insert(key, answer.clone(), now),
+            None => self.insert(key, outcome.clone(), now),
         };
         let Some(entry) = self.entry_mut(index) else {
             return;
         };
-        if let Answer::Found(looked) = &mut answer {
+        if let LookupOutcome::Found(looked) = &mut outcome {
             entry.closed = entry.uses < settings.min_uses && looked.file.is_some();
             if entry.closed {
                 looked.file = None;
@@ -581,7 +587,7 @@ impl Cache {
         } else {
             entry.closed = false;
         }
-        entry.answer = answer;
+        entry.outcome = outcome;
         entry.links = key.links;
         entry.checked = now;
     }
@@ -593,7 +599,7 @@ impl Cache {
         }
     }
 
-    fn insert(&mut self, key: Key<'_>, answer: Answer, now: Instant) -> u32 {
+    fn insert(&mut self, key: Key<'_>, outcome: LookupOutcome, now: Instant) -> u32 {
         if self.by_path.len() >= self.bounds.entries_max {
             self.remove(self.oldest);
         }
@@ -601,7 +607,7 @@ impl Cache {
         let entry = Entry {
             path: Rc::clone(&path),
             links: key.links,
-            answer,
+            outcome,
             closed: false,
             uses: 1,
             checked: now,
@@ -634,7 +640,7 @@ impl Cache {
             return;
         };
         // The descriptor closes here unless a response is still being sent from it.
-        entry.answer = Answer::Failed { errno: 0, call: "" };
+        entry.outcome = LookupOutcome::Failed { errno: 0, call: "" };
         let path = Rc::clone(&entry.path);
         if self.by_path.remove(&path).is_some() {
             self.free.push(index);
@@ -725,15 +731,15 @@ mod tests {
         }
     }
 
-    fn failed() -> Answer {
-        Answer::Failed {
+    fn failed() -> LookupOutcome {
+        LookupOutcome::Failed {
             errno: 2,
             call: "open()",
         }
     }
 
-    fn is_fresh(known: &Known) -> bool {
-        matches!(known, Known::Fresh(_))
+    fn is_fresh(freshness: &Freshness) -> bool {
+        matches!(freshness, Freshness::Fresh(_))
     }
 
     #[test]
@@ -788,7 +794,7 @@ mod tests {
         cache.forget(b"/a");
         assert!(matches!(
             cache.find(&settings, key(b"/a"), now),
-            Known::Nothing
+            Freshness::Unknown
         ));
     }
 

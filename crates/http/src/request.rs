@@ -190,7 +190,7 @@ pub struct Request {
     /// is compared and never followed; the generation in `local` keeps the place taken.
     pub repeatable: Option<*const AddressServers>,
     /// What it was answered with then, if the same head may be answered alike.
-    pub answer: Option<crate::hot::Answer>,
+    pub answer: Option<crate::hot::LastResponse>,
 }
 
 /// Where the request loop goes on.

@@ -24,19 +24,23 @@ pub struct TemporaryPath {
 
 /// All such directives.
 #[derive(Default)]
-struct Known(Vec<TemporaryPath>);
+struct TemporaryPaths(Vec<TemporaryPath>);
 
-impl Registry for Known {}
+impl Registry for TemporaryPaths {}
 
 /// Has the lines of a directive looked at by [`check`].
 pub fn add(compiler: &Compiler<'_>, path: &TemporaryPath) {
-    compiler.registry::<Known>().borrow_mut().0.push(*path);
+    compiler
+        .registry::<TemporaryPaths>()
+        .borrow_mut()
+        .0
+        .push(*path);
 }
 
 /// Reports lines that give a directory other levels of subdirectories than the line that named it first. As nginx does,
 /// wherever the lines stand and in the order in which they are read.
 pub fn check(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    let directives = compiler.registry::<Known>();
+    let directives = compiler.registry::<TemporaryPaths>();
     let directives = &directives.borrow().0;
     let scopes = root.tree().scopes();
     let lines = scopes.flat_map(|scope| {
