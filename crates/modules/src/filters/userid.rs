@@ -282,13 +282,13 @@ impl Module for UserId {
 type Identifier = [u32; 4];
 
 /// What is known of the client.
-static SEEN: Slot<Seen, OfPass> = Slot::new();
+static IDENTIFIERS: Slot<Identifiers, OfPass> = Slot::new();
 
-impl Kept for Seen {}
+impl Kept for Identifiers {}
 
 /// What is known of a request's identifier.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Identifiers {
     /// The cookie's value as it came.
     cookie: Vec<u8>,
     got: Identifier,
@@ -304,73 +304,74 @@ impl HeadFilter for UserId {
 
     /// Sets the cookie where the client lacks it.
     fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
-        let seen = identify(request, &self);
-        if seen.set[3] != 0 {
-            let cookie = set_cookie(&self, &seen);
+        let identifiers = identify(request, &self);
+        if identifiers.set[3] != 0 {
+            let cookie = set_cookie(&self, &identifiers);
             request.response.add("Set-Cookie", cookie);
             if !self.p3p.is_empty() {
                 request.response.add("P3P", self.p3p.clone());
             }
         }
-        *request.pass.enter(&SEEN) = seen;
+        *request.pass.enter(&IDENTIFIERS) = identifiers;
         Ok(())
     }
 }
 
 /// What the client sent and what it is given; made once a request.
-fn identify(request: &mut Request, settings: &UserId) -> Seen {
-    let mut seen = known(request, settings);
-    if seen.set[3] != 0 || settings.gives_none() {
-        return seen;
+fn identify(request: &mut Request, settings: &UserId) -> Identifiers {
+    let mut identifiers = known(request, settings);
+    if identifiers.set[3] != 0 || settings.gives_none() {
+        return identifiers;
     }
-    if seen.got[3] != 0 {
+    if identifiers.got[3] != 0 {
         let reset = settings.reset.and_then(|reset| request.variable(reset));
         match reset.as_deref().unwrap_or_default() {
             b"" | b"0" => {
                 let is_marked = match settings.mark {
                     None => true,
                     Some(mark) => {
-                        seen.cookie.get(ENCODED_LENGTH..ENCODED_LENGTH + 2) == Some(&[mark, b'='])
+                        identifiers.cookie.get(ENCODED_LENGTH..ENCODED_LENGTH + 2)
+                            == Some(&[mark, b'='])
                     }
                 };
                 if !is_marked {
-                    seen.set = seen.got;
+                    identifiers.set = identifiers.got;
                 }
-                return seen;
+                return identifiers;
             }
             b"log" => log::error!(
                 request,
                 Notice,
                 "userid cookie \"{}\" was reset",
-                log::Printable(&shown(&settings.name, seen.got))
+                log::Printable(&shown(&settings.name, identifiers.got))
             ),
             _ => {}
         }
-        seen.reset = true;
+        identifiers.reset = true;
     }
-    seen.set = match settings.mode {
+    identifiers.set = match settings.mode {
         Mode::Version1 => older(settings.service),
         _ => newer(settings.service, request.connection.local()),
     };
-    seen
+    identifiers
 }
 
 /// What is known by now, taken out of its place.
-fn known(request: &mut Request, settings: &UserId) -> Seen {
-    let known = request.pass.take(&SEEN);
+fn known(request: &mut Request, settings: &UserId) -> Identifiers {
+    let known = request.pass.take(&IDENTIFIERS);
     known.unwrap_or_else(|| read(request, &settings.name))
 }
 
 /// The identifier that the client sent.
-fn read(request: &Request, name: &[u8]) -> Seen {
-    let mut seen = Seen::default();
+fn read(request: &Request, name: &[u8]) -> Identifiers {
+    let mut identifiers = Identifiers::default();
     let client = &request.client;
     let mut fields = client.all(Known::Cookie);
     let found = fields.find_map(|value| Some((value, find_cookie(value, name)?)));
     let Some((field, cookie)) = found else {
-        return seen;
+        return identifiers;
     };
-    seen.cookie = cookie.to_vec();
+    identifiers.cookie = cookie.to_vec();
     let Some(encoded) = cookie.get(..ENCODED_LENGTH) else {
         let field = log::Printable(field);
         log::error!(
@@ -378,7 +379,7 @@ fn read(request: &Request, name: &[u8]) -> Seen {
             Error,
             "client sent too short userid cookie \"{field}\""
         );
-        return seen;
+        return identifiers;
     };
     let mut bytes = Vec::with_capacity(16);
     if !base64::decode(encoded, Alphabet::Standard, &mut bytes) {
@@ -388,12 +389,12 @@ fn read(request: &Request, name: &[u8]) -> Seen {
             Error,
             "client sent invalid userid cookie \"{field}\""
         );
-        return seen;
+        return identifiers;
     }
-    for (word, bytes) in seen.got.iter_mut().zip(bytes.chunks_exact(4)) {
+    for (word, bytes) in identifiers.got.iter_mut().zip(bytes.chunks_exact(4)) {
         *word = bytes.try_into().map_or(0, u32::from_ne_bytes);
     }
-    seen
+    identifiers
 }
 
 /// An identifier of the older kind.
@@ -446,11 +447,11 @@ fn process_start() -> u32 {
     })
 }
 
-fn set_cookie(settings: &UserId, seen: &Seen) -> Vec<u8> {
+fn set_cookie(settings: &UserId, identifiers: &Identifiers) -> Vec<u8> {
     let mut out = settings.name.to_vec();
     out.push(b'=');
-    if seen.got[3] == 0 || seen.reset {
-        let bytes: Vec<u8> = seen
+    if identifiers.got[3] == 0 || identifiers.reset {
+        let bytes: Vec<u8> = identifiers
             .set
             .iter()
             .flat_map(|word| word.to_ne_bytes())
@@ -461,7 +462,7 @@ fn set_cookie(settings: &UserId, seen: &Seen) -> Vec<u8> {
             *place = mark;
         }
     } else {
-        out.extend_from_slice(seen.cookie.get(..ENCODED_LENGTH).unwrap_or_default());
+        out.extend_from_slice(identifiers.cookie.get(..ENCODED_LENGTH).unwrap_or_default());
         out.extend(settings.mark);
         out.push(b'=');
     }
@@ -508,9 +509,9 @@ pub fn uid_got(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(settings) = http.plan(request.plan.id).of(&SETTINGS) else {
         return false;
     };
-    let seen = known(request, settings);
-    let got = seen.got;
-    *request.pass.enter(&SEEN) = seen;
+    let identifiers = known(request, settings);
+    let got = identifiers.got;
+    *request.pass.enter(&IDENTIFIERS) = identifiers;
     if got[3] != 0 {
         out.append(&mut shown(&settings.name, got));
     }
@@ -524,9 +525,9 @@ pub fn uid_set(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(settings) = settings.filter(|settings| !settings.gives_none()) else {
         return false;
     };
-    let seen = identify(request, settings);
-    let set = seen.set;
-    *request.pass.enter(&SEEN) = seen;
+    let identifiers = identify(request, settings);
+    let set = identifiers.set;
+    *request.pass.enter(&IDENTIFIERS) = identifiers;
     if set[3] != 0 {
         out.append(&mut shown(&settings.name, set));
     }
@@ -575,15 +576,15 @@ mod tests {
             .chunks_exact(4)
             .map(|word| u32::from_ne_bytes(word.try_into().unwrap()))
             .collect();
-        let seen = Seen {
+        let identifiers = Identifiers {
             set: words.try_into().unwrap(),
-            ..Seen::default()
+            ..Identifiers::default()
         };
-        let cookie = set_cookie(&settings(), &seen);
+        let cookie = set_cookie(&settings(), &identifiers);
         assert_eq!(cookie, b"uid=fwAAAUhqPkw5Kg0vAwMCBQ==; path=/");
         if cfg!(target_endian = "little") {
             assert_eq!(
-                shown(b"uid", seen.set),
+                shown(b"uid", identifiers.set),
                 b"uid=0100007F4C3E6A482F0D2A3905020303"
             );
         }
@@ -598,14 +599,14 @@ mod tests {
             mark: Some(b'x'),
             ..settings()
         };
-        let seen = Seen {
+        let identifiers = Identifiers {
             cookie: b"fwAAAUhqPkw5Kg0vAwMCBQ==".to_vec(),
             got: [1, 1, 1, 1],
             set: [1, 1, 1, 1],
             reset: false,
         };
         assert_eq!(
-            String::from_utf8(set_cookie(&settings, &seen)).unwrap(),
+            String::from_utf8(set_cookie(&settings, &identifiers)).unwrap(),
             "uid=fwAAAUhqPkw5Kg0vAwMCBQx=; expires=Thu, 31-Dec-37 23:55:55 GMT; \
              domain=example.org; path=/; secure; httponly; samesite=lax"
         );

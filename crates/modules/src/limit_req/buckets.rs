@@ -40,7 +40,7 @@ pub(super) struct Pinned(u32);
 
 /// What a zone says of a key. Numbers are thousandths of requests above the rate.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Admission {
     /// The request was counted.
     Counted(u64),
     /// There is room for it; nothing was counted.
@@ -96,7 +96,7 @@ impl Buckets {
         rate: u64,
         burst: u64,
         count: bool,
-    ) -> Answer {
+    ) -> Admission {
         self.table().look_up(key, now, rate, burst, count)
     }
 
@@ -175,35 +175,35 @@ impl Table {
         }
     }
 
-    fn look_up(&mut self, key: &[u8], now: u64, rate: u64, burst: u64, count: bool) -> Answer {
+    fn look_up(&mut self, key: &[u8], now: u64, rate: u64, burst: u64, count: bool) -> Admission {
         let Some(index) = self.by_key.get(key).copied() else {
             return self.begin(key, now, rate, count);
         };
         self.move_to_front(index);
         let Some(entry) = self.entry(index) else {
-            return Answer::Full; // every key in the map has its entry
+            return Admission::Full; // every key in the map has its entry
         };
         let elapsed = entry.elapsed(now);
         let excess = entry.next_excess(elapsed, rate);
         if excess > burst {
-            return Answer::Exceeded(excess);
+            return Admission::Exceeded(excess);
         }
         if count {
             entry.set(excess, elapsed, now);
-            return Answer::Counted(excess);
+            return Admission::Counted(excess);
         }
         entry.pins += 1;
-        Answer::Pinned(Pinned(index))
+        Admission::Pinned(Pinned(index))
     }
 
     /// The first request for a key.
-    fn begin(&mut self, key: &[u8], now: u64, rate: u64, count: bool) -> Answer {
+    fn begin(&mut self, key: &[u8], now: u64, rate: u64, count: bool) -> Admission {
         self.forget_unused(now, rate);
         let size = ENTRY_SIZE + key.len();
         if !self.room.take(size) {
             self.forget_oldest(now, rate);
             if !self.room.take(size) {
-                return Answer::Full;
+                return Admission::Full;
             }
         }
         let index = self.insert(Entry {
@@ -215,9 +215,9 @@ impl Table {
             pins: u32::from(!count),
         });
         if count {
-            Answer::Counted(0)
+            Admission::Counted(0)
         } else {
-            Answer::Pinned(Pinned(index))
+            Admission::Pinned(Pinned(index))
         }
     }
 
@@ -343,11 +343,11 @@ mod tests {
         Table::new(Room::new(size, HEAD_SIZE))
     }
 
-    fn excess(answer: &Answer) -> Result<u64, u64> {
-        match answer {
-            Answer::Counted(excess) => Ok(*excess),
-            Answer::Exceeded(excess) => Err(*excess),
-            _ => panic!("{answer:?}"),
+    fn excess(admission: &Admission) -> Result<u64, u64> {
+        match admission {
+            Admission::Counted(excess) => Ok(*excess),
+            Admission::Exceeded(excess) => Err(*excess),
+            _ => panic!("{admission:?}"),
         }
     }
 
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn of_several_zones_all_count_or_none() {
         let mut table = table(32768);
-        let Answer::Pinned(first) = table.look_up(b"a", START, 1000, 0, false) else {
+        let Admission::Pinned(first) = table.look_up(b"a", START, 1000, 0, false) else {
             panic!("a new key");
         };
         assert_eq!(table.count(first, START, 1000), 0);
@@ -376,7 +376,7 @@ mod tests {
             excess(&table.look_up(b"a", START + 100, 1000, 0, false)),
             Err(900)
         );
-        let Answer::Pinned(second) = table.look_up(b"a", START + 1000, 1000, 0, false) else {
+        let Admission::Pinned(second) = table.look_up(b"a", START + 1000, 1000, 0, false) else {
             panic!("one second later");
         };
         table.unpin(second);
@@ -425,14 +425,14 @@ mod tests {
         let mut table = table(32768);
         let mut pinned = Vec::new();
         for key in 0..191_u32 {
-            let Answer::Pinned(entry) = table.look_up(&key.to_le_bytes(), START, 1000, 0, false)
+            let Admission::Pinned(entry) = table.look_up(&key.to_le_bytes(), START, 1000, 0, false)
             else {
                 panic!("a new key");
             };
             pinned.push(entry);
         }
         let more = table.look_up(b"more", START, 1000, 0, true);
-        assert!(matches!(more, Answer::Full));
+        assert!(matches!(more, Admission::Full));
         table.unpin(pinned[0]);
         let more = table.look_up(b"more", START, 1000, 0, true);
         assert_eq!(excess(&more), Ok(0));

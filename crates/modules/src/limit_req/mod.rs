@@ -23,7 +23,7 @@ use http::slots::OfMain;
 use http::variables::Found;
 use variables::write::text;
 
-use self::buckets::{Answer, Pinned};
+use self::buckets::{Admission, Pinned};
 use self::settings::Limit;
 
 /// The longest key, in bytes; longer ones are not limited.
@@ -128,14 +128,14 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
             .state()
             .look_up(&key, now, zone.rate, limit.burst, index == last);
         match answer {
-            Answer::Counted(excess) => counted = Some((limit, excess)),
-            Answer::Pinned(pinned) => looked_at.push((limit, pinned)),
-            Answer::Exceeded(excess) => {
+            Admission::Counted(excess) => counted = Some((limit, excess)),
+            Admission::Pinned(pinned) => looked_at.push((limit, pinned)),
+            Admission::Exceeded(excess) => {
                 log_excess(request, settings, limit, excess);
                 unpin(&looked_at);
                 return Decision::Reject;
             }
-            Answer::Full => {
+            Admission::Full => {
                 let zone = limit.zone.name();
                 log::event!(
                     Alert,

@@ -16,9 +16,9 @@ use http::source::{Break, Given, Source, Told};
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
+use super::attempts::Attempts;
 use super::response::{READING, WHILE_READING};
-use super::seen::Attempts;
-use super::{Peer, READING_BODY, Settings, told_left};
+use super::{READING_BODY, Settings, UpstreamConnection, told_left};
 
 /// What of the body is still to come.
 enum Remaining {
@@ -32,7 +32,7 @@ enum Remaining {
 
 /// The body of an upstream's response.
 pub(super) struct UpstreamBody {
-    peer: Peer,
+    peer: UpstreamConnection,
     /// What `$upstream_*` tell, of which the body goes on to write the end.
     seen: Rc<Attempts>,
     remaining: Remaining,
@@ -80,7 +80,7 @@ pub(super) fn told_excess(doing: &str) -> Told {
 
 impl UpstreamBody {
     pub(super) fn new(
-        peer: Peer,
+        peer: UpstreamConnection,
         seen: Rc<Attempts>,
         settings: &Arc<Settings>,
         framing: ResponseBody,

@@ -6,12 +6,12 @@
 //! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
 
+pub mod attempts;
 mod body;
 mod buffers;
 mod family;
 mod head;
 mod response;
-pub mod seen;
 mod settings;
 mod ssl;
 mod target;
@@ -47,10 +47,10 @@ use crate::upstream::Selection;
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
+use attempts::{Attempt, Attempts, ShownTarget, TARGET};
 use body::UpstreamBody;
 use family::Causes;
-use response::Answer;
-use seen::{Attempt, Attempts, ShownTarget, TARGET};
+use response::UpstreamResponse;
 use settings::HttpVersion;
 use ssl::Secured;
 use target::Scheme;
@@ -71,7 +71,7 @@ const READING_BODY: &str = "while reading upstream";
 const SENDING: &str = "while sending request to upstream";
 
 /// A connection to a peer.
-pub(super) struct Peer {
+pub(super) struct UpstreamConnection {
     stream: Transport,
     /// What it sent, or how it ended, while the request was still being sent.
     early: Option<io::Result<Buffer>>,
@@ -89,7 +89,7 @@ pub(super) struct Failure {
 }
 
 /// How a try ends without an answer.
-pub(super) enum Ended {
+pub(super) enum AttemptError {
     /// Another peer may be tried.
     Failed(Failure),
     /// The request is to be answered with this status, whatever other peers would say.
@@ -98,9 +98,9 @@ pub(super) enum Ended {
     Aborted(Abort),
 }
 
-impl From<Abort> for Ended {
-    fn from(abort: Abort) -> Ended {
-        Ended::Aborted(abort)
+impl From<Abort> for AttemptError {
+    fn from(abort: Abort) -> AttemptError {
+        AttemptError::Aborted(abort)
     }
 }
 
@@ -283,7 +283,7 @@ async fn ask(
     settings: &Settings,
     selection: &mut Selection,
     outgoing: &Outgoing,
-) -> Result<Result<(Peer, Answer), u16>, Abort> {
+) -> Result<Result<(UpstreamConnection, UpstreamResponse), u16>, Abort> {
     let began = engine::now();
     loop {
         match attempt(request, exchange, settings, selection, outgoing, began).await {
@@ -292,14 +292,14 @@ async fn ask(
                 selection.done(&mut states.borrow_mut());
                 return Ok(Ok(answered));
             }
-            Err(Ended::Failed(failure)) => {
+            Err(AttemptError::Failed(failure)) => {
                 note_failure(request, selection, &failure);
                 if !may_try_next(request, settings, selection, outgoing, &failure, began) {
                     return Ok(Err(failure.status));
                 }
             }
-            Err(Ended::Refused(status)) => return Ok(Err(status)),
-            Err(Ended::Aborted(abort)) => return Err(abort),
+            Err(AttemptError::Refused(status)) => return Ok(Err(status)),
+            Err(AttemptError::Aborted(abort)) => return Err(abort),
         }
     }
 }
@@ -366,7 +366,7 @@ async fn attempt(
     selection: &mut Selection,
     outgoing: &Outgoing,
     began: Instant,
-) -> Result<(Peer, Answer), Ended> {
+) -> Result<(UpstreamConnection, UpstreamResponse), AttemptError> {
     let address = choose(request, selection, outgoing)?;
     log::error!(request, Debug, "http upstream connect: {address}");
     let mut peer = connect(request, exchange, settings, &address, outgoing).await?;
@@ -384,7 +384,7 @@ async fn attempt(
             sent: true,
         };
         if may_try_next(request, settings, selection, outgoing, &failure, began) {
-            return Err(Ended::Failed(failure));
+            return Err(AttemptError::Failed(failure));
         }
     }
     Ok((peer, answer))
@@ -395,7 +395,7 @@ fn choose(
     request: &mut Request,
     selection: &mut Selection,
     outgoing: &Outgoing,
-) -> Result<Address, Ended> {
+) -> Result<Address, AttemptError> {
     let now = engine::now();
     let states = request.local.at(&STATES);
     let chosen = selection.next(&mut states.borrow_mut(), now);
@@ -424,7 +424,7 @@ fn choose(
     drop(seen);
     address.ok_or_else(|| {
         log::error!(request, Error, "no live upstreams {CONNECTING}");
-        Ended::Failed(Failure {
+        AttemptError::Failed(Failure {
             cause: Causes::NO_LIVE,
             status: 502,
             doing: CONNECTING,
@@ -439,7 +439,7 @@ async fn connect(
     settings: &Settings,
     address: &Address,
     outgoing: &Outgoing,
-) -> Result<Peer, Ended> {
+) -> Result<UpstreamConnection, AttemptError> {
     let deadline = engine::now() + settings.connect_timeout;
     let connecting = engine::net::connect(address, outgoing.from, Some(deadline));
     let connected = if settings.ignore_client_abort {
@@ -458,7 +458,7 @@ async fn connect(
             if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
                 stream.set_nodelay(true);
             }
-            let peer = Peer {
+            let peer = UpstreamConnection {
                 stream: stream.into(),
                 early: None,
             };
@@ -468,7 +468,7 @@ async fn connect(
             note(request, |attempt, elapsed| attempt.connect_time = elapsed);
             Ok(peer)
         }
-        Err(error) => Err(Ended::Failed(Failure {
+        Err(error) => Err(AttemptError::Failed(Failure {
             sent: false,
             ..match address {
                 Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
@@ -483,10 +483,10 @@ async fn secure(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &Peer,
+    peer: &UpstreamConnection,
     secured: &Secured,
     deadline: Instant,
-) -> Result<(), Ended> {
+) -> Result<(), AttemptError> {
     let shaking = ssl::shake_hands(request, peer, secured, deadline);
     if settings.ignore_client_abort {
         return shaking.await;
@@ -530,9 +530,9 @@ async fn send(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
+    peer: &mut UpstreamConnection,
     outgoing: &Outgoing,
-) -> Result<(), Ended> {
+) -> Result<(), AttemptError> {
     let mut sent = outgoing.head.len() as u64;
     peer.stream.push(Segment::Bytes(outgoing.head.clone()));
     let pushed = match &outgoing.begun {
@@ -552,10 +552,10 @@ async fn stream_body(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
+    peer: &mut UpstreamConnection,
     begun: &[Bytes],
     sent: &mut u64,
-) -> Result<(), Ended> {
+) -> Result<(), AttemptError> {
     // Small parts must not wait until the peer has confirmed those before them.
     peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
     *sent += push_parts(request, &peer.stream, begun);
@@ -566,8 +566,8 @@ async fn stream_body(
         let reading = request_body::read_some(request, exchange, &mut parts);
         let ended = match either(reading, peer.stream.recv(None)).await {
             Either::First(read) => read.map_err(|refused| match refused {
-                Ok(status) => Ended::Refused(status),
-                Err(abort) => Ended::Aborted(body_broken_off(request, abort)),
+                Ok(status) => AttemptError::Refused(status),
+                Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
             })?,
             Either::Second(early) => {
                 peer.early = Some(early);
@@ -611,8 +611,8 @@ async fn wait_for_peer(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
-) -> Result<(), Ended> {
+    peer: &mut UpstreamConnection,
+) -> Result<(), AttemptError> {
     if peer.stream.backlog() <= BACKLOG_MAX || peer.early.is_some() {
         return Ok(());
     }
@@ -628,9 +628,9 @@ async fn wait_for_peer(
         }
     };
     match taken {
-        Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
-            Err(Ended::Failed(failed(request, &error, "send()", SENDING)))
-        }
+        Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Err(
+            AttemptError::Failed(failed(request, &error, "send()", SENDING)),
+        ),
         Either::First(_) => Ok(()),
         Either::Second(early) => {
             peer.early = Some(early);
@@ -663,9 +663,9 @@ async fn push_stored_body(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
+    peer: &mut UpstreamConnection,
     sent: &mut u64,
-) -> Result<(), Ended> {
+) -> Result<(), AttemptError> {
     if let Some(parts) = request.body.in_memory() {
         for part in parts {
             *sent += part.len() as u64;
@@ -692,20 +692,20 @@ async fn push_file(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
+    peer: &mut UpstreamConnection,
     file: &engine::file::File,
     length: u64,
-) -> Result<(), Ended> {
+) -> Result<(), AttemptError> {
     let mut offset = 0;
     while offset < length && peer.early.is_none() {
         let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
         let read = match file.read_at(offset, wanted).await {
             Ok(read) if !read.is_empty() => read,
-            Ok(_) => return Err(Ended::Refused(500)), // nobody else has the file
+            Ok(_) => return Err(AttemptError::Refused(500)), // nobody else has the file
             Err(error) => {
                 let error = log::Errno(&error);
                 log::error!(request, Crit, "pread() failed {error} {SENDING}");
-                return Err(Ended::Refused(500));
+                return Err(AttemptError::Refused(500));
             }
         };
         offset += read.len() as u64;

@@ -15,15 +15,15 @@ use proto::h1::response::{NO_HEADER, ResponseHead, parse};
 use proto::h1::{self, Version};
 use proto::header::Known;
 
+use super::attempts::Attempts;
 use super::family::Causes;
-use super::seen::Attempts;
 use super::settings::{Redirect, Settings};
 use super::target::Target;
-use super::{Ended, Failure, Peer, Proxy, SENDING, client_left, failed, note};
+use super::{AttemptError, Failure, Proxy, SENDING, UpstreamConnection, client_left, failed, note};
 use crate::early_hints;
 
 /// A parsed head with its bytes and what came after it.
-pub(super) struct Answer {
+pub(super) struct UpstreamResponse {
     pub head: ResponseHead,
     pub bytes: Vec<u8>,
     pub rest: Buffer,
@@ -33,7 +33,7 @@ pub(super) struct Answer {
     examined: usize,
 }
 
-impl Answer {
+impl UpstreamResponse {
     /// The fields that count: of those that come once, the first.
     fn fields(&self) -> impl Iterator<Item = h1::Field> {
         let fields = self.head.fields().iter().copied();
@@ -74,9 +74,9 @@ pub(super) async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
-) -> Result<Answer, Ended> {
-    let mut answer = Answer {
+    peer: &mut UpstreamConnection,
+) -> Result<UpstreamResponse, AttemptError> {
+    let mut answer = UpstreamResponse {
         head: ResponseHead::default(),
         bytes: Vec::new(),
         rest: Buffer::default(),
@@ -97,9 +97,9 @@ async fn read_head(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
-    peer: &mut Peer,
-    answer: &mut Answer,
-) -> Result<(), Ended> {
+    peer: &mut UpstreamConnection,
+    answer: &mut UpstreamResponse,
+) -> Result<(), AttemptError> {
     let mut received_in_all = 0;
     let mut informational = Informational::default();
     loop {
@@ -132,7 +132,7 @@ async fn read_head(
             Ok(buffer) => buffer,
             Err(error) => {
                 let failure = failed(request, &error, "recv()", READING);
-                return Err(Ended::Failed(failure));
+                return Err(AttemptError::Failed(failure));
             }
         };
         received_in_all += buffer.len();
@@ -198,7 +198,7 @@ fn is_informational(head: &ResponseHead) -> bool {
 
 /// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
 /// twice are told, whatever becomes of the answer.
-fn examine(request: &mut Request, settings: &Settings, answer: &mut Answer) {
+fn examine(request: &mut Request, settings: &Settings, answer: &mut UpstreamResponse) {
     if is_informational(&answer.head) {
         return;
     }
@@ -247,9 +247,9 @@ impl Informational {
         request: &mut Request,
         exchange: &mut Exchange,
         settings: &Settings,
-        answer: &Answer,
+        answer: &UpstreamResponse,
         length: usize,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), AttemptError> {
         self.count += 1;
         if self.count > INFORMATIONAL_MAX {
             log::error!(
@@ -288,7 +288,7 @@ impl Informational {
 }
 
 /// The fields of early hints that the client gets: no framing, and nothing that is hidden.
-fn hints(settings: &Settings, answer: &Answer) -> Vec<Field> {
+fn hints(settings: &Settings, answer: &UpstreamResponse) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {
         let name = field.name(&answer.bytes);
@@ -307,14 +307,14 @@ fn hints(settings: &Settings, answer: &Answer) -> Vec<Field> {
 }
 
 /// A head that is not within `proxy_buffer_size`.
-fn too_big(request: &Request) -> Ended {
+fn too_big(request: &Request) -> AttemptError {
     log::error!(request, Error, "upstream sent too big header {READING}");
     bad(Causes::INVALID_HEADER)
 }
 
 /// An answer that is none.
-fn bad(cause: Causes) -> Ended {
-    Ended::Failed(Failure {
+fn bad(cause: Causes) -> AttemptError {
+    AttemptError::Failed(Failure {
         cause,
         status: 502,
         doing: READING,
@@ -327,7 +327,7 @@ pub(super) fn apply(
     request: &mut Request,
     proxy: &Proxy,
     target: &Target,
-    answer: &Answer,
+    answer: &UpstreamResponse,
 ) -> Applied {
     let settings = Arc::clone(&proxy.settings);
     remember(request, answer);
@@ -370,7 +370,7 @@ pub(super) fn apply(
 }
 
 /// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
-pub(super) fn is_buffered(settings: &Settings, answer: &Answer) -> bool {
+pub(super) fn is_buffered(settings: &Settings, answer: &UpstreamResponse) -> bool {
     let mut buffered = settings.buffering;
     if ignores(settings, b"x-accel-buffering") {
         return buffered;
@@ -405,7 +405,12 @@ fn comes_once(known: Known) -> bool {
     )
 }
 
-fn warn_of_duplicate(request: &Request, answer: &Answer, field: h1::Field, first: h1::Field) {
+fn warn_of_duplicate(
+    request: &Request,
+    answer: &UpstreamResponse,
+    field: h1::Field,
+    first: h1::Field,
+) {
     let text = |field: h1::Field| {
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         [name, b": ", value].concat()
@@ -441,7 +446,11 @@ pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
 }
 
 /// The head of a 101, as the client gets it.
-pub(super) fn copy_for_upgrade(request: &mut Request, settings: &Settings, answer: &Answer) {
+pub(super) fn copy_for_upgrade(
+    request: &mut Request,
+    settings: &Settings,
+    answer: &UpstreamResponse,
+) {
     remember(request, answer);
     request.response.status = 101;
     let text = answer.head.status_line(&answer.bytes);
@@ -461,7 +470,7 @@ pub(super) fn copy_for_upgrade(request: &mut Request, settings: &Settings, answe
 }
 
 /// Keeps the answer's fields for `$upstream_http_*`.
-fn remember(request: &mut Request, answer: &Answer) {
+fn remember(request: &mut Request, answer: &UpstreamResponse) {
     let Some(attempts) = Attempts::of(request) else {
         return;
     };
@@ -485,7 +494,11 @@ fn is_hidden(settings: &Settings, name: &[u8]) -> bool {
 }
 
 /// `X-Accel-Redirect`: a path or a named location of this server answers instead.
-fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -> Option<Step> {
+fn accel_redirect(
+    request: &mut Request,
+    settings: &Settings,
+    answer: &UpstreamResponse,
+) -> Option<Step> {
     let value = answer.head.value(Known::XAccelRedirect, &answer.bytes)?;
     if ignores(settings, b"x-accel-redirect") {
         return None;
@@ -517,7 +530,7 @@ fn accel_redirect(request: &mut Request, settings: &Settings, answer: &Answer) -
 }
 
 /// Fields of the answer that the client gets from wherever it was sent to.
-fn keep_over_redirect(request: &mut Request, answer: &Answer) {
+fn keep_over_redirect(request: &mut Request, answer: &UpstreamResponse) {
     const KEPT: [&[u8]; 5] = [
         b"Set-Cookie",
         b"Content-Disposition",

@@ -35,7 +35,7 @@ use transport::tls::upstream::{self, HandshakeError, OwnCertificate};
 use transport::tls::{files, pem, provider, settings, suites};
 
 use super::target::Target;
-use super::{CONNECTING, Causes, Ended, Failure, Peer};
+use super::{AttemptError, CONNECTING, Causes, Failure, UpstreamConnection};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -464,10 +464,10 @@ fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
 /// Makes a connection to a peer secure.
 pub(super) async fn shake_hands(
     request: &Request,
-    peer: &Peer,
+    peer: &UpstreamConnection,
     secured: &Secured,
     deadline: Instant,
-) -> Result<(), Ended> {
+) -> Result<(), AttemptError> {
     peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
     let name = secured.server_name.clone();
     let shaken = upstream::shake_hands(&peer.stream, &secured.config, name, deadline).await;
@@ -496,7 +496,7 @@ pub(super) async fn shake_hands(
             Causes::ERROR
         }
     };
-    Err(Ended::Failed(Failure {
+    Err(AttemptError::Failed(Failure {
         cause,
         status: if cause == Causes::TIMEOUT { 504 } else { 502 },
         doing: SHAKING_HANDS,
@@ -505,7 +505,7 @@ pub(super) async fn shake_hands(
 }
 
 /// Whether the peer's certificate is for the name, if that is asked.
-fn is_expected(peer: &Peer, secured: &Secured) -> bool {
+fn is_expected(peer: &UpstreamConnection, secured: &Secured) -> bool {
     let Some(name) = &secured.verified_name else {
         return true;
     };

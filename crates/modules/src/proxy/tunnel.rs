@@ -10,16 +10,16 @@ use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::{Request, Step};
 
-use super::response::{self, Answer};
-use super::{BACKLOG_MAX, Peer, Settings};
+use super::response::{self, UpstreamResponse};
+use super::{BACKLOG_MAX, Settings, UpstreamConnection};
 
 /// Answers 101 to the client and carries bytes both ways.
 pub(super) async fn run(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Arc<Settings>,
-    peer: Peer,
-    answer: Answer,
+    peer: UpstreamConnection,
+    answer: UpstreamResponse,
 ) -> Result<Step, Abort> {
     response::copy_for_upgrade(request, settings, &answer);
     exchange.send_head(request)?;

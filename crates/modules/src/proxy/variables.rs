@@ -12,7 +12,7 @@ use http::variables::{Evaluate, Found};
 use proto::header::Known;
 use variables::write::{decimal, joined, seconds};
 
-use super::seen::{Attempt, Attempts, TARGET};
+use super::attempts::{Attempt, Attempts, TARGET};
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {

@@ -179,7 +179,7 @@ enum Instruction {
     /// `rewrite`.
     Rewrite(Box<Rewrite>),
     /// `return`.
-    Return(Answer),
+    Return(Return),
     /// `break`, and where it stands.
     Break(Position),
 }
@@ -213,7 +213,7 @@ enum Flag {
 }
 
 /// A compiled `return`.
-struct Answer {
+struct Return {
     position: Position,
     status: u16,
     /// Text or URL; empty where none is written.
@@ -320,7 +320,7 @@ fn instructions(
             b"set" => compile_set(compiler, line),
             b"rewrite" => compile_rewrite(compiler, line),
             b"return" => answer(line).map(|(status, text)| {
-                Instruction::Return(Answer {
+                Instruction::Return(Return {
                     position: line.position,
                     status,
                     text: compiler.text(&text),

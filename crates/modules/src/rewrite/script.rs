@@ -13,7 +13,7 @@ use proto::uri::{Escape, Unescape, escape, unescape};
 use variables::Context as _;
 
 use super::condition::matches;
-use super::{Answer, Flag, Instruction, Rewrite, Steps};
+use super::{Flag, Instruction, Return, Rewrite, Steps};
 
 impl Script for Steps {
     /// `Relocate` where the URI was rewritten and a location must be found for it; in a server that is next in any case.
@@ -85,7 +85,7 @@ impl Run<'_> {
                 self.steps(body)
             }
             Instruction::Rewrite(rewrite) => self.rewrite(rewrite),
-            Instruction::Return(answer) => Flow::Break(Some(self.answer(answer))),
+            Instruction::Return(compiled) => Flow::Break(Some(self.run_return(compiled))),
             Instruction::Break(position) => {
                 let text = || "the script ends here".to_owned();
                 self.request.trace(*position, text);
@@ -212,11 +212,11 @@ impl Run<'_> {
         }
     }
 
-    fn answer(&mut self, answer: &Answer) -> Step {
-        let status = answer.status;
+    fn run_return(&mut self, compiled: &Return) -> Step {
+        let status = compiled.status;
         let text = || format!("answers with {status}");
-        self.request.trace(answer.position, text);
-        if status >= 400 && answer.text.is_empty() {
+        self.request.trace(compiled.position, text);
+        if status >= 400 && compiled.text.is_empty() {
             return Step::Finish(status);
         }
         // As in nginx, chunks are dropped by then: the text may ask for `$content_length`.
@@ -225,7 +225,7 @@ impl Run<'_> {
         }
         // The text may ask for `$status`.
         self.request.response.status = status;
-        let text = answer.text.evaluate(self.request);
+        let text = compiled.text.evaluate(self.request);
         if let 301 | 302 | 303 | 307 | 308 = status {
             return Step::Return(status, text);
         }

@@ -61,11 +61,11 @@ impl ShownTarget {
 
 /// What a request saw of its upstreams, shared with the body of the answer, which sees the rest.
 #[derive(Debug, Default)]
-pub struct Attempts(RefCell<Seen>);
+pub struct Attempts(RefCell<History>);
 
-/// What was seen.
+/// What there is to tell of the upstreams so far.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct History {
     /// Tries in order.
     pub attempts: Vec<Attempt>,
     /// What error lines show: `http://127.0.0.1:8081/path`; empty until a peer is chosen.
@@ -99,22 +99,22 @@ impl Attempts {
 
     /// New ones behind these tries, which an earlier pass has made.
     pub fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
-        let seen = Seen {
+        let history = History {
             attempts,
-            ..Seen::default()
+            ..History::default()
         };
-        let begun = Rc::new(Attempts(RefCell::new(seen)));
+        let begun = Rc::new(Attempts(RefCell::new(history)));
         request.upstream = Some(begun.clone());
         begun
     }
 
     /// What was seen so far.
-    pub fn borrow(&self) -> Ref<'_, Seen> {
+    pub fn borrow(&self) -> Ref<'_, History> {
         self.0.borrow()
     }
 
     /// The same, for what is seen now.
-    pub fn borrow_mut(&self) -> RefMut<'_, Seen> {
+    pub fn borrow_mut(&self) -> RefMut<'_, History> {
         self.0.borrow_mut()
     }
 }
@@ -129,7 +129,7 @@ impl Asked for Attempts {
     }
 }
 
-impl Seen {
+impl History {
     /// The try under way.
     fn attempt(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
