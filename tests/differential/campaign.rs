@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::Options;
 use crate::client::QUIET_TIME;
 use crate::compare::{self, Difference};
-use crate::configuration::{self, Configuration, Kind, Known, Table};
+use crate::configuration::{self, Configuration, DirectiveNames, Kind, Table};
 use crate::coverage::Coverage;
 use crate::differences;
 use crate::format;
@@ -103,7 +103,7 @@ fn table(reference: &Program) -> Result<Table, String> {
     let version = reference.version().map(|number| number.to_string());
     let memory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let memory = memory.join(format!("differential-directives-{}", version.join(".")));
-    let known = Known::recall(reference.path(), &folder, &memory);
+    let known = DirectiveNames::recall(reference.path(), &folder, &memory);
     let _ = std::fs::remove_dir_all(&folder);
     Ok(Table::new(&known, reference.version()))
 }

@@ -43,7 +43,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
     let response = std::fs::read(response).map_err(|error| format!("{response}: {error}"))?;
     let response = response.repeat(batch);
-    let answer = Answer {
+    let answer = FixedReply {
         response: &response,
         work,
     };
@@ -51,12 +51,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 /// What every receive is answered with.
-struct Answer<'a> {
+struct FixedReply<'a> {
     response: &'a [u8],
     work: u64,
 }
 
-fn serve(address: &str, answer: &Answer<'_>, close: bool) -> std::io::Result<()> {
+fn serve(address: &str, answer: &FixedReply<'_>, close: bool) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, 4096)?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -101,7 +101,7 @@ fn serve(address: &str, answer: &Answer<'_>, close: bool) -> std::io::Result<()>
     }
 }
 
-impl Answer<'_> {
+impl FixedReply<'_> {
     /// Receives once and sends once; false when the connection is over.
     fn send(&self, stream: &mut TcpStream) -> bool {
         let mut input = [0; 16 * 1024];

@@ -20,7 +20,7 @@ use engine::select::{Either, either};
 
 use crate::connection::Connection;
 use crate::plan::{Length, Order, Plan};
-use crate::response::{Answer, Reader};
+use crate::response::{CompleteResponse, Reader};
 use crate::run::{Sample, Thread};
 use crate::schedule::Random;
 use crate::tally::Failure;
@@ -241,7 +241,7 @@ impl Client {
         match self.reader.end() {
             // Only the end says how long the body is, and an attacker could have made that end.
             Ok(_) if !connection.may_end() => self.fail_pending(Failure::ClosedInBody),
-            Ok(answer) => self.complete(plan, answer, now),
+            Ok(response) => self.complete(plan, response, now),
             Err(failure) => self.fail_pending(failure),
         }
         self.give_back(plan);
@@ -263,23 +263,23 @@ impl Client {
             }
             let is_head = front.is_head;
             match self.reader.advance(bytes, is_head) {
-                Ok((used, Some(answer))) => {
+                Ok((used, Some(response))) => {
                     bytes = bytes.get(used..).unwrap_or_default();
                     // Counted with the response it belongs to, where it is plain that it does.
                     let surplus = !bytes.is_empty() && self.pending.len() == 1;
                     self.complete(
                         plan,
                         if surplus {
-                            wrong_length(answer)
+                            wrong_length(response)
                         } else {
-                            answer
+                            response
                         },
                         now,
                     );
                     if surplus {
                         return Some(End::Closed);
                     }
-                    if answer.closes || plan.new_connections {
+                    if response.closes || plan.new_connections {
                         self.give_back(plan);
                         return Some(End::Closed);
                     }
@@ -294,9 +294,9 @@ impl Client {
         None
     }
 
-    fn complete(&mut self, plan: &Plan, answer: Answer, now: Instant) {
+    fn complete(&mut self, plan: &Plan, response: CompleteResponse, now: Instant) {
         if let Some(pending) = self.pending.pop_front() {
-            let counts = self.thread.complete(pending.start, now, &answer);
+            let counts = self.thread.complete(pending.start, now, &response);
             if counts && !std::mem::replace(&mut self.used, true) {
                 self.thread.used();
             }
@@ -308,7 +308,7 @@ impl Client {
                     wait: begun.saturating_duration_since(pending.sent),
                     total: now.saturating_duration_since(pending.start),
                 };
-                self.thread.keep(sample, self.reader.server(), &answer);
+                self.thread.keep(sample, self.reader.server(), &response);
             }
         }
     }
@@ -426,10 +426,10 @@ fn first_place(plan: &Plan, server: usize, number: usize) -> usize {
     (number + 1) * (list / plan.connections.max(1))
 }
 
-fn wrong_length(answer: Answer) -> Answer {
-    Answer {
+fn wrong_length(response: CompleteResponse) -> CompleteResponse {
+    CompleteResponse {
         failure: Some(Failure::WrongLength),
-        ..answer
+        ..response
     }
 }
 

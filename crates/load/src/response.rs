@@ -45,7 +45,7 @@ enum State {
 
 /// A response that came in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct CompleteResponse {
     pub(crate) status: u16,
     /// Bytes of its body, chunk framing not counted.
     pub(crate) body: u64,
@@ -86,7 +86,7 @@ impl Reader {
         &mut self,
         input: &[u8],
         is_head: bool,
-    ) -> Result<(usize, Option<Answer>), Failure> {
+    ) -> Result<(usize, Option<CompleteResponse>), Failure> {
         let mut used = 0;
         while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
             let done = match &mut self.state {
@@ -123,7 +123,7 @@ impl Reader {
     }
 
     /// The end of input while a response was awaited.
-    pub(crate) fn end(&mut self) -> Result<Answer, Failure> {
+    pub(crate) fn end(&mut self) -> Result<CompleteResponse, Failure> {
         match self.state {
             State::UntilClose => Ok(self.complete()),
             State::Head => Err(Failure::ClosedEarly),
@@ -211,7 +211,7 @@ impl Reader {
         }
     }
 
-    fn complete(&mut self) -> Answer {
+    fn complete(&mut self) -> CompleteResponse {
         let status = self.head.status();
         let digest = self.digest.take().map(|digest| digest.finalize().into());
         let failure = if !self.expect.takes(status) {
@@ -221,7 +221,7 @@ impl Reader {
         } else {
             None
         };
-        let answer = Answer {
+        let response = CompleteResponse {
             status,
             body: self.body,
             closes: self.head.closes() || matches!(self.state, State::UntilClose),
@@ -229,7 +229,7 @@ impl Reader {
         };
         self.state = State::Head;
         self.body = 0;
-        answer
+        response
     }
 }
 
@@ -245,18 +245,18 @@ mod tests {
         for mut bytes in input.chunks(piece) {
             while !bytes.is_empty() {
                 match reader.advance(bytes, false) {
-                    Ok((used, answer)) => {
+                    Ok((used, response)) => {
                         bytes = &bytes[used..];
-                        open = answer.is_none();
-                        answers.extend(answer.map(|answer| (answer.status, answer.body)));
-                        failure = failure.or(answer.and_then(|answer| answer.failure));
+                        open = response.is_none();
+                        answers.extend(response.map(|response| (response.status, response.body)));
+                        failure = failure.or(response.and_then(|response| response.failure));
                     }
                     Err(failure) => return (answers, Some(failure)),
                 }
             }
         }
         match open.then(|| reader.end()) {
-            Some(Ok(answer)) => answers.push((answer.status, answer.body)),
+            Some(Ok(response)) => answers.push((response.status, response.body)),
             Some(Err(ended)) => failure = Some(ended),
             None => {}
         }
@@ -363,14 +363,14 @@ mod tests {
         ] {
             let body = &"xyz"[..length as usize];
             let (first, second) = head.split_at(cut.min(head.len()));
-            let mut answer = None;
+            let mut response = None;
             for part in [first, second, body] {
                 if !part.is_empty() {
-                    answer = reader.advance(part.as_bytes(), false).unwrap().1;
+                    response = reader.advance(part.as_bytes(), false).unwrap().1;
                 }
             }
-            let answer = answer.unwrap();
-            assert_eq!((answer.status, answer.body), (status, length), "{head}");
+            let response = response.unwrap();
+            assert_eq!((response.status, response.body), (status, length), "{head}");
             assert_eq!(reader.server(), format!("s{length}").as_bytes());
         }
         // After half a head on one connection, the next begins anew.
@@ -381,13 +381,13 @@ mod tests {
         reader.restart();
         let whole = ok.clone() + "ab";
         for _ in 0..2 {
-            let (used, answer) = reader.advance(whole.as_bytes(), false).unwrap();
-            assert_eq!((used, answer.unwrap().body), (whole.len(), 2));
+            let (used, response) = reader.advance(whole.as_bytes(), false).unwrap();
+            assert_eq!((used, response.unwrap().body), (whole.len(), 2));
             reader.restart();
         }
         // What repeats the last head is the answer to HEAD all the same.
-        let (used, answer) = reader.advance(ok.as_bytes(), true).unwrap();
-        assert_eq!((used, answer.unwrap().body), (ok.len(), 0));
+        let (used, response) = reader.advance(ok.as_bytes(), true).unwrap();
+        assert_eq!((used, response.unwrap().body), (ok.len(), 0));
     }
 
     #[test]

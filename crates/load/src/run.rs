@@ -22,7 +22,7 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::machine::{Busy, Watch};
 use crate::plan::{Length, Plan, Request};
-use crate::response::Answer;
+use crate::response::CompleteResponse;
 use crate::schedule::{Pace, Weights};
 use crate::tally::{Failure, Tally, record};
 use crate::tls::{Agreed, HandshakeError, Mark, Session, Tls};
@@ -705,16 +705,21 @@ impl Thread {
     }
 
     /// Whether it counts.
-    pub(crate) fn complete(&self, start: Instant, now: Instant, answer: &Answer) -> bool {
+    pub(crate) fn complete(
+        &self,
+        start: Instant,
+        now: Instant,
+        response: &CompleteResponse,
+    ) -> bool {
         if !self.counts(start) {
             return false;
         }
-        let failure = answer.failure.or_else(|| self.differs(answer.body));
+        let failure = response.failure.or_else(|| self.differs(response.body));
         let time = now.saturating_duration_since(start);
         let mut tally = self.tally.borrow_mut();
         tally.completed += 1;
-        tally.body_bytes += answer.body;
-        tally.count_status(answer.status);
+        tally.body_bytes += response.body;
+        tally.count_status(response.status);
         record(&mut tally.total, time);
         match failure {
             Some(failure) => tally.fail(failure),
@@ -738,13 +743,13 @@ impl Thread {
     }
 
     /// Keeps what the plan wants of single requests.
-    pub(crate) fn keep(&self, sample: Sample, server: &[u8], answer: &Answer) {
+    pub(crate) fn keep(&self, sample: Sample, server: &[u8], response: &CompleteResponse) {
         let mut kept = self.kept.borrow_mut();
         kept.samples.push(sample);
-        kept.alive += u64::from(!answer.closes);
+        kept.alive += u64::from(!response.closes);
         kept.first.get_or_insert_with(|| First {
             server: server.to_vec(),
-            length: answer.body,
+            length: response.body,
         });
     }
 

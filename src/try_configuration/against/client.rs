@@ -44,7 +44,7 @@ impl fmt::Display for Request {
 
 /// A response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ServerResponse {
     pub(super) status: u16,
     /// Names and values, in order.
     pub(super) headers: Vec<(String, Vec<u8>)>,
@@ -106,7 +106,7 @@ impl Client {
 
     /// Sends a request and waits for its answer. A server may have closed a connection that stood
     /// open, so then another one is tried.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<Answer, String> {
+    pub(super) fn ask(&mut self, request: &Request) -> Result<ServerResponse, String> {
         let explain = |error: io::Error| process::log::failure("no answer", &error);
         if let Some(mut connection) = self.connection.take()
             && let Ok(answer) = self.ask_on(&mut connection, request)
@@ -118,7 +118,11 @@ impl Client {
         Ok(self.keep(connection, answer))
     }
 
-    fn keep(&mut self, connection: Connection, (answer, stays): (Answer, bool)) -> Answer {
+    fn keep(
+        &mut self,
+        connection: Connection,
+        (answer, stays): (ServerResponse, bool),
+    ) -> ServerResponse {
         self.connection = stays.then_some(connection);
         answer
     }
@@ -135,7 +139,11 @@ impl Client {
     }
 
     /// The answer, and whether the connection takes another request.
-    fn ask_on(&self, connection: &mut Connection, request: &Request) -> io::Result<(Answer, bool)> {
+    fn ask_on(
+        &self,
+        connection: &mut Connection,
+        request: &Request,
+    ) -> io::Result<(ServerResponse, bool)> {
         let mut head = format!("{} ", request.method()).into_bytes();
         head.extend_from_slice(&request.target);
         head.extend_from_slice(b" HTTP/1.1\r\nHost: ");
@@ -156,7 +164,7 @@ impl Client {
 }
 
 impl Connection {
-    fn answer(&mut self, to_head: bool) -> io::Result<(Answer, bool)> {
+    fn answer(&mut self, to_head: bool) -> io::Result<(ServerResponse, bool)> {
         let mut head = ResponseHead::default();
         let length = loop {
             match response::parse(&self.unread, &mut head).map_err(|_| invalid("head"))? {
@@ -183,7 +191,7 @@ impl Connection {
             ResponseBody::UntilClose => self.until_close()?,
         };
         let stays = !head.closes() && framing != ResponseBody::UntilClose;
-        let answer = Answer {
+        let answer = ServerResponse {
             status: head.status(),
             headers,
             body,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::client::{Answer, Client, Request};
+use super::client::{Client, Request, ServerResponse};
 
 /// Headers of the connection, the moment and the server's name.
 const IGNORED: [&str; 7] = [
@@ -132,7 +132,7 @@ impl Comparison {
         }
     }
 
-    fn aspects(&self, request: &Request, answer: &Answer, port: u16) -> Aspects {
+    fn aspects(&self, request: &Request, answer: &ServerResponse, port: u16) -> Aspects {
         let mut aspects = Aspects::new();
         aspects.insert("status".to_owned(), answer.status.to_string());
         for (name, value) in &answer.headers {
@@ -186,7 +186,7 @@ fn differences(live: &Aspects, trial: &Aspects) -> Vec<Difference> {
         .collect()
 }
 
-fn header<'a>(answer: &'a Answer, wanted: &str) -> Option<&'a str> {
+fn header<'a>(answer: &'a ServerResponse, wanted: &str) -> Option<&'a str> {
     let mut headers = answer.headers.iter();
     let found = headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
     found.and_then(|(_, value)| std::str::from_utf8(value).ok())
@@ -206,7 +206,7 @@ fn without_port(location: &str, port: u16) -> String {
 
 /// A body in a word: its length and digest. A server's own pages end with its name, which is taken
 /// out of them before.
-fn body(answer: &Answer, server: &str) -> String {
+fn body(answer: &ServerResponse, server: &str) -> String {
     let digest = |length: u64, digest: u64| format!("{length} bytes ({digest:016x})");
     let name = format!("<hr><center>{server}</center>");
     let page = answer
@@ -228,7 +228,7 @@ fn body(answer: &Answer, server: &str) -> String {
 
 /// The length that the answer to HEAD announces. Where it is that of a page of the server's own,
 /// the length of the server's name is no part of it.
-fn without_server_name(answer: &Answer, length: &str, server: &str) -> String {
+fn without_server_name(answer: &ServerResponse, length: &str, server: &str) -> String {
     let is_page = answer.status >= 300
         && header(answer, "content-type").is_some_and(|kind| kind.starts_with("text/html"));
     let bare = length

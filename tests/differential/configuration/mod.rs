@@ -25,7 +25,7 @@ pub(crate) use families::Family;
 pub(crate) use files::files;
 pub(crate) use shrink::Cut;
 pub(crate) use sprinkle::Density;
-pub(crate) use table::{Known, Table};
+pub(crate) use table::{DirectiveNames, Table};
 pub(crate) use tree::Line;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -43,11 +43,11 @@ pub(crate) struct Directive {
 
 /// The names that the reference does not refuse as unknown.
 #[derive(Clone, Debug)]
-pub(crate) struct Known(BTreeSet<&'static str>);
+pub(crate) struct DirectiveNames(BTreeSet<&'static str>);
 
-impl Known {
-    /// What an earlier run has learnt of this program in this file, else what [`Known::ask`] says, which is kept there.
-    pub(crate) fn recall(nginx: &Path, folder: &Path, memory: &Path) -> Known {
+impl DirectiveNames {
+    /// What an earlier run has learnt of this program in this file, else what [`DirectiveNames::ask`] says, which is kept there.
+    pub(crate) fn recall(nginx: &Path, folder: &Path, memory: &Path) -> DirectiveNames {
         let declared = declared();
         let made = fs::metadata(nginx).and_then(|metadata| metadata.modified());
         let names: Vec<&str> = declared.iter().map(|directive| directive.name).collect();
@@ -58,14 +58,14 @@ impl Known {
             && known_key == key
         {
             let known: BTreeSet<&str> = known.lines().collect();
-            return Known(
+            return DirectiveNames(
                 names
                     .into_iter()
                     .filter(|name| known.contains(name))
                     .collect(),
             );
         }
-        let known = Known::ask(nginx, folder, &declared);
+        let known = DirectiveNames::ask(nginx, folder, &declared);
         let lines: Vec<&str> = known.0.iter().copied().collect();
         // Where it cannot be kept, the next run asks again.
         let _ = fs::write(memory, format!("{key}\n{}\n", lines.join("\n")));
@@ -73,7 +73,7 @@ impl Known {
     }
 
     /// Asks the reference about each name of the table: a file with nothing but the name in its context.
-    fn ask(nginx: &Path, folder: &Path, declared: &[Directive]) -> Known {
+    fn ask(nginx: &Path, folder: &Path, declared: &[Directive]) -> DirectiveNames {
         let mut known = BTreeSet::new();
         for directive in declared {
             let file = folder.join("known.conf");
@@ -111,7 +111,7 @@ impl Known {
                 known.insert(name);
             }
         }
-        Known(known)
+        DirectiveNames(known)
     }
 
     /// Whether the reference has it.
@@ -129,7 +129,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// Those of the table that the reference of this version knows.
-    pub(crate) fn new(known: &Known, version: [u32; 3]) -> Table {
+    pub(crate) fn new(known: &DirectiveNames, version: [u32; 3]) -> Table {
         let mut directives: BTreeMap<&'static str, Vec<Directive>> = BTreeMap::new();
         for directive in declared() {
             if known.has(directive.name) {

@@ -14,14 +14,14 @@ use super::{Candidate, directives};
 
 /// What was seen of a search.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     exact: Vec<ScopeId>,
     /// The longest prefix of each level that was searched, and whether it lets no regex follow.
     prefixes: Vec<(ScopeId, bool)>,
     regexes: Vec<(ScopeId, bool)>,
 }
 
-impl Observer for Seen {
+impl Observer for Observed {
     fn exact(&mut self, plan: &Arc<Plan>) {
         self.exact.push(plan.scope);
     }
@@ -37,8 +37,8 @@ impl Observer for Seen {
 
 /// The locations that are in question for the request's URI, each with its reason.
 pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
-    let mut seen = Seen::default();
-    let found = location::find_observed(request, &mut seen);
+    let mut observed = Observed::default();
+    let found = location::find_observed(request, &mut observed);
     let chosen = match found {
         Found::Plan(plan) | Found::Slash(plan, _) => around(tree.scope(plan.scope)),
         Found::Undecided(..) => Vec::new(),
@@ -47,7 +47,7 @@ pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     let server = tree.scope(request.server.plan.scope);
     let mut candidates = Vec::new();
     let search = Search {
-        seen: &seen,
+        observed: &observed,
         chosen: &chosen,
         uri: &uri,
     };
@@ -62,7 +62,7 @@ fn around(scope: ScopeRef<'_>) -> Vec<ScopeId> {
 }
 
 struct Search<'a> {
-    seen: &'a Seen,
+    observed: &'a Observed,
     /// The scope that was found with those around it.
     chosen: &'a [ScopeId],
     uri: &'a [u8],
@@ -127,7 +127,7 @@ impl Search<'_> {
             None => "one elsewhere wins".to_owned(),
         };
         let by_prefix = matches!(winner, Some((_, LocationName::Prefix { .. })));
-        let exact_found = !self.seen.exact.is_empty();
+        let exact_found = !self.observed.exact.is_empty();
         match name {
             LocationName::Named(_) => "named: only a redirect within the server leads there".into(),
             LocationName::Exact(_) => "the path is not just this".into(),
@@ -135,7 +135,11 @@ impl Search<'_> {
                 "the path does not begin with it".into()
             }
             LocationName::Prefix { .. } => {
-                let longest = self.seen.prefixes.iter().any(|(known, _)| *known == scope);
+                let longest = self
+                    .observed
+                    .prefixes
+                    .iter()
+                    .any(|(known, _)| *known == scope);
                 let wins = winner_text();
                 match longest {
                     true => format!("the longest prefix, but a regex matches: {wins}"),
@@ -145,9 +149,13 @@ impl Search<'_> {
                 }
             }
             LocationName::Regex { .. } => {
-                let asked = self.seen.regexes.iter().any(|(known, _)| *known == scope);
-                let matched = self.seen.regexes.iter().any(|(_, matched)| *matched);
-                let closed = self.seen.prefixes.iter().any(|(_, no_regex)| *no_regex);
+                let asked = self
+                    .observed
+                    .regexes
+                    .iter()
+                    .any(|(known, _)| *known == scope);
+                let matched = self.observed.regexes.iter().any(|(_, matched)| *matched);
+                let closed = self.observed.prefixes.iter().any(|(_, no_regex)| *no_regex);
                 match () {
                     () if asked => "does not match".to_owned(),
                     () if exact_found => "not asked: an exact location goes before".to_owned(),
