@@ -65,7 +65,7 @@ impl Ahead {
         let shared = Rc::clone(&request.shared);
         shared.ahead.set(shared.ahead.get() + 1);
         let pipe = Rc::new(Pipe {
-            in_memory: child.in_memory,
+            in_memory: child.nesting.in_memory,
             ..Pipe::default()
         });
         let writer = Writer {
@@ -113,13 +113,13 @@ impl Writer {
         let pipe = &self.pipe;
         match &piece {
             Piece::Bytes(bytes) => {
-                request.bytes_sent += bytes.len() as u64;
-                request.body_bytes_sent += bytes.len() as u64;
+                request.sent.bytes += bytes.len() as u64;
+                request.sent.body_bytes += bytes.len() as u64;
                 pipe.length.set(pipe.length.get() + bytes.len());
             }
             Piece::File { length, .. } => {
-                request.bytes_sent += length;
-                request.body_bytes_sent += length;
+                request.sent.bytes += length;
+                request.sent.body_bytes += length;
             }
             Piece::Flush => {}
             Piece::Include(_) | Piece::Last => return Ok(()),
@@ -149,16 +149,16 @@ impl Writer {
                 request,
                 Error,
                 "too big subrequest response: {announced}{}",
-                request.sending
+                request.activity.sending
             );
             return Err(Abort::Filter);
         }
-        if request.body_bytes_sent > room as u64 {
+        if request.sent.body_bytes > room as u64 {
             log::error!(
                 request,
                 Error,
                 "too big subrequest response{}",
-                request.sending
+                request.activity.sending
             );
             return Err(Abort::Filter);
         }

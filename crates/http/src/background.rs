@@ -59,7 +59,7 @@ pub struct Running(Rc<Task>);
 pub struct Completed {
     /// The status of its response.
     pub status: u16,
-    /// What was being done while its response was sent (see `Request::sending`).
+    /// What was being done while its response was sent (see `Activity::sending`).
     pub sending: &'static str,
     /// Itself, where its line of the access log is still to be written.
     pub unlogged: Option<Box<Request>>,
@@ -143,7 +143,7 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
         Ok(Either::First(outcome)) => {
             let mut ended = Completed {
                 status: child.response.status,
-                sending: child.sending,
+                sending: child.activity.sending,
                 unlogged: None,
             };
             if child.plan.core.log_subrequest {

@@ -440,7 +440,7 @@ pub async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<(), Result<u16, Abort>> {
-    if request.body.is_read() || request.depth > 0 {
+    if request.body.is_read() || !request.is_main() {
         return Ok(());
     }
     if request.body.is_given_up() {
@@ -572,7 +572,7 @@ pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Pieces>, Result<u16, Abort>> {
-    if request.body.is_read() || request.body.is_given_up() || request.depth > 0 {
+    if request.body.is_read() || request.body.is_given_up() || !request.is_main() {
         return Ok(None);
     }
     let came_with_head = request.body.came_with_head() as u64;
@@ -631,7 +631,7 @@ pub async fn read_some(
 /// Drops what has come of a body that no handler reads, before a response that does not look at it. 400 where it breaks
 /// framing, which ends the connection.
 pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
-    if request.depth > 0 || request.body.is_read() {
+    if !request.is_main() || request.body.is_read() {
         return Ok(());
     }
     match exchange.drop_body_at_hand(request).await {

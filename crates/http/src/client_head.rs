@@ -51,9 +51,17 @@ impl ClientHead {
 
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
-        self.host.clear();
-        self.h1.clear();
-        self.of_fields = None;
+        // Every member has its name here: one that is added does not build before it is forgotten, too.
+        let ClientHead {
+            bytes,
+            host,
+            h1,
+            of_fields,
+        } = self;
+        bytes.clear();
+        host.clear();
+        h1.clear();
+        *of_fields = None;
     }
 
     /// The method.

@@ -44,6 +44,7 @@ use crate::log::{self, ErrorLog};
 use crate::plan::Server;
 use crate::request::{self, Request};
 use crate::server_name::UndecidedName;
+use crate::state::Repeatable;
 use crate::subject::HeadUpTo;
 use crate::{body, error_page, hot, pool};
 
@@ -455,7 +456,7 @@ async fn converse(connection: &Rc<Connection>) -> After {
                 (request, head)
             }
         };
-        request.pipelined = pipelined;
+        request.arrival.pipelined = pipelined;
         if let Some(watched) = connection.worker.watched() {
             watched.begins(connection.client.serial);
         }
@@ -481,7 +482,7 @@ async fn converse(connection: &Rc<Connection>) -> After {
         let read_apart = !input.is_empty() && {
             let room = body::room_beside_head(&request);
             let with_head = request.body.came_with_head().min(room);
-            let fills_buffer = room == 0 && !request.pipelined;
+            let fills_buffer = room == 0 && !request.arrival.pipelined;
             fills_buffer || request.body.announced() > with_head as u64
         };
         let after = match after {
@@ -746,7 +747,7 @@ async fn refuse(
     }
     tell_ignored(request, true);
     // Where it leads to an error page that is not there, too.
-    request.doing = if request.client.has_request_line() {
+    request.activity.doing = if request.client.has_request_line() {
         READING_HEADERS
     } else {
         request.reading_line()
@@ -778,8 +779,7 @@ async fn serve_slowly(
     input: &mut Buffer,
 ) -> After {
     // The long way may change all that was made of the head.
-    request.repeatable = None;
-    request.answer = None;
+    request.repeatable = Repeatable::default();
     if let Some(watched) = connection.worker.watched() {
         let client = &request.client;
         watched.is_at(connection.client.serial, client.request_line());
@@ -787,7 +787,7 @@ async fn serve_slowly(
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
         Err((text, status)) => {
-            request.doing = request.reading();
+            request.activity.doing = request.reading();
             if !text.is_empty() {
                 log::error!(request, Info, "{}", log::Printable(&text));
             }
@@ -804,7 +804,7 @@ async fn serve_slowly(
     let outcome = request::handle(request, &mut exchange).await;
     if let Err(abort) = &outcome {
         if !exchange.has_sent_head() {
-            request.keepalive = exchange.keeps_alive(request);
+            request.keepalive.on = exchange.keeps_alive(request);
         }
         note_abort(request, abort);
         exchange.take_back(request);

@@ -498,17 +498,17 @@ impl Core {
     /// Bytes per second for this request; `None`: no limit. `set $limit_rate` goes first; a variable
     /// is looked at once.
     pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
-        let rate = match request.limit_rate {
+        let rate = match request.pacing.rate {
             Some(rate) => rate,
             None => self.limit_rate.evaluate(request),
         };
-        request.limit_rate = Some(rate);
+        request.pacing.rate = Some(rate);
         (rate > 0).then_some(rate)
     }
 
     /// Bytes that go before the limit holds.
     pub fn limit_rate_after_of(&self, request: &mut Request) -> u64 {
-        match request.limit_rate_after {
+        match request.pacing.rate_after {
             Some(after) => after,
             None => self.limit_rate_after.evaluate(request),
         }

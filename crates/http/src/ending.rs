@@ -8,7 +8,7 @@ use crate::request::Request;
 pub fn log(request: &mut Request) {
     // In nginx a connection is made ready for its next request before this one is logged, so that
     // `$sent_http_connection` is `close`, unless the connection ends against what was announced.
-    request.keepalive &= request.plan.core.keepalive_timeout.is_zero();
+    request.keepalive.on &= request.plan.core.keepalive_timeout.is_zero();
     log_with_connection(request);
 }
 

@@ -175,16 +175,17 @@ pub async fn finish(
         request.response.status = status;
         return Err(Abort::Unanswered(status));
     }
-    request.error_status = status;
+    request.course.error_status = status;
     settle_connection(request, exchange, status);
     request.response.content_type = Bytes::new();
     request.response.content_type_parameters = Bytes::new();
     let pages = Arc::clone(&request.plan.error_pages);
-    let may_lead_on =
-        !request.error_page_taken && request.changes_left > 0 && !pages.pages.is_empty();
+    let may_lead_on = !request.course.error_page_taken
+        && request.course.changes_left > 0
+        && !pages.pages.is_empty();
     if may_lead_on {
         // As in nginx, also where the status has no page.
-        request.error_page_taken = !pages.recursive;
+        request.course.error_page_taken = !pages.recursive;
     }
     if may_lead_on && let Some(page) = pages.pages.iter().find(|page| page.status == status) {
         if let Some(step) = take(request, exchange, page) {
@@ -225,7 +226,7 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
     if matches!(status, 400 | 413 | 414 | 495..=497 | 500 | 501) {
         exchange.forbid_keepalive();
         // `post_action` has no exchange with the client.
-        request.keepalive_refused |= request.is_main();
+        request.keepalive.refused |= request.is_main();
     }
     if matches!(status, 400 | 495..=497) {
         exchange.forbid_lingering();
@@ -244,8 +245,8 @@ async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
 fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<Step> {
     match page.overwrite {
         Overwrite::Keep => {}
-        Overwrite::Own => request.error_status = 0,
-        Overwrite::Code(code) => request.error_status = code,
+        Overwrite::Own => request.course.error_status = 0,
+        Overwrite::Code(code) => request.course.error_status = code,
     }
     // A client is not asked for the body of a request that is refused for sure.
     if !matches!(page.overwrite, Overwrite::Own | Overwrite::Code(200)) {
@@ -266,10 +267,10 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
         }
         Some(b'@') => Some(Step::Named(target)),
         _ => {
-            if !matches!(request.error_status, 301 | 302 | 303 | 307 | 308)
+            if !matches!(request.course.error_status, 301 | 302 | 303 | 307 | 308)
                 || page.overwrite == Overwrite::Keep
             {
-                request.error_status = 302;
+                request.course.error_status = 302;
             }
             let absolute = request.plan.core.absolute_redirect;
             request.response.add_location(target, absolute);
@@ -278,13 +279,13 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
     }
 }
 
-/// Sends the short page for `request.error_status`.
+/// Sends the short page for `request.course.error_status`.
 async fn send_page(request: &mut Request, exchange: &mut Exchange) -> Result<Option<Step>, Abort> {
-    let status = request.error_status;
+    let status = request.course.error_status;
     let core = Arc::clone(&request.plan.core);
     let page = status_page::page(status, &core.server_tokens, is_padded(request));
     if matches!(status, 494..=497) {
-        request.error_status = 400;
+        request.course.error_status = 400;
     }
     let response = &mut request.response;
     response.status = status;
@@ -323,7 +324,7 @@ async fn send_refresh(
     let mut page = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
     proto::uri::escape(&location, proto::uri::Escape::Refresh, &mut page);
     page.extend_from_slice(b"\"></head><body></body></html>\r\n");
-    request.error_status = 200;
+    request.course.error_status = 200;
     response.status = 200;
     response.clear_ranges();
     response.clear_last_modified();

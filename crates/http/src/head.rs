@@ -24,8 +24,12 @@ use crate::exchange;
 use crate::local::HttpLocal;
 use crate::log;
 use crate::plan::Server;
-use crate::request::{Request, URI_CHANGES_MAX};
+use crate::regex::Captures;
+use crate::request::Request;
 use crate::response::Response;
+use crate::state::{
+    Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
+};
 
 /// Bytes that a finished request keeps for the next one's head.
 const HEAD_KEPT_MAX: usize = 4096;
@@ -42,55 +46,30 @@ impl Request {
             connection: Held::new(connection),
             server: Arc::clone(server),
             plan: Arc::clone(&server.plan),
-            client: Rc::default(),
             method: Method::Get,
+            client: Rc::default(),
             uri: Vec::new(),
             args: Vec::new(),
-            args_written: false,
-            uri_unchanged: true,
-            escaped_uri: false,
-            valid_location: true,
-            uri_below_alias: false,
-            pipelined: false,
-            complete: false,
-            keepalive: false,
-            chunked: false,
-            main_charset: Bytes::new(),
-            internal: false,
-            keepalive_refused: false,
-            depth: 0,
-            head_only: false,
-            doing: "",
-            changes_left: URI_CHANGES_MAX + 1,
-            error_page_taken: false,
-            root_tested: false,
-            error_status: 0,
             response: Response::default(),
-            captures: Default::default(),
+            captures: Captures::default(),
             shared: Rc::default(),
-            in_memory: false,
-            output_begun: false,
-            stub: None,
-            sending: "",
-            started: engine::now(),
-            started_wall: engine::wall(),
-            body: RequestBody::default(),
-            bytes_sent: 0,
-            body_bytes_sent: 0,
-            limit_rate: None,
-            limit_rate_after: None,
-            upstream: None,
             pass: Slots::default(),
             own: Slots::default(),
+            scratch: Scratch::default(),
+            uri_state: UriState::default(),
+            course: Course::default(),
+            nesting: Nesting::default(),
+            arrival: Arrival::default(),
+            keepalive: Keepalive::default(),
+            activity: Activity::default(),
+            sent: Sent::default(),
+            pacing: Pacing::default(),
+            body: RequestBody::default(),
+            upstream: None,
             background: None,
             earlier_error_log: None,
-            told_peer: None,
-            scratch: Scratch::default(),
             trail: None,
-            prepared: false,
-            server_undecided: false,
-            repeatable: None,
-            answer: None,
+            repeatable: Repeatable::default(),
         }
     }
 
@@ -102,52 +81,60 @@ impl Request {
         }
         self.connection = Held::new(connection);
         self.choose_server(server);
-        self.method = Method::Get;
-        self.uri.clear();
-        self.args.clear();
-        self.args_written = false;
-        self.uri_unchanged = true;
-        self.escaped_uri = false;
-        self.valid_location = true;
-        self.uri_below_alias = false;
-        self.pipelined = false;
-        self.complete = false;
-        self.keepalive = false;
-        self.chunked = false;
-        self.main_charset = Bytes::new();
-        self.internal = false;
-        self.keepalive_refused = false;
-        self.depth = 0;
-        self.head_only = false;
-        self.doing = "";
-        self.changes_left = URI_CHANGES_MAX + 1;
-        self.error_page_taken = false;
-        self.root_tested = false;
-        self.earlier_error_log = None;
-        self.error_status = 0;
-        self.captures.clear();
+        self.client_mut().clear();
         self.clear_shared();
-        self.in_memory = false;
-        self.output_begun = false;
-        self.stub = None;
-        self.trail = None;
-        self.sending = "";
-        self.started = engine::now();
-        self.started_wall = engine::wall();
-        self.body = RequestBody::default();
-        self.bytes_sent = 0;
-        self.body_bytes_sent = 0;
-        self.limit_rate = None;
-        self.limit_rate_after = None;
-        self.upstream = None;
-        self.background = None;
-        self.told_peer = None;
-        self.prepared = false;
-        self.server_undecided = false;
-        self.repeatable = None;
-        self.answer = None;
-        let client = self.client_mut();
-        client.clear();
+        // Every member has its name here: one that is added does not build before it is reset, too.
+        let Request {
+            local: _,
+            http: _,
+            connection: _,
+            server: _,
+            plan: _,
+            method,
+            client: _,
+            uri,
+            args,
+            response: _, // `release` has emptied it
+            captures,
+            shared: _,
+            pass,
+            own,
+            scratch: _, // its buffers are empty
+            uri_state,
+            course,
+            nesting,
+            arrival,
+            keepalive,
+            activity,
+            sent,
+            pacing,
+            body,
+            upstream,
+            background,
+            earlier_error_log,
+            trail,
+            repeatable,
+        } = self;
+        *method = Method::Get;
+        uri.clear();
+        args.clear();
+        captures.clear();
+        pass.end();
+        own.end();
+        *uri_state = UriState::default();
+        *course = Course::default();
+        *nesting = Nesting::default();
+        *arrival = Arrival::default();
+        *keepalive = Keepalive::default();
+        *activity = Activity::default();
+        *sent = Sent::default();
+        *pacing = Pacing::default();
+        *body = RequestBody::default();
+        *upstream = None;
+        *background = None;
+        *earlier_error_log = None;
+        *trail = None;
+        *repeatable = Repeatable::default();
     }
 
     /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
@@ -161,7 +148,7 @@ impl Request {
 
     /// The client's address: the connection's, unless a trusted proxy tells another.
     pub fn peer(&self) -> &Address {
-        match &self.told_peer {
+        match &self.arrival.told_peer {
             Some(told) => told,
             None => self.connection.peer(),
         }
@@ -170,29 +157,25 @@ impl Request {
     /// Whether the received bytes begin with the very head that this request was made of, for
     /// the same generation and address: everything that was made of it then holds.
     pub fn is_repeated_by(&self, input: &[u8], local: &Rc<Local>, connection: &Connection) -> bool {
-        self.repeatable.is_some()
+        self.repeatable.servers.is_some()
             && Rc::ptr_eq(&self.local, local)
             && input.starts_with(&self.client.bytes)
-            && self.repeatable == connection.with_servers(local, std::ptr::from_ref)
+            && self.repeatable.servers == connection.with_servers(local, std::ptr::from_ref)
     }
 
     /// Makes a finished request the next one with the same head, on this connection.
     pub fn repeat(&mut self, connection: &Rc<Connection>) {
         self.connection = Held::new(connection);
         connection.count_request();
-        self.complete = false;
-        self.pipelined = false;
+        self.arrival = Arrival::default();
+        self.sent = Sent::default();
         self.clear_shared();
-        self.started = engine::now();
-        self.started_wall = engine::wall();
-        self.bytes_sent = 0;
-        self.body_bytes_sent = 0;
     }
 
     /// Makes a finished request the next one with the same head, which came along with it.
     pub fn count_again(&mut self) {
         self.connection.count_request();
-        self.pipelined = true;
+        self.arrival.pipelined = true;
         self.clear_shared();
     }
 
@@ -215,7 +198,7 @@ impl Request {
         if self.body.is_kept() {
             self.body = RequestBody::default();
         }
-        let is_repeatable = self.repeatable.is_some();
+        let is_repeatable = self.repeatable.servers.is_some();
         let Some(client) = Rc::get_mut(&mut self.client) else {
             return false;
         };
@@ -246,10 +229,10 @@ impl Request {
 
     /// Counts the request and makes host, virtual server and URI of its parsed head; once.
     pub fn begin(&mut self) -> Result<(), Refusal> {
-        if self.prepared {
+        if self.course.prepared {
             return self.server_decided();
         }
-        self.prepared = true;
+        self.course.prepared = true;
         self.connection.count_request();
         self.take_target();
         self.choose_server_by_name();
@@ -259,7 +242,7 @@ impl Request {
     /// Counts a request whose head is refused or never comes whole, and takes over what of it is known: error pages and logs
     /// tell of that.
     pub fn begin_refused(&mut self) {
-        self.prepared = true;
+        self.course.prepared = true;
         self.connection.count_request();
         self.method = self.client.method();
         if self.client.has_path() {
@@ -277,15 +260,15 @@ impl Request {
         self.uri.extend_from_slice(client.path());
         if let Some(args) = client.args() {
             self.args.extend_from_slice(args);
-            self.args_written = !client.target().ends_with(b"?");
+            self.uri_state.args_written = !client.target().ends_with(b"?");
         }
-        self.escaped_uri = client.is_escaped();
-        self.uri_unchanged = client.has_valid_target();
+        self.uri_state.escaped = client.is_escaped();
+        self.uri_state.unchanged = client.has_valid_target();
     }
 
     /// 500 where a `server_name` could not be decided; the log has said so.
     fn server_decided(&self) -> Result<(), Refusal> {
-        match self.server_undecided {
+        match self.course.server_undecided {
             true => Err((Vec::new(), 500)),
             false => Ok(()),
         }
@@ -310,7 +293,7 @@ impl Request {
             let server = server_for(servers, &host, self);
             if let Err((regex, cause)) = &server {
                 regex.alert(self, &host, *cause, self.reading());
-                self.server_undecided = true;
+                self.course.server_undecided = true;
             }
             self.client_mut().host = host;
             server.ok()
@@ -377,19 +360,19 @@ impl Request {
     /// do not count where its script answers, and what one location has refused, no other allows.
     pub fn ask_keepalive(&mut self) {
         if self.is_main() && !exchange::h1::location_keeps_alive(&self.connection, self) {
-            self.keepalive_refused = true;
+            self.keepalive.refused = true;
         }
     }
 
     /// The arguments in force, for a redirect within the server that keeps them.
     pub fn arguments(&self) -> Option<Vec<u8>> {
-        let are_there = self.args_written || !self.args.is_empty();
+        let are_there = self.uri_state.args_written || !self.args.is_empty();
         are_there.then(|| self.args.clone())
     }
 
     /// Whether its response has been sent, and only `post_action` goes on with it.
     pub fn is_answered(&self) -> bool {
-        self.is_main() && self.head_only
+        self.is_main() && self.nesting.head_only
     }
 
     /// The protocol version that its responses are made for: `post_action` makes none that is sent, and has the oldest as
@@ -403,7 +386,7 @@ impl Request {
 
     /// Whether this is the client's request and no subrequest.
     pub fn is_main(&self) -> bool {
-        self.depth == 0
+        self.nesting.depth == 0
     }
 
     /// What nginx does when it looks at a request that has come whole, in the words of the error log.
@@ -416,7 +399,7 @@ impl Request {
 
     /// The same where no request line has come.
     pub fn reading_line(&self) -> &'static str {
-        match self.pipelined {
+        match self.arrival.pipelined {
             true => " while reading client pipelined request line",
             false => " while reading client request line",
         }
@@ -434,7 +417,7 @@ impl Request {
 
     /// Bytes received for it: head and body (`$request_length`); none for a subrequest.
     pub fn length(&self) -> u64 {
-        if self.depth > 0 {
+        if !self.is_main() {
             return 0;
         }
         self.client.length() as u64 + self.body.received_framed()
@@ -443,7 +426,7 @@ impl Request {
     /// Whether the URI in force means a file: an `alias` says nothing about one that its location has rewritten, and the log
     /// says so.
     pub fn has_filename(&self) -> bool {
-        if self.valid_location || self.plan.core.root.alias.is_none() {
+        if self.uri_state.valid_location || self.plan.core.root.alias.is_none() {
             return true;
         }
         log::error!(
@@ -465,7 +448,7 @@ impl Request {
             Some(Alias::Prefix(length)) => {
                 path.extend_from_slice(self.uri.get(length..).unwrap_or_default());
             }
-            Some(Alias::Whole) if self.uri_below_alias => path.extend_from_slice(&self.uri),
+            Some(Alias::Whole) if self.uri_state.below_alias => path.extend_from_slice(&self.uri),
             Some(Alias::Whole) => {}
         }
         path

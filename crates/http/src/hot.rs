@@ -76,6 +76,7 @@ enum Origin {
 
 /// A response with the second that its Date field names.
 #[derive(Clone)]
+#[cfg_attr(test, derive(Default))]
 struct Dated {
     second: u64,
     head_length: usize,
@@ -84,6 +85,7 @@ struct Dated {
 
 /// What a request was answered with, on a connection that is kept alive. While it holds, the same
 /// head is answered alike without another look at anything.
+#[cfg_attr(test, derive(Default))]
 pub struct LastResponse {
     response: Dated,
     /// Several of them in a row, once somebody has pipelined.
@@ -239,7 +241,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if secure::must_check(&request.connection, &request.server) {
         return None;
     }
-    if !plan.hot || plan.internal || request.limit_rate.is_some() {
+    if !plan.hot || plan.internal || request.pacing.rate.is_some() {
         return None;
     }
     if !Arc::ptr_eq(&request.plan, &plan) {
@@ -254,7 +256,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
     if !captured && !by_handshake {
         let connection = &request.connection;
-        request.repeatable = connection.with_servers(&request.local, std::ptr::from_ref);
+        request.repeatable.servers = connection.with_servers(&request.local, std::ptr::from_ref);
     }
     Some(after)
 }
@@ -264,7 +266,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
 /// requests with the same head that follow in `input`, as a client that pipelines sends them,
 /// are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
-    let Some(mut answer) = request.answer.take() else {
+    let Some(mut answer) = request.repeatable.answer.take() else {
         return look_up(request);
     };
     let client = Rc::clone(&request.client);
@@ -276,7 +278,7 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
         let full = count * answer.response.bytes.len() >= COPIES_MAX;
         if full || !input.starts_with(&client.bytes) {
             request.connection.stream.push(answer.copies(count));
-            request.answer = Some(answer);
+            request.repeatable.answer = Some(answer);
             return Some(after);
         }
         input.advance(client.bytes.len());
@@ -312,7 +314,7 @@ impl LastResponse {
 
 /// Looks for the response of the request's plan and path, and sends it.
 fn look_up(request: &mut Request) -> Option<After> {
-    request.root_tested = false;
+    request.course.root_tested = false;
     let http = Rc::clone(&request.http);
     let mut cache = http.hot.borrow_mut();
     let mut path = std::mem::take(&mut cache.scratch);
@@ -339,7 +341,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     if !permits_of(request).all(|permits| permits.permit_request(request)) {
         return None;
     }
-    request.root_tested = matches!(entry.origin, Origin::File { .. });
+    request.course.root_tested = matches!(entry.origin, Origin::File { .. });
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
     let logged = match &entry.origin {
@@ -386,7 +388,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         && !logged
         && !logs_response;
     if until > engine::uptime() && asks_nothing && keep_alive {
-        request.answer = Some(LastResponse {
+        request.repeatable.answer = Some(LastResponse {
             response,
             copies: Bytes::new(),
             status: request.response.status,
@@ -469,10 +471,10 @@ fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_l
 
 /// The end of a request that was answered here, with this response.
 fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
-    request.bytes_sent = response.bytes.len() as u64;
-    request.body_bytes_sent = request.bytes_sent - response.head_length as u64;
-    request.complete = true;
-    request.keepalive = keep_alive;
+    request.sent.bytes = response.bytes.len() as u64;
+    request.sent.body_bytes = request.sent.bytes - response.head_length as u64;
+    request.sent.complete = true;
+    request.keepalive.on = keep_alive;
     ending::log(request);
     if !keep_alive {
         let client_is_done = !request.client.keeps_alive();
@@ -562,7 +564,10 @@ pub fn offer_missing(request: &Request, path: &[u8], error: &std::io::Error) {
 
 /// Whether a response of this request may be kept at all.
 fn is_wanted(request: &Request) -> bool {
-    request.plan.hot && !request.internal && request.depth == 0 && request.method == Method::Get
+    request.plan.hot
+        && !request.course.internal
+        && request.is_main()
+        && request.method == Method::Get
 }
 
 /// Counts a use of the path; true from the one on that makes it worth keeping.

@@ -48,6 +48,7 @@ pub mod server_name;
 pub mod shared;
 pub mod slots;
 pub mod source;
+pub mod state;
 pub mod status_page;
 pub mod subject;
 pub mod tables;

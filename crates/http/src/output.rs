@@ -130,8 +130,10 @@ impl Body {
     fn sending(&self, request: &Request) -> &'static str {
         match self {
             Body::Source(source) => source.beginning(),
-            Body::Empty | Body::Pieces(_) if request.sending.is_empty() => request.doing,
-            Body::Empty | Body::Pieces(_) => request.sending,
+            Body::Empty | Body::Pieces(_) if request.activity.sending.is_empty() => {
+                request.activity.doing
+            }
+            Body::Empty | Body::Pieces(_) => request.activity.sending,
         }
     }
 
@@ -153,12 +155,12 @@ pub async fn respond(
     exchange: &mut Exchange,
     body: Body,
 ) -> Result<Option<Step>, Abort> {
-    if request.error_status != 0 {
-        request.response.status = request.error_status;
+    if request.course.error_status != 0 {
+        request.response.status = request.course.error_status;
         request.response.status_text = None;
     }
-    if request.head_only {
-        request.doing = body.done_with(request);
+    if request.nesting.head_only {
+        request.activity.doing = body.done_with(request);
         return Ok(None);
     }
     if let Err(status) = body::drop_at_hand(request, exchange).await {
@@ -166,9 +168,9 @@ pub async fn respond(
         request.response.take_back_file();
         return Ok(Some(Step::Finish(status)));
     }
-    request.keepalive = exchange.keeps_alive(request);
-    request.sending = body.sending(request);
-    request.doing = request.sending;
+    request.keepalive.on = exchange.keeps_alive(request);
+    request.activity.sending = body.sending(request);
+    request.activity.doing = request.activity.sending;
     let mut chain = match Chain::of_response(request) {
         Ok(chain) => chain,
         Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
@@ -177,7 +179,7 @@ pub async fn respond(
     if let Some(encoder) = chain.take_encoder() {
         exchange.set_encoder(encoder);
     }
-    if request.depth == 0 {
+    if request.is_main() {
         request.start_background();
         log::response(request);
         exchange.send_head(request)?;
@@ -186,7 +188,7 @@ pub async fn respond(
             let by_status =
                 request.response.status_text.is_some() && request.method != Method::Head;
             if by_status && request.response.expect_trailers {
-                request.doing = regex::WHILE_SENDING_ON;
+                request.activity.doing = regex::WHILE_SENDING_ON;
                 chain.add_trailers(request);
             }
             exchange.end(request).await?;
@@ -207,8 +209,8 @@ pub async fn respond(
             }
         }
         Body::Source(mut source) => {
-            request.sending = regex::WHILE_SENDING_ON;
-            request.doing = regex::WHILE_SENDING_ON;
+            request.activity.sending = regex::WHILE_SENDING_ON;
+            request.activity.doing = regex::WHILE_SENDING_ON;
             loop {
                 let piece = match next_piece(&mut *source, request, exchange).await {
                     Ok(Some(piece)) => piece,
@@ -237,7 +239,7 @@ pub async fn respond(
         Some(piece) => send_last(request, exchange, &mut chain, piece).await?,
         None => send_piece(request, exchange, &mut chain, Piece::Last).await?,
     }
-    if request.depth == 0 {
+    if request.is_main() {
         exchange.end(request).await?;
     }
     Ok(None)
@@ -260,11 +262,11 @@ async fn next_piece(
             }
             Given::Broken(Break::Unfinished) => {
                 // As in nginx, `$request_completion` says all the same that the client has been sent what there was.
-                request.complete = true;
+                request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
             Given::Broken(Break::Framing) => {
-                request.complete = false;
+                request.sent.complete = false;
                 return Err(Abort::UpstreamFraming);
             }
             Given::Nothing => {}
@@ -339,8 +341,8 @@ async fn send_stub(
     exchange: &mut Exchange,
     chain: &mut Chain,
 ) -> Result<(), Abort> {
-    match request.stub.take() {
-        Some(stub) if !request.output_begun => {
+    match request.nesting.stub.take() {
+        Some(stub) if !request.sent.begun => {
             send_piece(request, exchange, chain, Piece::Bytes(stub.text)).await
         }
         _ => Ok(()),
@@ -357,7 +359,7 @@ async fn send_piece(
 ) -> Result<(), Abort> {
     if chain.is_empty() && !matches!(piece, Piece::Include(_)) {
         // The usual case needs no lists.
-        request.output_begun |= piece.is_output();
+        request.sent.begun |= piece.is_output();
         return send_one(request, exchange, piece).await;
     }
     let mut cut = Vec::new();
@@ -417,7 +419,7 @@ async fn send_filtered(
     piece: Piece,
     ends: bool,
 ) -> Result<(), Abort> {
-    request.output_begun |= piece.is_output();
+    request.sent.begun |= piece.is_output();
     let mut out = Vec::new();
     let mut rest = Some(piece);
     while let Some(mut piece) = rest.take() {
@@ -477,7 +479,7 @@ async fn send_one(
     piece: Piece,
 ) -> Result<(), Abort> {
     match piece {
-        Piece::Last if request.depth > 0 => Ok(()),
+        Piece::Last if !request.is_main() => Ok(()),
         Piece::File {
             file,
             offset,
@@ -500,10 +502,10 @@ fn start(request: &mut Request, include: &Include) -> Option<Ahead> {
     child.body = request.body.shared();
     match &include.purpose {
         Purpose::Output => {}
-        Purpose::OutputOr(stub) => child.stub = Some(stub.clone()),
+        Purpose::OutputOr(stub) => child.nesting.stub = Some(stub.clone()),
         Purpose::Value { .. } => {
-            child.in_memory = true;
-            child.body_bytes_sent = 0;
+            child.nesting.in_memory = true;
+            child.sent.body_bytes = 0;
         }
     }
     Some(Ahead::start(request, child))
@@ -521,8 +523,8 @@ async fn resolve(
             send_one(request, exchange, piece).await?;
         }
         let ended = running.ended().await?;
-        request.sending = ended.sending;
-        request.doing = ended.sending;
+        request.activity.sending = ended.sending;
+        request.activity.doing = ended.sending;
         return Ok(());
     };
     let mut value = Vec::new();
@@ -543,8 +545,8 @@ async fn resolve(
         }
     }
     let ended = running.ended().await?;
-    request.sending = ended.sending;
-    request.doing = ended.sending;
+    request.activity.sending = ended.sending;
+    request.activity.doing = ended.sending;
     if ended.status < 300 && !value.is_empty() {
         put(request, &name, value.into());
     }
@@ -602,13 +604,13 @@ pub async fn subrequest(
         ending::log(&mut child);
     }
     request.absorb(&mut child);
-    request.doing = child.doing;
+    request.activity.doing = child.activity.doing;
     outcome.map(|()| Some(child))
 }
 
 /// Answers a subrequest, which has come to an error, with its stub.
 pub fn respond_with_stub(request: &mut Request) -> Step {
-    let Some(stub) = request.stub.take() else {
+    let Some(stub) = request.nesting.stub.take() else {
         return Step::Finish(500); // only called where there is one
     };
     // As in nginx no status is given to what is no response of its own.

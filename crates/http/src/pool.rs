@@ -72,6 +72,7 @@ pub fn clear() {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::time::{Duration, Instant};
 
     use bytes::Bytes;
@@ -82,10 +83,16 @@ mod tests {
 
     use super::*;
     use crate::asked::Asked;
+    use crate::hot::LastResponse;
     use crate::location;
     use crate::module::Trace;
     use crate::output::Stub;
+    use crate::response::{Field, Response};
+    use crate::shared::Shared;
     use crate::slots::{OfMain, OfPass, OfRequest};
+    use crate::state::{
+        Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
+    };
     use crate::testing::{serve, site};
     use crate::variables::Cached;
 
@@ -108,7 +115,7 @@ mod tests {
     static OF_REQUEST: Slot<Seen, OfRequest> = Slot::new();
     static OF_MAIN: Slot<Seen, OfMain> = Slot::new();
 
-    /// Makes every member something that no new request has. A new member does not build before it is here.
+    /// Makes every member something that no new request has. A new one, be it of a part, does not build before it is here.
     fn fill(request: &mut Request) {
         let location::Found::Plan(location) = location::find(request) else {
             panic!("there is a location");
@@ -119,174 +126,231 @@ mod tests {
             connection: _, // of the same connection in this test
             server: _,
             plan,
-            client,
             method,
+            client,
             uri,
             args,
-            args_written,
-            uri_unchanged,
-            escaped_uri,
-            valid_location,
-            uri_below_alias,
-            pipelined,
-            complete,
-            keepalive,
-            chunked,
-            main_charset,
-            internal,
-            depth,
-            keepalive_refused,
-            head_only,
-            doing,
-            changes_left,
-            error_page_taken,
-            root_tested,
-            error_status,
             response,
             captures,
             shared,
-            in_memory,
-            output_begun,
-            stub,
-            sending,
-            started,
-            started_wall,
-            body,
-            bytes_sent,
-            body_bytes_sent,
-            limit_rate,
-            limit_rate_after,
-            upstream,
-            background,
-            earlier_error_log,
-            told_peer,
             pass,
             own,
             scratch,
+            uri_state,
+            course,
+            nesting,
+            arrival,
+            keepalive,
+            activity,
+            sent,
+            pacing,
+            body,
+            upstream,
+            background,
+            earlier_error_log,
             trail,
-            prepared,
-            server_undecided,
             repeatable,
-            answer: _, // made by the shortcut alone
         } = request;
+        let text = || Bytes::from_static(b"x");
+        let field = || Field {
+            name: text(),
+            value: text(),
+        };
         *plan = location;
-        assert!(!captures.is_empty(), "the location is a pattern");
-        Rc::get_mut(client).unwrap().host.push(b'x');
         *method = Method::Put;
+        Rc::get_mut(client).unwrap().host.push(b'x');
         uri.push(b'x');
         args.push(b'x');
-        for flag in [
-            args_written,
-            escaped_uri,
-            uri_below_alias,
-            pipelined,
-            complete,
-            keepalive,
-            chunked,
-            internal,
-            keepalive_refused,
-            head_only,
-            error_page_taken,
-            root_tested,
-            in_memory,
-            output_begun,
-            prepared,
-            server_undecided,
-        ] {
-            *flag = true;
-        }
-        (*uri_unchanged, *valid_location) = (false, false);
-        *main_charset = Bytes::from_static(b"utf-8");
-        (*depth, *changes_left) = (1, 2);
-        (*doing, *sending) = (" while doing", " while sending");
-        (*error_status, response.status) = (404, 200);
-        response.add("X-A", "b");
-        shared.values.borrow_mut().push(Cached::Missing);
-        shared.became_get.set(true);
-        shared.ahead.set(1);
-        shared.subrequests.set(1);
-        shared.excess_told.set(true);
+        *response = Response {
+            status: 200,
+            status_text: Some(text()),
+            server: Some(text()),
+            date: Some(text()),
+            content_type: text(),
+            charset: text(),
+            content_type_parameters: text(),
+            content_length: Some(1),
+            last_modified: Some(1),
+            last_modified_unheard: true,
+            location: Some(text()),
+            location_field: Some(text()),
+            vary_accept_encoding: true,
+            allow_ranges: true,
+            single_range: true,
+            fields: vec![field()],
+            expect_trailers: true,
+            trailers: vec![field()],
+            header_only: true,
+            conditions_judged: true,
+            coding: Some(text()),
+            accept_ranges: Some(text()),
+            content_range: Some(text()),
+            override_charset: text(),
+        };
+        assert!(!captures.is_empty(), "the location is a pattern");
+        *Rc::get_mut(shared).unwrap() = Shared {
+            values: RefCell::new(vec![Cached::Missing]),
+            became_get: Cell::new(true),
+            ahead: Cell::new(1),
+            subrequests: Cell::new(1),
+            excess_told: Cell::new(true),
+            main: RefCell::default(),
+        };
         shared.main.borrow_mut().enter(&OF_MAIN).0.push(1);
-        let (text, content_type) = (Bytes::from_static(b"x"), Bytes::from_static(b"text/x"));
-        *stub = Some(Stub { text, content_type });
-        *started = Instant::now() + Duration::from_secs(100);
-        *started_wall = Duration::from_secs(1);
+        pass.enter(&OF_PASS).0.push(1);
+        own.enter(&OF_REQUEST).0.push(1);
+        let mut buffer = scratch.take_buffer();
+        buffer.push(b'x');
+        scratch.give_buffer(buffer);
+        *uri_state = UriState {
+            args_written: true,
+            unchanged: false,
+            escaped: true,
+            valid_location: false,
+            below_alias: true,
+        };
+        *course = Course {
+            prepared: true,
+            server_undecided: true,
+            internal: true,
+            changes_left: 2,
+            error_page_taken: true,
+            error_status: 404,
+            root_tested: true,
+        };
+        *nesting = Nesting {
+            depth: 1,
+            head_only: true,
+            in_memory: true,
+            stub: Some(Stub {
+                text: text(),
+                content_type: text(),
+            }),
+            main_charset: text(),
+        };
+        fill_arrival(arrival);
+        *keepalive = Keepalive {
+            on: true,
+            refused: true,
+        };
+        *activity = Activity {
+            doing: " while doing",
+            sending: " while sending",
+        };
+        fill_sent(sent);
+        *pacing = Pacing {
+            rate: Some(5),
+            rate_after: Some(6),
+        };
         body.begin(BodyLength::Length(5), 1);
-        (*bytes_sent, *body_bytes_sent) = (3, 4);
-        (*limit_rate, *limit_rate_after) = (Some(5), Some(6));
         *upstream = Some(Rc::new(Upstream));
         *background = Some(Box::default());
         *earlier_error_log = Some(Arc::clone(&plan.error_log));
-        *told_peer = Some(Box::new(Address::Unix("/x".into())));
-        pass.enter(&OF_PASS).0.push(1);
-        own.enter(&OF_REQUEST).0.push(1);
-        let buffer = scratch.take_buffer();
-        scratch.give_buffer(buffer);
-        let (position, text) = (conf::Position::default(), String::new());
-        *trail = Some(vec![Trace { position, text }]);
-        *repeatable = Some(std::ptr::null());
+        let (position, line) = (conf::Position::default(), String::new());
+        *trail = Some(vec![Trace {
+            position,
+            text: line,
+        }]);
+        *repeatable = Repeatable {
+            servers: Some(std::ptr::null()),
+            answer: Some(LastResponse::default()),
+        };
     }
 
-    /// All that there is in a request, as text.
-    fn told(request: &Request) -> Vec<String> {
-        let flags = [
-            request.args_written,
-            request.uri_unchanged,
-            request.escaped_uri,
-            request.valid_location,
-            request.uri_below_alias,
-            request.pipelined,
-            request.complete,
-            request.keepalive,
-            request.chunked,
-            request.internal,
-            request.keepalive_refused,
-            request.head_only,
-            request.error_page_taken,
-            request.root_tested,
-            request.in_memory,
-            request.output_begun,
-            request.prepared,
-            request.server_undecided,
-        ];
-        let places = [
-            request.pass.is_empty(),
-            request.own.is_empty(),
-            request.shared.main.borrow().is_empty(),
-            request.stub.is_none(),
-            request.upstream.is_none(),
-            request.background.is_none(),
-            request.earlier_error_log.is_none(),
-            request.told_peer.is_none(),
-            request.trail.is_none(),
-            request.repeatable.is_none(),
-            request.answer.is_none(),
-            Arc::ptr_eq(&request.plan, &request.server.plan),
-        ];
-        let shared = &request.shared;
+    fn fill_arrival(arrival: &mut Arrival) {
+        *arrival = Arrival {
+            started: Instant::now() + Duration::from_secs(100),
+            started_wall: Duration::from_secs(1),
+            pipelined: true,
+            told_peer: Some(Box::new(Address::Unix("/x".into()))),
+        };
+    }
+
+    fn fill_sent(sent: &mut Sent) {
+        *sent = Sent {
+            begun: true,
+            chunked: true,
+            complete: true,
+            bytes: 3,
+            body_bytes: 4,
+        };
+    }
+
+    /// All that there is in a request, as text, a part a line: what it holds stands there without being named.
+    fn told(request: &mut Request) -> Vec<String> {
+        let Request {
+            local: _,
+            http: _,
+            connection: _, // of the same connection in this test
+            server,
+            plan,
+            method,
+            client,
+            uri,
+            args,
+            response,
+            captures,
+            shared,
+            pass,
+            own,
+            scratch,
+            uri_state,
+            course,
+            nesting,
+            arrival,
+            keepalive,
+            activity,
+            sent,
+            pacing,
+            body,
+            upstream,
+            background,
+            earlier_error_log,
+            trail,
+            repeatable,
+        } = request;
+        let buffer = scratch.take_buffer();
+        assert!(buffer.is_empty(), "what is lent again is empty");
+        let Shared {
+            values,
+            became_get,
+            ahead,
+            subrequests,
+            excess_told,
+            main,
+        } = &**shared;
         vec![
-            format!("{flags:?} {places:?}"),
-            format!("{:?} {:?}", request.method, request.main_charset),
-            format!("{:?} {:?}", request.uri, request.args),
-            format!("{} {}", request.doing, request.sending),
-            format!("{} {}", request.depth, request.changes_left),
-            format!("{:?} {:?}", request.error_status, request.response),
+            format!("{}", Arc::ptr_eq(plan, &server.plan)),
+            format!("{method:?}"),
             format!(
-                "{:?} {:?}",
-                request.captures.is_empty(),
-                request.client.host
+                "{:?} {:?} {:?}",
+                client.host,
+                client.bytes,
+                client.request_line()
             ),
-            format!("{:?} {:?}", shared.values, shared.became_get),
-            format!("{:?} {:?}", shared.ahead, shared.subrequests),
-            format!("{:?}", shared.excess_told),
-            format!("{:?} {:?}", request.started, request.started_wall),
-            format!("{} {}", request.bytes_sent, request.body_bytes_sent),
-            format!("{:?} {:?}", request.limit_rate, request.limit_rate_after),
-            format!(
-                "{} {}",
-                request.body.is_announced(),
-                request.body.judged_length()
-            ),
+            format!("{uri:?}"),
+            format!("{args:?}"),
+            format!("{response:?}"),
+            format!("{:?} {:?}", captures.is_empty(), captures.group(1)),
+            format!("{values:?} {became_get:?} {ahead:?} {subrequests:?} {excess_told:?}"),
+            format!("{}", main.borrow().is_empty()),
+            format!("{}", pass.is_empty()),
+            format!("{}", own.is_empty()),
+            format!("{uri_state:?}"),
+            format!("{course:?}"),
+            format!("{nesting:?}"),
+            format!("{arrival:?}"),
+            format!("{keepalive:?}"),
+            format!("{activity:?}"),
+            format!("{sent:?}"),
+            format!("{pacing:?}"),
+            format!("{} {}", body.is_announced(), body.judged_length()),
+            format!("{}", upstream.is_none()),
+            format!("{}", background.is_none()),
+            format!("{}", earlier_error_log.is_none()),
+            format!("{}", trail.is_none()),
+            format!("{}", repeatable.servers.is_none()),
+            format!("{}", repeatable.answer.is_none()),
         ]
     }
 
@@ -296,20 +360,32 @@ mod tests {
         serve(&text, "GET /fill HTTP/1.1", async |mut request| {
             let connection = Rc::clone(request.connection.shared().unwrap());
             let (local, server) = (Rc::clone(&request.local), Arc::clone(&request.server));
-            let new = told(&Request::new(&local, &connection, &server));
+            let new = told(&mut Request::new(&local, &connection, &server));
             fill(&mut request);
-            for (filled, new) in told(&request).iter().zip(&new) {
+            for (filled, new) in told(&mut request).iter().zip(&new) {
                 assert_ne!(filled, new);
             }
             let misses = connection.worker.counts().pool_misses.read();
             give_back(Box::new(request));
-            let again = take(&local, &connection, &server);
+            let mut again = take(&local, &connection, &server);
             assert_eq!(
                 connection.worker.counts().pool_misses.read(),
                 misses,
                 "it was kept"
             );
-            assert_eq!(told(&again), new);
+            assert_eq!(told(&mut again), new);
+        });
+    }
+
+    #[test]
+    fn what_a_head_does_not_say_is_not_repeated() {
+        serve(&site(""), "GET / HTTP/1.1", async |mut request| {
+            let connection = Rc::clone(request.connection.shared().unwrap());
+            let new = format!("{:?} {:?}", Arrival::default(), Sent::default());
+            fill_arrival(&mut request.arrival);
+            fill_sent(&mut request.sent);
+            request.repeat(&connection);
+            assert_eq!(format!("{:?} {:?}", request.arrival, request.sent), new);
         });
     }
 }

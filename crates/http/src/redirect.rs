@@ -9,7 +9,8 @@ use proto::method::Method;
 use crate::body::InFileOnly;
 use crate::location;
 use crate::log;
-use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step, URI_CHANGES_MAX};
+use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
+use crate::state::{Activity, Nesting, UriState};
 
 impl Request {
     /// Uses up one of the changes that a request may make to its URI; 500 when that was the last,
@@ -28,8 +29,8 @@ impl Request {
     }
 
     fn may_change(&mut self) -> bool {
-        self.changes_left = self.changes_left.saturating_sub(1);
-        self.changes_left > 0
+        self.course.changes_left = self.course.changes_left.saturating_sub(1);
+        self.course.changes_left > 0
     }
 
     /// Takes another URI and starts again at the server's rewrite phase (nginx's
@@ -44,14 +45,15 @@ impl Request {
             );
             return Err(500);
         }
-        self.sending = "";
-        self.doing = "";
+        self.activity = Activity::default();
         self.uri = uri;
-        self.args_written = args.is_some();
+        self.uri_state = UriState {
+            args_written: args.is_some(),
+            unchanged: false,
+            escaped: self.uri_state.escaped,
+            ..UriState::default()
+        };
         self.args = args.unwrap_or_default();
-        self.uri_unchanged = false;
-        self.valid_location = true;
-        self.uri_below_alias = false;
         self.forget_pass();
         self.leave_location();
         self.plan = Arc::clone(&self.server.plan);
@@ -118,7 +120,7 @@ impl Request {
     fn forget_pass(&mut self) {
         self.response.header_only = false;
         self.pass.end();
-        self.internal = true;
+        self.course.internal = true;
     }
 
     /// The answer where a location `/x/` that passes requests on is asked for as `/x`.
@@ -157,24 +159,25 @@ impl Request {
         child.method = Method::Get;
         child.uri = uri;
         child.args = args;
-        child.uri_unchanged = false;
-        child.internal = true;
-        child.depth = self.depth + 1;
-        child.head_only = head_only;
-        child.changes_left = URI_CHANGES_MAX + 1;
-        child.body = self.body.shared();
-        child.prepared = true;
-        child.earlier_error_log = Some(Arc::clone(self.error_log()));
-        child.main_charset = if self.depth == 0 {
-            self.response.charset.clone()
-        } else {
-            self.main_charset.clone()
+        child.uri_state.unchanged = false;
+        child.course.prepared = true;
+        child.course.internal = true;
+        child.nesting = Nesting {
+            depth: self.nesting.depth + 1,
+            head_only,
+            main_charset: match self.is_main() {
+                true => self.response.charset.clone(),
+                false => self.nesting.main_charset.clone(),
+            },
+            ..Nesting::default()
         };
-        child.started_wall = self.started_wall;
-        child.told_peer = self.told_peer.clone();
+        child.arrival.started_wall = self.arrival.started_wall;
+        child.arrival.told_peer = self.arrival.told_peer.clone();
+        child.sent.bytes = self.sent.bytes;
+        child.sent.body_bytes = self.sent.body_bytes;
+        child.body = self.body.shared();
+        child.earlier_error_log = Some(Arc::clone(self.error_log()));
         child.shared = Rc::clone(&self.shared);
-        child.bytes_sent = self.bytes_sent;
-        child.body_bytes_sent = self.body_bytes_sent;
         Some(child)
     }
 
@@ -197,11 +200,11 @@ impl Request {
     /// Whether a subrequest to this URI may be made; says in the log why not. What a page that
     /// includes itself several times asks for in vain is said once a request: there is much of it.
     pub fn may_nest(&self, uri: &[u8]) -> bool {
-        let too_deep = self.depth >= SUBREQUESTS_MAX;
+        let too_deep = self.nesting.depth >= SUBREQUESTS_MAX;
         let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
         if (too_deep || too_many) && !self.shared.excess_told.replace(true) {
             let uri = log::Printable(uri);
-            let doing = self.sending;
+            let doing = self.activity.sending;
             if too_deep {
                 let text = "subrequests cycle while processing";
                 log::error!(self, Error, "{text} \"{uri}\"{doing}");
@@ -210,16 +213,16 @@ impl Request {
                 log::error!(self, Crit, "{text} \"{uri}\"{doing}");
             }
         }
-        if self.in_memory {
+        if self.nesting.in_memory {
             log::error!(
                 self,
                 Error,
                 "nested in-memory subrequest \"{}\"{}",
                 String::from_utf8_lossy(uri),
-                self.sending
+                self.activity.sending
             );
         }
-        !too_deep && !too_many && !self.in_memory
+        !too_deep && !too_many && !self.nesting.in_memory
     }
 
     /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
@@ -229,14 +232,14 @@ impl Request {
         let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
         child.method = self.method;
         child.plan = Arc::clone(&self.plan);
-        child.valid_location = self.valid_location;
-        child.uri_unchanged = self.uri_unchanged;
+        child.uri_state.valid_location = self.uri_state.valid_location;
+        child.uri_state.unchanged = self.uri_state.unchanged;
         Some(child)
     }
 
     /// Takes the counters back from a subrequest that has ended.
     pub fn absorb(&mut self, child: &mut Request) {
-        self.bytes_sent = child.bytes_sent;
-        self.body_bytes_sent = child.body_bytes_sent;
+        self.sent.bytes = child.sent.bytes;
+        self.sent.body_bytes = child.sent.body_bytes;
     }
 }

@@ -7,16 +7,13 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::net::Address;
 use framework::generation::Local;
 use framework::slot::Slots;
 use proto::method::Method;
 use variables::Scratch;
 
-use crate::address::AddressServers;
 use crate::asked::Asked;
 use crate::background::Background;
 use crate::body::{self, RequestBody};
@@ -28,12 +25,15 @@ use crate::local::HttpLocal;
 use crate::log;
 use crate::module;
 use crate::module::Trace;
-use crate::output::{self, Body, Stub};
+use crate::output::{self, Body};
 use crate::plan::{Plan, Server};
 use crate::regex::Captures;
 use crate::response::Response;
 use crate::shared::Shared;
 use crate::slots::{OfPass, OfRequest};
+use crate::state::{
+    Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
+};
 use crate::variables::core::prepare_realpath_root;
 use crate::{access_phase, error_page, location, secure};
 
@@ -75,6 +75,9 @@ pub enum Step {
 }
 
 /// One request, main or sub, on its way through the phases.
+///
+/// It is used again for the next request: what is a buffer is emptied then and keeps its memory, all else begins anew by
+/// `Default`. `reset` and the test of `pool` name every member.
 pub struct Request {
     /// The generation that serves it, with this thread's caches.
     pub local: Rc<Local>,
@@ -86,84 +89,48 @@ pub struct Request {
     pub server: Arc<Server>,
     /// The scope that is in force now: server, location, `if` or `limit_except`.
     pub plan: Arc<Plan>,
-    /// Request line and fields as the client sent them.
-    pub client: Rc<ClientHead>,
     /// The method in force (`error_page` turns it into GET).
     pub method: Method,
+
+    // Buffers.
+    /// Request line and fields as the client sent them.
+    pub client: Rc<ClientHead>,
     /// Decoded and normalised path in force.
     pub uri: Vec<u8>,
     /// Arguments in force, without `?`.
     pub args: Vec<u8>,
-    /// Whether there are arguments even where they are empty: the client or a script has written some.
-    pub args_written: bool,
-    /// Whether `uri` is still what the client sent and needs no escaping to be passed on.
-    pub uri_unchanged: bool,
-    /// Whether the client's target held escapes or `+`: captures put into a URI are then
-    /// escaped.
-    pub escaped_uri: bool,
-    /// Whether `uri` still begins with the prefix of its location: a `rewrite … break` ends it.
-    pub valid_location: bool,
-    /// Set by `try_files` in a regex location with `alias`: the whole URI stands below it.
-    pub uri_below_alias: bool,
-    /// It lay in the same received bytes as the request before it (`$pipe`).
-    pub pipelined: bool,
-    /// The whole response has been handed to the connection (`$request_completion`).
-    pub complete: bool,
-    /// Whether the connection goes on after the response; before there is one, whether the client asks for it. See
-    /// `keepalive_refused`.
-    pub keepalive: bool,
-    /// Whether the response's body is sent in chunks.
-    pub chunked: bool,
-    /// In a subrequest: the charset of the main response, which it is recoded to.
-    pub main_charset: Bytes,
-    /// Whether it came by a redirect within the server: `internal` locations are open.
-    pub internal: bool,
-    /// Whether this is a subrequest, and how deep.
-    pub depth: u8,
-    /// A location that the request came through lets the connection end with it, whatever the next one says.
-    pub keepalive_refused: bool,
-    /// A subrequest whose body is not wanted (`auth_request`), or a request that goes on after its response (`post_action`).
-    pub head_only: bool,
-    /// What is being done, for log lines that do not say it themselves: empty, or as nginx ends them (` while reading
-    /// response header from upstream`). It stays until something else is done or a redirect within the server begins.
-    pub doing: &'static str,
-    /// How many URI changes are left; none can be made of the last, which marks a cycle.
-    pub changes_left: u8,
-    /// Whether an `error_page` has been taken and none may follow.
-    pub error_page_taken: bool,
-    /// A file has been found below its root, which so exists; never behind an `error_page` after which none may follow.
-    pub root_tested: bool,
-    /// The status that an error page answers for, 0 when there is none.
-    pub error_status: u16,
     /// The response as it is being made.
     pub response: Response,
     /// Groups of the regex evaluated last.
     pub captures: Captures,
     /// Variables, and what else subrequests have in common with it.
     pub shared: Rc<Shared>,
-    /// A subrequest whose response is wanted as a whole, so that none can stand within it.
-    pub in_memory: bool,
-    /// Whether its body has begun.
-    pub output_begun: bool,
-    /// In a subrequest: what stands for its response if that is empty or an error.
-    pub stub: Option<Stub>,
-    /// What is being done while its response passes the filters, for log lines about that: empty, or as nginx ends
-    /// them (` while sending response to client`).
-    pub sending: &'static str,
-    /// When its first byte came (coarse clock).
-    pub started: Instant,
-    /// The same by the wall clock since 1970.
-    pub started_wall: Duration,
+    /// What modules keep until a redirect within the server, or the end.
+    pub pass: Slots<OfPass>,
+    /// What they keep of it until it ends.
+    pub own: Slots<OfRequest>,
+    /// Buffers for values.
+    pub scratch: Scratch,
+
+    // What begins anew by `Default`.
+    /// What is known of URI and arguments.
+    pub uri_state: UriState,
+    /// How far it has come through the server, and by which detours.
+    pub course: Course,
+    /// Whether it is the client's or stands within another, and what its response is for.
+    pub nesting: Nesting,
+    /// How it came.
+    pub arrival: Arrival,
+    /// Whether its connection outlives it.
+    pub keepalive: Keepalive,
+    /// What is being done, for log lines.
+    pub activity: Activity,
+    /// What has been sent of the response.
+    pub sent: Sent,
+    /// How fast the response may leave.
+    pub pacing: Pacing,
     /// The request's body, as far as it has been read.
     pub body: RequestBody,
-    /// Bytes of the response sent, head included / body alone: for the log.
-    pub bytes_sent: u64,
-    /// Bytes of the response's body sent.
-    pub body_bytes_sent: u64,
-    /// `set $limit_rate` and `X-Accel-Limit-Rate`: overrides the directive.
-    pub limit_rate: Option<u64>,
-    /// What a handler sends before that rate holds: overrides `limit_rate_after`.
-    pub limit_rate_after: Option<u64>,
     /// What a handler has asked of an upstream; its variables know more of it.
     pub upstream: Option<Rc<dyn Asked>>,
     /// Subrequests that run beside it (`mirror`); none for most.
@@ -171,26 +138,10 @@ pub struct Request {
     /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
     /// location has refused a request the one that it had before.
     pub earlier_error_log: Option<Arc<log::ErrorLog>>,
-    /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
-    pub told_peer: Option<Box<Address>>,
-    /// What modules keep until a redirect within the server, or the end.
-    pub pass: Slots<OfPass>,
-    /// What they keep of it until it ends.
-    pub own: Slots<OfRequest>,
-    /// Buffers for values.
-    pub scratch: Scratch,
     /// What scripts have done, where `explain` wants to know.
     pub trail: Option<Vec<Trace>>,
-    /// Whether host, server and URI have been made of the client's head.
-    pub prepared: bool,
-    /// Which server its host means could not be decided: no server may answer for it.
-    pub server_undecided: bool,
-    /// Set when a kept response answered it: the servers of the address at which the same head,
-    /// byte for byte, means the same server, location and path again (see `pool::repeated`). It
-    /// is compared and never followed; the generation in `local` keeps the place taken.
-    pub repeatable: Option<*const AddressServers>,
-    /// What it was answered with then, if the same head may be answered alike.
-    pub answer: Option<crate::hot::LastResponse>,
+    /// Whether its head may be answered again without being looked at.
+    pub repeatable: Repeatable,
 }
 
 /// Where the request loop goes on.
@@ -217,14 +168,14 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
             step => return resume(request, exchange, step).await,
         }
     }
-    let early = match request.depth == 0 && request.server.core.may_read_early() {
+    let early = match request.is_main() && request.server.core.may_read_early() {
         true => Box::pin(read_early(request, exchange)).await,
         false => Ok(Step::Next),
     };
     let first = match early {
         Ok(Step::Next) => {
-            if request.depth == 0 {
-                request.keepalive = request.client.keeps_alive();
+            if request.is_main() {
+                request.keepalive.on = request.client.keeps_alive();
             }
             phases(request, exchange, Phase::ServerRewrite).await
         }
@@ -259,7 +210,7 @@ async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
 
 /// What is still done for a request once it has been answered.
 pub async fn follow_up(request: &mut Request, exchange: &Exchange, outcome: &Result<(), Abort>) {
-    if request.depth == 0 {
+    if request.is_main() {
         if outcome.is_ok() {
             request.start_background();
         }
@@ -328,10 +279,10 @@ async fn read_early(request: &mut Request, exchange: &mut Exchange) -> Result<St
     if let Some(step) = refuse_long_body(request, READING_HEADERS) {
         return Ok(step);
     }
-    request.doing = READING_HEADERS;
+    request.activity.doing = READING_HEADERS;
     match body::read_early(request, exchange).await {
         Ok(()) => {
-            request.doing = "";
+            request.activity.doing = "";
             Ok(Step::Next)
         }
         Err(Ok(status)) => Ok(Step::Finish(status)),
@@ -362,7 +313,7 @@ pub async fn resume(
                 Some(step) => step,
                 None => return Ok(()),
             },
-            Step::Finish(_) | Step::Return(..) if request.stub.is_some() => {
+            Step::Finish(_) | Step::Return(..) if request.nesting.stub.is_some() => {
                 output::respond_with_stub(request)
             }
             Step::Finish(status) => match error_page::finish(request, exchange, status).await? {
@@ -484,13 +435,13 @@ fn find_location(request: &mut Request) -> Step {
         "using configuration \"{}\"",
         log::Printable(&request.plan.name)
     );
-    if request.plan.internal && !request.internal {
+    if request.plan.internal && !request.course.internal {
         // What is refused so never comes to the location's own log.
         let log = request.earlier_error_log.take();
         request.earlier_error_log = log.or_else(|| Some(Arc::clone(&before.error_log)));
         return Step::Finish(404);
     }
-    if request.depth == 0 {
+    if request.is_main() {
         request.earlier_error_log = None;
     }
     request.ask_keepalive();

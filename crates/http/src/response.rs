@@ -256,27 +256,56 @@ impl Response {
 
     /// Whether nothing but the status has been set: a kept response was sent.
     fn is_untouched(&self) -> bool {
-        self.content_type.is_empty()
-            && self.content_length.is_none()
-            && self.last_modified.is_none()
-            && self.fields.is_empty()
-            && self.trailers.is_empty()
-            && self.status_text.is_none()
-            && self.location.is_none()
-            && self.server.is_none()
-            && self.date.is_none()
-            && self.charset.is_empty()
-            && self.content_type_parameters.is_empty()
-            && !self.header_only
-            && !self.conditions_judged
-            && self.override_charset.is_empty()
-            && self.coding.is_none()
-            && self.accept_ranges.is_none()
-            && self.content_range.is_none()
-            && !self.allow_ranges
-            && !self.single_range
-            && !self.expect_trailers
-            && !self.vary_accept_encoding
+        // Every member has its name here: one that is added does not build before it counts, too.
+        let Response {
+            status: _,
+            status_text,
+            server,
+            date,
+            content_type,
+            charset,
+            content_type_parameters,
+            content_length,
+            last_modified,
+            last_modified_unheard,
+            location,
+            location_field,
+            vary_accept_encoding,
+            allow_ranges,
+            single_range,
+            fields,
+            expect_trailers,
+            trailers,
+            header_only,
+            conditions_judged,
+            coding,
+            accept_ranges,
+            content_range,
+            override_charset,
+        } = self;
+        content_type.is_empty()
+            && content_length.is_none()
+            && last_modified.is_none()
+            && !last_modified_unheard
+            && fields.is_empty()
+            && trailers.is_empty()
+            && status_text.is_none()
+            && location.is_none()
+            && location_field.is_none()
+            && server.is_none()
+            && date.is_none()
+            && charset.is_empty()
+            && content_type_parameters.is_empty()
+            && !header_only
+            && !conditions_judged
+            && override_charset.is_empty()
+            && coding.is_none()
+            && accept_ranges.is_none()
+            && content_range.is_none()
+            && !allow_ranges
+            && !single_range
+            && !expect_trailers
+            && !vary_accept_encoding
     }
 }
 
@@ -288,4 +317,53 @@ pub fn last_modified(response: &Response) -> Option<i64> {
             .field(b"Last-Modified")
             .and_then(|value| date::parse_http(value))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_member_alone_is_forgotten() {
+        fn text() -> Option<Bytes> {
+            Some(Bytes::from_static(b"x"))
+        }
+        let fills: [fn(&mut Response); 24] = [
+            |response| response.status = 204,
+            |response| response.status_text = text(),
+            |response| response.server = text(),
+            |response| response.date = text(),
+            |response| response.content_type = "text/x".into(),
+            |response| response.charset = "utf-8".into(),
+            |response| response.content_type_parameters = "; x".into(),
+            |response| response.content_length = Some(0),
+            |response| response.last_modified = Some(0),
+            |response| response.last_modified_unheard = true,
+            |response| response.location = text(),
+            |response| response.location_field = text(),
+            |response| response.vary_accept_encoding = true,
+            |response| response.allow_ranges = true,
+            |response| response.single_range = true,
+            |response| response.add("X-A", "b"),
+            |response| response.expect_trailers = true,
+            |response| {
+                response.add("X-A", "b");
+                std::mem::swap(&mut response.fields, &mut response.trailers);
+            },
+            |response| response.header_only = true,
+            |response| response.conditions_judged = true,
+            |response| response.coding = text(),
+            |response| response.accept_ranges = text(),
+            |response| response.content_range = text(),
+            |response| response.override_charset = "utf-8".into(),
+        ];
+        let new = format!("{:?}", Response::default());
+        for fill in fills {
+            let mut response = Response::default();
+            fill(&mut response);
+            assert_ne!(format!("{response:?}"), new);
+            response.clear();
+            assert_eq!(format!("{response:?}"), new);
+        }
+    }
 }

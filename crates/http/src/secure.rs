@@ -19,10 +19,10 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 /// How the request ends, where its connection is not what its server wants. Its head counts as being read until then, and
 /// where it ends so while its page is made.
 pub fn check(request: &mut Request) -> Option<Step> {
-    request.doing = request.reading();
+    request.activity.doing = request.reading();
     let step = judge(request);
     if step.is_none() {
-        request.doing = "";
+        request.activity.doing = "";
     }
     step
 }

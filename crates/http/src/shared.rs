@@ -32,11 +32,20 @@ impl Shared {
 
     /// Forgets everything, keeping the capacity.
     pub fn clear(&mut self) {
-        self.values.get_mut().clear();
-        self.became_get.set(false);
-        self.ahead.set(0);
-        self.subrequests.set(0);
-        self.excess_told.set(false);
-        self.main.get_mut().end();
+        // Every member has its name here: one that is added does not build before it is forgotten, too.
+        let Shared {
+            values,
+            became_get,
+            ahead,
+            subrequests,
+            excess_told,
+            main,
+        } = self;
+        values.get_mut().clear();
+        main.get_mut().end();
+        became_get.take();
+        ahead.take();
+        subrequests.take();
+        excess_told.take();
     }
 }

@@ -150,7 +150,7 @@ mod tests {
             (
                 outcome.map(|_| ()),
                 client.received(stream).body,
-                request.complete,
+                request.sent.complete,
             )
         })
     }

@@ -36,7 +36,7 @@ impl Subject for Request {
     }
 
     fn doing(&self) -> &str {
-        self.doing
+        self.activity.doing
     }
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
@@ -169,7 +169,7 @@ fn fields(out: &mut dyn Write, request: &Request, read: u32) -> fmt::Result {
     if !line.is_empty() {
         write!(out, ", request: \"{}\"", Printable(line))?;
     }
-    if request.depth > 0 {
+    if !request.is_main() {
         write!(out, ", subrequest: \"{}\"", Printable(&request.uri))?;
     }
     if let Some(upstream) = &request.upstream {

@@ -96,7 +96,7 @@ pub(super) async fn open(
     let step = match open_file_cache::lookup(request, &path).said().await {
         Ok(looked) => match looked.file {
             Some(file) if looked.metadata.is_file() => {
-                request.root_tested = !request.error_page_taken;
+                request.course.root_tested = !request.course.error_page_taken;
                 return Ok((file, looked.metadata));
             }
             _ => Step::Next,
@@ -114,7 +114,7 @@ pub(super) fn begin(
     length: u64,
     sending: &'static str,
 ) {
-    request.sending = sending;
+    request.activity.sending = sending;
     // As in nginx, the length of the response tells stretches of a file apart.
     let sent = Metadata {
         size: length,

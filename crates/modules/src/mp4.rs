@@ -464,8 +464,8 @@ async fn limit(request: &mut Request, file: &File, size: u64, settings: &Mp4) {
     let per_second = u128::from(size) * 1000 / u128::from(milliseconds);
     let number = |value: u128| u64::try_from(value).unwrap_or(u64::MAX);
     let after = per_second * settings.limit_rate_after.as_millis() / 1000;
-    request.limit_rate = Some(number(per_second * u128::from(factor) / 1000).max(1));
-    request.limit_rate_after = Some(number(after));
+    request.pacing.rate = Some(number(per_second * u128::from(factor) / 1000).max(1));
+    request.pacing.rate_after = Some(number(after));
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl After for PostAction {
 /// URI. Returns that there was something to be done.
 async fn act(request: &mut Request) -> bool {
     let header_only = request.response.header_only;
-    request.head_only = true;
+    request.nesting.head_only = true;
     request.body.end_unread();
     join_charset(request);
     if request.response.last_modified_unheard {
@@ -106,10 +106,10 @@ async fn act(request: &mut Request) -> bool {
     }
     // No client listens, and none that leaves ends it.
     let mut sink = Exchange::sink();
-    if request.changes_left == 0 {
-        request.changes_left = CHANGES_AFTER_CYCLE;
+    if request.course.changes_left == 0 {
+        request.course.changes_left = CHANGES_AFTER_CYCLE;
     }
-    while request.changes_left > 0
+    while request.course.changes_left > 0
         && let Some(step) = request.plan.of(&OF_PLAN).map(PostAction::step)
     {
         // Whatever comes of it: it has been logged.

@@ -208,7 +208,7 @@ fn answer(
         );
         return Step::Finish(404);
     }
-    request.root_tested = !request.error_page_taken;
+    request.course.root_tested = !request.course.error_page_taken;
     let step = static_file::respond(request, &looked);
     request.response.set_coding(coding.name());
     step

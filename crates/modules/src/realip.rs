@@ -29,11 +29,11 @@ impl ByProxy<Request> for Requests {
     }
 
     fn is_told(request: &Request) -> bool {
-        request.told_peer.is_some()
+        request.arrival.told_peer.is_some()
     }
 
     fn tell(request: &mut Request, peer: Address) {
-        request.told_peer = Some(Box::new(peer));
+        request.arrival.told_peer = Some(Box::new(peer));
     }
 }
 

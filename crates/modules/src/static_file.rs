@@ -113,7 +113,7 @@ fn answer<'a>(
             return Ran::Now(Ok(Step::Finish(refused(request, &path, &error))));
         }
     };
-    request.root_tested = !request.error_page_taken;
+    request.course.root_tested = !request.course.error_page_taken;
     if looked.metadata.is_dir() {
         request.response.location = Some(with_slash(request));
         return Ran::Now(Ok(Step::Finish(301)));
@@ -150,7 +150,7 @@ pub(super) fn respond(request: &mut Request, looked: &Looked) -> Step {
         return Step::Finish(500);
     };
     let etag = etag_of(&request.plan.core, metadata);
-    request.sending = WHILE_SENDING;
+    request.activity.sending = WHILE_SENDING;
     let response = &mut request.response;
     response.status = 200;
     response.content_length = Some(metadata.size);

@@ -273,7 +273,7 @@ fn choose(request: &mut Request, alias: Option<Alias>, name: &[u8], is_directory
         Some(Alias::Whole) if is_directory => return,
         Some(Alias::Whole) => {
             request.uri.clear();
-            request.uri_below_alias = true;
+            request.uri_state.below_alias = true;
         }
     }
     request.uri.extend_from_slice(name);

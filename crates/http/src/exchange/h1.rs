@@ -256,8 +256,8 @@ impl H1 {
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
             stream.start_send();
             // All but the response's own head counts as its body, as in nginx.
-            request.bytes_sent += CONTINUE.len() as u64;
-            request.body_bytes_sent += CONTINUE.len() as u64;
+            request.sent.bytes += CONTINUE.len() as u64;
+            request.sent.body_bytes += CONTINUE.len() as u64;
         }
         loop {
             let size_max = request.plan.core.client_max_body_size;
@@ -392,15 +392,15 @@ impl H1 {
         }
         head.extend_from_slice(b"\r\n");
         // All but the response's own head counts as its body, as in nginx.
-        request.bytes_sent += head.len() as u64;
-        request.body_bytes_sent += head.len() as u64;
+        request.sent.bytes += head.len() as u64;
+        request.sent.body_bytes += head.len() as u64;
         self.connection.stream.push(Segment::Bytes(head.into()));
         self.connection.stream.start_send();
     }
 
     /// See `Exchange::keeps_alive`.
     pub fn keeps_alive(&self, request: &Request) -> bool {
-        self.keep_alive && !request.keepalive_refused && server_keeps_alive(&self.connection)
+        self.keep_alive && !request.keepalive.refused && server_keeps_alive(&self.connection)
     }
 
     /// See `Exchange::has_sent_head`.
@@ -437,15 +437,15 @@ impl H1 {
             self.keep_alive = false;
             return Ok(());
         }
-        request.keepalive = self.keep_alive;
-        request.chunked = self.chunked;
+        request.keepalive.on = self.keep_alive;
+        request.sent.chunked = self.chunked;
         let mut head = Vec::with_capacity(512);
         let framing = Framing {
             chunked: self.chunked,
             keep_alive: self.keep_alive,
         };
         write_head(request, framing, &mut head);
-        request.bytes_sent += head.len() as u64;
+        request.sent.bytes += head.len() as u64;
         self.connection.stream.push(Segment::Bytes(head.into()));
         Ok(())
     }
@@ -470,7 +470,7 @@ impl H1 {
         // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep, and where
         // `post_action` leads to may refuse what the response has announced.
         let stays =
-            self.keep_alive && !request.keepalive_refused && !core.keepalive_timeout.is_zero();
+            self.keep_alive && !request.keepalive.refused && !core.keepalive_timeout.is_zero();
         if stays && self.skip_body(request).await {
             if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
                 self.connection.stream.set_nodelay(true);
@@ -516,15 +516,15 @@ impl H1 {
 
     /// See `Exchange::holds_back`.
     pub fn holds_back(&self, request: &Request) -> bool {
-        self.connection.stream.holds_back(request.bytes_sent)
+        self.connection.stream.holds_back(request.sent.bytes)
     }
 
     /// See `Exchange::take_back`.
     pub fn take_back(&mut self, request: &mut Request) {
         if self.holds_back(request) {
             self.taken_back = true;
-            request.bytes_sent = 0;
-            request.body_bytes_sent = 0;
+            request.sent.bytes = 0;
+            request.sent.body_bytes = 0;
         }
     }
 

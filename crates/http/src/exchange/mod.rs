@@ -230,7 +230,7 @@ impl Exchange {
             // What it sends waits with the main request's.
             Protocol::Ahead(_) | Protocol::Sink => {
                 let stream = &request.connection.stream;
-                stream.holds_back(request.bytes_sent)
+                stream.holds_back(request.sent.bytes)
             }
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.holds_back(),
@@ -278,7 +278,7 @@ impl Exchange {
             Protocol::H1(h1) => self.sender.send(h1, request, piece).await,
             Protocol::Ahead(writer) => writer.send(request, piece).await,
             Protocol::Sink => {
-                request.body_bytes_sent += piece.length();
+                request.sent.body_bytes += piece.length();
                 Ok(())
             }
             #[cfg(any(test, feature = "testing"))]

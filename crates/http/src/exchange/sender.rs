@@ -143,7 +143,7 @@ impl Sender {
     pub async fn end(&mut self, wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
         wire.finish();
         wait_for_client(wire, request).await?;
-        request.complete = wire.is_whole() || request.response.header_only;
+        request.sent.complete = wire.is_whole() || request.response.header_only;
         Ok(())
     }
 
@@ -180,10 +180,10 @@ impl Sender {
         loop {
             let seconds = engine::wall()
                 .as_secs()
-                .saturating_sub(request.started_wall.as_secs())
+                .saturating_sub(request.arrival.started_wall.as_secs())
                 + 1;
             let allowed = rate.saturating_mul(seconds).saturating_add(after);
-            let sent = request.bytes_sent;
+            let sent = request.sent.bytes;
             if allowed > sent {
                 let part = (allowed - sent).min(wanted);
                 let counted = (sent + part).saturating_sub(after) - sent.saturating_sub(after);
@@ -206,8 +206,8 @@ fn push(wire: &mut impl Wire, request: &mut Request, segment: Segment, length: u
 
 /// Counts bytes of the body, framing included, as sent.
 fn count(request: &mut Request, bytes: u64) {
-    request.bytes_sent += bytes;
-    request.body_bytes_sent += bytes;
+    request.sent.bytes += bytes;
+    request.sent.body_bytes += bytes;
 }
 
 /// Waits while the client has too much to take already.
@@ -218,8 +218,8 @@ async fn wait_for_client(wire: &mut impl Wire, request: &mut Request) -> Result<
     wire.drained(BACKLOG_MAX).await.map_err(|error| {
         // What it has not taken was not sent.
         let unsent = wire.backlog() as u64;
-        request.bytes_sent = request.bytes_sent.saturating_sub(unsent);
-        request.body_bytes_sent = request.body_bytes_sent.saturating_sub(unsent);
+        request.sent.bytes = request.sent.bytes.saturating_sub(unsent);
+        request.sent.body_bytes = request.sent.body_bytes.saturating_sub(unsent);
         error.into()
     })
 }
@@ -319,7 +319,7 @@ mod tests {
             let sent = sender.send(&mut wire, &mut request, Piece::Last).await;
             sent.unwrap();
             let framing = 3 * lengths.len() as u64 + 5;
-            assert_eq!(request.body_bytes_sent, 2500 + framing);
+            assert_eq!(request.sent.body_bytes, 2500 + framing);
         });
     }
 
@@ -342,7 +342,7 @@ mod tests {
             assert!(matches!(sent, Err(Abort::TimedOut)));
             // What the client has not taken does not count.
             let given = 2 * (BACKLOG_MAX as u64 + 3);
-            assert_eq!(request.body_bytes_sent, given - 1000);
+            assert_eq!(request.sent.body_bytes, given - 1000);
         });
     }
 }

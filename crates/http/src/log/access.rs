@@ -75,7 +75,7 @@ impl Logged for Request {
 
     /// Of an `alias` with the URI in it the file itself is the root.
     fn root(&mut self) -> Option<PathBuf> {
-        let is_wanted = !self.root_tested;
+        let is_wanted = !self.course.root_tested;
         is_wanted.then(|| Request::path_of(&self.document_root()))
     }
 }
@@ -96,14 +96,14 @@ impl Module for AccessLogs {
 impl Ending for AccessLogs {
     /// Appends its line to every access log.
     fn ended(&self, request: &mut Request) {
-        request.keepalive &= !request.keepalive_refused;
-        let before = request.doing;
-        if request.depth == 0 {
-            request.doing = " while logging request";
+        request.keepalive.on &= !request.keepalive.refused;
+        let before = request.activity.doing;
+        if request.is_main() {
+            request.activity.doing = " while logging request";
         }
         self.write(request);
         // The request goes on from a subrequest.
-        request.doing = if request.depth == 0 { "" } else { before };
+        request.activity.doing = if request.is_main() { "" } else { before };
     }
 
     fn reads_response(&self) -> bool {

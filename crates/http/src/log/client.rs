@@ -64,7 +64,7 @@ fn tls_cause(cause: &io::Error) -> Option<&rustls::Error> {
 pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bool) {
     let action = if request.client.has_request_line() {
         "reading client request headers"
-    } else if connection.requests.get() > 0 && request.pipelined {
+    } else if connection.requests.get() > 0 && request.arrival.pipelined {
         "reading client pipelined request line"
     } else {
         "reading client request line"

@@ -81,8 +81,8 @@ const RESERVED: [&str; 3] = [
 /// Variables that cannot be assigned.
 fn fixed(name: &str) -> Option<Evaluate> {
     Some(match name {
-        "body_bytes_sent" => |request, out| decimal(request.body_bytes_sent, out),
-        "bytes_sent" => |request, out| decimal(request.bytes_sent, out),
+        "body_bytes_sent" => |request, out| decimal(request.sent.body_bytes, out),
+        "bytes_sent" => |request, out| decimal(request.sent.bytes, out),
         "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
         "content_length" => client::content_length,
         "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
@@ -103,7 +103,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
         "nginx_version" => |_, out| text(NGINX_VERSION, out),
-        "pipe" => |request, out| text(if request.pipelined { "p" } else { "." }, out),
+        "pipe" => |request, out| text(if request.arrival.pipelined { "p" } else { "." }, out),
         "query_string" => client::arguments,
         "remote_user" => client::remote_user,
         "request" => client::request_line,
@@ -125,7 +125,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         },
         "request_time" => |request, out| {
             seconds(
-                engine::now().saturating_duration_since(request.started),
+                engine::now().saturating_duration_since(request.arrival.started),
                 out,
             )
         },
@@ -150,7 +150,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
 
 /// What `limit_rate` in force is; 0 until the response begins, as in nginx.
 fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    decimal(request.limit_rate.unwrap_or(0), out)
+    decimal(request.pacing.rate.unwrap_or(0), out)
 }
 
 fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {

@@ -51,7 +51,7 @@ impl Guard {
         let Some(zone) = locks_of(request) else {
             return Ok(None);
         };
-        if request.depth != 0 {
+        if !request.is_main() {
             return Ok(None);
         }
         let (below, member) = match request.method {

@@ -475,7 +475,7 @@ impl HeadFilter for Charset {
     fn concerns(&self, request: &Request) -> bool {
         match request.is_main() {
             true => !self.keeps_charsets() || !request.response.override_charset.is_empty(),
-            false => !request.main_charset.is_empty(),
+            false => !request.nesting.main_charset.is_empty(),
         }
     }
 
@@ -490,14 +490,14 @@ impl HeadFilter for Charset {
 impl Charset {
     /// Names the charset in the response's head; a recoder where the text is in another one.
     fn begin(&self, request: &mut Request) -> Option<Recode> {
-        let target = if request.depth == 0 {
+        let target = if request.is_main() {
             self.warn_of_unknown(request);
             let content_type = request.response.content_type.clone();
             self.announced(request, &content_type)?
-        } else if request.main_charset.is_empty() {
+        } else if request.nesting.main_charset.is_empty() {
             return None;
         } else {
-            request.main_charset.clone()
+            request.nesting.main_charset.clone()
         };
         let source = if request.response.charset.is_empty() {
             match &self.source {
@@ -525,13 +525,13 @@ impl Charset {
                 "no \"charset_map\" between the charsets \"{}\" and \"{}\"{}",
                 log::Printable(&source),
                 log::Printable(&target),
-                request.sending
+                request.activity.sending
             );
             return None;
         };
         request.response.content_type_parameters = Bytes::new();
         name_charset(request, target);
-        if recode.changes_length() && request.depth == 0 {
+        if recode.changes_length() && request.is_main() {
             request.response.clear_content_length();
         }
         Some(recode)
@@ -572,7 +572,7 @@ impl Charset {
                 Error,
                 "unknown charset \"{}\" to override{}",
                 log::Printable(asked),
-                request.sending
+                request.activity.sending
             );
         }
     }
@@ -587,7 +587,7 @@ pub fn announced(request: &mut Request, content_type: &[u8]) -> Option<Bytes> {
 
 /// The charset of a redirect is not named: old browsers took it for that of the next page.
 fn name_charset(request: &mut Request, charset: Bytes) {
-    if request.depth == 0 {
+    if request.is_main() {
         let redirect = matches!(request.response.status, 301 | 302);
         request.response.charset = if redirect { Bytes::new() } else { charset };
     }

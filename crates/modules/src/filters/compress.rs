@@ -61,7 +61,7 @@ impl Coding {
     pub fn quality(self, request: &Request) -> u16 {
         let accepted = match self {
             Coding::Gzip => gzip::is_acceptable(request),
-            _ => request.depth == 0,
+            _ => request.is_main(),
         };
         self.quality_if(accepted, request)
     }
@@ -70,7 +70,7 @@ impl Coding {
     fn may_be_wanted(self, request: &Request) -> bool {
         let accepted = match self {
             Coding::Gzip => gzip::may_be_acceptable(request),
-            _ => request.depth == 0,
+            _ => request.is_main(),
         };
         self.quality_if(accepted, request) > 0
     }

@@ -135,7 +135,7 @@ impl BodyFilter for Expand {
                     request,
                     Error,
                     "inflate() returned {BUFFER_ERROR} on response end{}",
-                    request.sending
+                    request.activity.sending
                 );
                 Err(Abort::Filter)
             }
@@ -168,7 +168,7 @@ impl Expand {
                     request,
                     Error,
                     "inflate() failed: 4, {DATA_ERROR}{}",
-                    request.sending
+                    request.activity.sending
                 );
                 return Err(Abort::Filter);
             };

@@ -334,7 +334,7 @@ pub(super) fn may_be_acceptable(request: &Request) -> bool {
 }
 
 fn decide(request: &Request) -> Result<bool, (&Regex, &[u8], Undecided)> {
-    if request.depth > 0
+    if !request.is_main()
         || !request
             .header(Known::AcceptEncoding)
             .is_some_and(accept::gzip)

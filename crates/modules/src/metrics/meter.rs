@@ -170,14 +170,14 @@ impl Meter {
         let class = self.classes.get(class).unwrap_or(&self.classes[0]);
         class.add(1);
         self.received.add(request.length());
-        self.sent.add(request.bytes_sent);
+        self.sent.add(request.sent.bytes);
         let now = engine::now();
         // Most are answered within the turn of the loop that they came in.
-        if now <= request.started {
+        if now <= request.arrival.started {
             self.buckets[0].add(1);
             return;
         }
-        let duration = now.saturating_duration_since(request.started);
+        let duration = now.saturating_duration_since(request.arrival.started);
         let duration = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.duration.add(duration);
         let bucket = BOUNDS.partition_point(|bound| *bound < duration);

@@ -104,7 +104,7 @@ pub(super) fn write(
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the
 /// one in force with the location's prefix replaced.
 fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u8>) {
-    if target.uri.is_none() && request.uri_unchanged {
+    if target.uri.is_none() && request.uri_state.unchanged {
         head.extend_from_slice(request.request_uri());
         return;
     }
@@ -114,14 +114,14 @@ fn write_uri(request: &Request, proxy: &Proxy, target: &Target, head: &mut Vec<u
             append_line(uri, head);
             return;
         }
-        if request.valid_location {
+        if request.uri_state.valid_location {
             head.extend_from_slice(uri);
             rest = rest
                 .get(proxy.prefix_length.min(rest.len())..)
                 .unwrap_or_default();
         }
     }
-    if request.escaped_uri || request.internal {
+    if request.uri_state.escaped || request.course.internal {
         escape(rest, Escape::Uri, head);
     } else {
         head.extend_from_slice(rest);

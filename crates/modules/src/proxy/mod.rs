@@ -148,7 +148,7 @@ async fn serve(
     // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
     let framed = !request.body.chunked() || settings.version == HttpVersion::Http11;
     let stream =
-        !settings.request_buffering && settings.pass_request_body && request.depth == 0 && framed;
+        !settings.request_buffering && settings.pass_request_body && request.is_main() && framed;
     let read = match stream {
         true => request_body::read_at_hand(request, exchange).await,
         false => request_body::read(request, exchange).await.map(|()| None),
@@ -166,7 +166,7 @@ async fn serve(
 
 /// Ends what was asked of upstreams with a status; its page is what is being sent then.
 fn finish(request: &mut Request, status: u16) -> Step {
-    request.doing = WHILE_SENDING_ON;
+    request.activity.doing = WHILE_SENDING_ON;
     Step::Finish(status)
 }
 
@@ -245,8 +245,8 @@ async fn pass_on(
         }
     }
     let holds = response::is_buffered(&settings, &answer);
-    if !holds && request.method != Method::Head && !request.head_only {
-        request.limit_rate = Some(0); // what is not held back is not slowed down
+    if !holds && request.method != Method::Head && !request.nesting.head_only {
+        request.pacing.rate = Some(0); // what is not held back is not slowed down
     }
     let arrived = body::Arrived {
         rest,

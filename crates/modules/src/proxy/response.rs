@@ -212,7 +212,7 @@ fn examine(request: &mut Request, settings: &Settings, answer: &mut UpstreamResp
         match field.known {
             Known::XAccelLimitRate if !ignores(settings, b"x-accel-limit-rate") => {
                 if let Some(rate) = rate_of(value) {
-                    request.limit_rate = Some(rate);
+                    request.pacing.rate = Some(rate);
                 }
             }
             Known::XAccelCharset if !ignores(settings, b"x-accel-charset") => {
@@ -340,7 +340,7 @@ pub(super) fn apply(
                 request.response.add(name, value);
             }
         }
-        request.doing = WHILE_SENDING_ON;
+        request.activity.doing = WHILE_SENDING_ON;
         return Applied::Step(Step::Finish(status));
     }
     if let Some(step) = accel_redirect(request, &settings, answer) {
@@ -433,7 +433,7 @@ pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
         Error,
         "upstream sent unexpected 101 response {READING}"
     );
-    request.doing = WHILE_READING;
+    request.activity.doing = WHILE_READING;
     note(request, |attempt, elapsed| {
         attempt.response_time = elapsed;
     });
@@ -504,7 +504,7 @@ fn accel_redirect(
         return None;
     }
     keep_over_redirect(request, answer);
-    request.doing = WHILE_READING;
+    request.activity.doing = WHILE_READING;
     if value.first() == Some(&b'@') {
         return Some(Step::Named(Bytes::copy_from_slice(value)));
     }

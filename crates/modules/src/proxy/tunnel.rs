@@ -47,8 +47,8 @@ pub(super) async fn run(
         ),
     )
     .await;
-    request.bytes_sent += passed.get();
-    request.body_bytes_sent += passed.get();
+    request.sent.bytes += passed.get();
+    request.sent.body_bytes += passed.get();
     let (Either::First(ended) | Either::Second(ended)) = ended;
     if ended.is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut) {
         log::error!(
@@ -60,7 +60,7 @@ pub(super) async fn run(
     // What one side sent before it ended still reaches the other.
     let _ = client.drained(0).await;
     let _ = upstream.drained(0).await;
-    request.complete = true;
+    request.sent.complete = true;
     Err(Abort::Ended)
 }
 

@@ -272,11 +272,11 @@ impl Target {
             Target::Args => {
                 request.args.clear();
                 request.args.extend_from_slice(value);
-                request.args_written = true;
-                request.uri_unchanged = false;
+                request.uri_state.args_written = true;
+                request.uri_state.unchanged = false;
             }
             Target::LimitRate => match parse::size_of(value) {
-                Some(rate) => request.limit_rate = Some(rate),
+                Some(rate) => request.pacing.rate = Some(rate),
                 None => log::error!(
                     request,
                     Error,

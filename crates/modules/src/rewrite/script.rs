@@ -90,7 +90,7 @@ impl Run<'_> {
                 let text = || "the script ends here".to_owned();
                 self.request.trace(*position, text);
                 if self.uri_changed {
-                    self.request.valid_location = false;
+                    self.request.uri_state.valid_location = false;
                     self.uri_changed = false;
                 }
                 Flow::Break(None)
@@ -100,7 +100,7 @@ impl Run<'_> {
 
     fn rewrite(&mut self, rewrite: &Rewrite) -> Flow {
         // What is logged of a subrequest names its URI.
-        let uri = match self.request.depth {
+        let uri = match self.request.nesting.depth {
             0 => std::mem::take(&mut self.request.uri),
             _ => self.request.uri.clone(),
         };
@@ -115,10 +115,10 @@ impl Run<'_> {
             return Flow::Continue(());
         }
         self.quote = false;
-        self.request.internal = true;
-        self.request.uri_unchanged = false;
+        self.request.course.internal = true;
+        self.request.uri_state.unchanged = false;
         if rewrite.flag == Flag::Break {
-            self.request.valid_location = false;
+            self.request.uri_state.valid_location = false;
             self.uri_changed = false;
         } else {
             self.uri_changed = true;
@@ -183,7 +183,7 @@ impl Run<'_> {
                     args.push(b'&');
                     args.extend_from_slice(&self.request.args);
                 }
-                self.request.args_written = true;
+                self.request.uri_state.args_written = true;
                 let old = std::mem::replace(&mut self.request.args, args);
                 self.request.scratch().give_buffer(old);
             }
@@ -245,7 +245,7 @@ pub(super) fn append_value(text: &Text, request: &mut Request, quote: bool, out:
     let Text::Parts(parts) = text else {
         return text.append_to(request, out);
     };
-    if !(quote && request.escaped_uri) {
+    if !(quote && request.uri_state.escaped) {
         return text.append_to(request, out);
     }
     for part in parts {

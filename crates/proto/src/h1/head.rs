@@ -159,19 +159,35 @@ pub fn parse_head_for(
 impl Head {
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
-        self.fields.clear();
-        self.ignored.clear();
-        self.path.clear();
-        self.phase = Phase::Line;
-        self.at = 0;
-        self.line = RequestLine::default();
-        self.reader = FieldReader::default();
-        self.room = Room::default();
-        self.server_limits = None;
-        self.known = KnownSet::default();
-        self.server = None;
-        self.connection = Connection::Default;
-        self.parts = uri::Parts::default();
+        // Every member has its name here: one that is added does not build before it is forgotten, too.
+        let Head {
+            phase,
+            at,
+            line,
+            reader,
+            room,
+            server_limits,
+            fields,
+            ignored,
+            known,
+            server,
+            connection,
+            path,
+            parts,
+        } = self;
+        fields.clear();
+        ignored.clear();
+        path.clear();
+        *phase = Phase::default();
+        *at = 0;
+        *line = RequestLine::default();
+        *reader = FieldReader::default();
+        *room = Room::default();
+        *server_limits = None;
+        *known = KnownSet::default();
+        *server = None;
+        *connection = Connection::default();
+        *parts = uri::Parts::default();
     }
 
     /// The method.

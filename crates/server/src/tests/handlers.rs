@@ -291,7 +291,7 @@ fn a_client_that_gives_no_credit_is_waited_for_until_its_time_is_over() {
         assert!(matches!(outcome, Err(Abort::TimedOut)), "{outcome:?}");
         assert!(engine::now() - began >= Duration::from_secs(7));
         // What has not left does not count.
-        assert_eq!(request.body_bytes_sent, 50_000);
+        assert_eq!(request.sent.body_bytes, 50_000);
         exchange.into_stream().unwrap().leave(&outcome);
         let received = client.received(stream);
         assert_eq!((received.file_bytes, received.ended), (50_000, false));
@@ -378,7 +378,7 @@ fn what_goes_nowhere_is_counted() {
     serve(TEXT, "GET / HTTP/1.1", async |mut request| {
         let mut exchange = Exchange::sink();
         handle(&mut request, &mut exchange).await.unwrap();
-        assert_eq!((request.body_bytes_sent, request.bytes_sent), (12, 0));
+        assert_eq!((request.sent.body_bytes, request.sent.bytes), (12, 0));
     });
 }
 

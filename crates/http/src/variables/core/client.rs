@@ -55,7 +55,7 @@ pub(super) fn path(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// Not found rather than empty, even where the target ends with `?`; empty where a script has taken them away.
 pub(super) fn arguments(request: &mut Request, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&request.args);
-    request.args_written || !request.args.is_empty()
+    request.uri_state.args_written || !request.args.is_empty()
 }
 
 /// The client's host without port, in lower case; the server's name where it sent none.

@@ -13,7 +13,7 @@ use crate::variables::Cached;
 /// The status of the client's answer: that of an error page goes before the page's own; `009`
 /// for HTTP/0.9 and `000` as long as there is none.
 pub(super) fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let status = match (request.error_status, request.response.status) {
+    let status = match (request.course.error_status, request.response.status) {
         (0, 0) if request.version() == Version::Http09 => 9,
         (0, status) => status,
         (error, _) => error,
@@ -44,7 +44,7 @@ pub(super) fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
 
 /// `$request_completion`. As in nginx a request that asks too early does not see its end any more.
 pub(super) fn completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let complete = request.complete && request.is_main();
+    let complete = request.sent.complete && request.is_main();
     if complete {
         out.extend_from_slice(b"OK");
     } else if request.is_main() {
@@ -113,7 +113,7 @@ pub(super) fn last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// As far as is known by now: before there is a response, the locations that the request has come through tell.
 fn keeps_alive(request: &Request) -> bool {
-    request.keepalive && !request.keepalive_refused
+    request.keepalive.on && !request.keepalive.refused
 }
 
 pub(super) fn connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -136,5 +136,5 @@ pub(super) fn keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 pub(super) fn transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.chunked && text("chunked", out)
+    request.sent.chunked && text("chunked", out)
 }

@@ -26,7 +26,7 @@ pub(super) struct Failed;
 macro_rules! failed {
     ($request:expr, $($text:tt)+) => {{
         let text = format!($($text)+);
-        log::error!($request, Error, "{text}{}", $request.sending);
+        log::error!($request, Error, "{text}{}", $request.activity.sending);
         Failed
     }};
 }
@@ -196,7 +196,7 @@ impl Processor {
             return;
         };
         while let Some(event) = self.reader.next(
-            &mut |mistake| log::error!(request, Error, "{mistake}{}", request.sending),
+            &mut |mistake| log::error!(request, Error, "{mistake}{}", request.activity.sending),
             &mut input,
         ) {
             match event {
@@ -656,7 +656,7 @@ fn matches(request: &Request, pattern: &[u8], subject: Vec<u8>) -> Result<bool, 
         Ok(None) => return Ok(false),
         Err(regex::Failed::Pattern(text)) => return Err(failed!(request, "{text}")),
         Err(regex::Failed::Undecided(text)) => {
-            log::error!(request, Alert, "{text}{}", request.sending);
+            log::error!(request, Alert, "{text}{}", request.activity.sending);
             return Err(Failed);
         }
     };

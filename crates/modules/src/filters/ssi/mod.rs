@@ -146,8 +146,9 @@ impl HeadFilter for Ssi {
 
     /// Prepares the response for what commands will change in it.
     fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
+        let is_main = request.is_main();
         let response = &mut request.response;
-        if request.depth == 0 {
+        if is_main {
             response.clear_content_length();
             response.clear_ranges();
             if self.keep_last_modified {

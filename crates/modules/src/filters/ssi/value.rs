@@ -57,7 +57,7 @@ fn variable<'t>(
                 Error,
                 "the closing bracket in \"{}\" variable is missing{}",
                 log::Printable(name),
-                request.sending
+                request.activity.sending
             );
             Failed
         })?;
@@ -68,7 +68,7 @@ fn variable<'t>(
             Error,
             "invalid variable name in \"{}\"{}",
             log::Printable(text),
-            request.sending
+            request.activity.sending
         );
         return Err(Failed);
     }

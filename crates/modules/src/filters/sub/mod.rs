@@ -180,8 +180,9 @@ impl HeadFilter for Sub {
         let Some(patterns) = self.patterns(request) else {
             return Ok(());
         };
+        let is_main = request.is_main();
         let response = &mut request.response;
-        if request.depth == 0 {
+        if is_main {
             response.clear_content_length();
             if self.keep_last_modified {
                 response.weaken_etag();
