@@ -8,7 +8,6 @@ use std::rc::Rc;
 use engine::select::{Either, either};
 
 use crate::exchange::{Abort, Exchange};
-use crate::log;
 use crate::module::{Ran, Verdict};
 use crate::request::{Request, Step};
 
@@ -52,7 +51,7 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
         }
     }
     if refused == Some(403) {
-        log::error!(request, Error, "access forbidden by rule");
+        logs::error!(request, Error, "access forbidden by rule");
     }
     Ok(refused)
 }
@@ -64,7 +63,7 @@ async fn delay(request: &mut Request, exchange: &mut Exchange) -> Result<(), Abo
         return Ok(());
     }
     request.start_background();
-    log::error!(request, Info, "delaying unauthorized request");
+    logs::error!(request, Info, "delaying unauthorized request");
     match either(engine::sleep(delay), exchange.client_gone()).await {
         Either::First(()) => Ok(()),
         Either::Second(abort) => Err(abort),

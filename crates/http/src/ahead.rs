@@ -17,7 +17,6 @@ use engine::select::{Either, either};
 use crate::background::{Completed, Line, Running};
 use crate::ending;
 use crate::exchange::{Abort, Exchange};
-use crate::log;
 use crate::output::Piece;
 use crate::request::Request;
 use crate::shared::Shared;
@@ -145,7 +144,7 @@ impl Writer {
         if let Some(announced) = request.response.content_length
             && announced > room as u64
         {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "too big subrequest response: {announced}{}",
@@ -154,7 +153,7 @@ impl Writer {
             return Err(Abort::Filter);
         }
         if request.sent.body_bytes > room as u64 {
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "too big subrequest response{}",

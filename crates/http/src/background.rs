@@ -14,7 +14,6 @@ use framework::panics;
 
 use crate::ending;
 use crate::exchange::{Abort, Exchange};
-use crate::log;
 use crate::request::{self, Request};
 
 /// The background subrequests of one request. Those that still run are given up when it is
@@ -162,7 +161,7 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
         Ok(Either::Second(())) => {}
         Err(panics::Panicked { place, message }) => {
             child.connection.worker.counts().panics.add(1);
-            log::error!(
+            logs::error!(
                 child,
                 Alert,
                 "panicked at {place}: {message}: the subrequest is lost"

@@ -544,8 +544,8 @@ async fn copy(request: &mut Request, unnamed: &File) -> Result<(), u16> {
             Ok(bytes) if bytes.is_empty() => break,
             Ok(bytes) => part.push(bytes),
             Err(error) => {
-                let error = log::Errno(&error);
-                log::error!(request, Crit, "pread() of a request body failed {error}");
+                let error = logs::Errno(&error);
+                logs::error!(request, Crit, "pread() of a request body failed {error}");
                 return Err(500);
             }
         }
@@ -636,7 +636,7 @@ pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Res
     }
     match exchange.drop_body_at_hand(request).await {
         Err(Abort::BadBody(text)) => {
-            log::error!(request, Error, "{text}");
+            logs::error!(request, Error, "{text}");
             request.body.give_up_dropped();
             Err(400)
         }
@@ -768,11 +768,11 @@ async fn write(
     for bytes in parts.drain() {
         let length = bytes.len() as u64;
         if let Err(error) = file.write_at(*offset, bytes).await {
-            log::error!(
+            logs::error!(
                 request,
                 Crit,
                 "pwrite() of a request body failed {}",
-                log::Errno(&error)
+                logs::Errno(&error)
             );
             return Err(500);
         }
@@ -802,8 +802,8 @@ async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
             in_file_only,
         }),
         Err(error) => {
-            let (shown, error) = (path.display(), log::Errno(&error));
-            log::error!(request, Crit, "open() \"{shown}\" failed {error}");
+            let (shown, error) = (path.display(), logs::Errno(&error));
+            logs::error!(request, Crit, "open() \"{shown}\" failed {error}");
             Err(500)
         }
     }
@@ -816,9 +816,9 @@ fn tell_of_file(request: &Request, path: &Path) {
     if request.body.to_file || request.body.early {
         // Nothing out of the ordinary; or, as in nginx, no location has said yet what is.
     } else if request.plan.body.in_file_only == InFileOnly::Off {
-        log::error!(request, Warn, "{TEXT} {shown}");
+        logs::error!(request, Warn, "{TEXT} {shown}");
     } else {
-        log::error!(request, Notice, "{TEXT} {shown}");
+        logs::error!(request, Notice, "{TEXT} {shown}");
     }
 }
 

@@ -10,20 +10,19 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use engine::net::Address;
 use framework::compile::Compiler;
-use framework::network::Peers;
 use proto::method::Method;
-use transport::listen::{self, LISTEN, ListenerId};
+use transport::listen::{self, LISTEN};
 use transport::tls::settings::{self, TlsSettings};
 
 use crate::accepted;
-use crate::address::{self, AddressServers, Agreement, Binding, Gathered};
+use crate::address::{self, Agreement, Binding, Gathered};
 use crate::body;
-use crate::core::{Alias, Core, ServerCore};
+use crate::core::{Core, ServerCore};
 use crate::handshake::{self, Handshake};
-use crate::location::{Locations, Prefix};
+use crate::location::{LocationName, Locations, Prefix};
 use crate::log;
 use crate::module::{Content, Entry};
-use crate::plan::{Phases, Plan, Server};
+use crate::plan::{BoundServers, Http, Phases, Plan, Server};
 use crate::plan_builder::PlanBuilder;
 use crate::regex::Regex;
 use crate::server_name::{Name, ServerNames};
@@ -97,145 +96,6 @@ fn location_line(setter: &Setter<'_>) -> Result<(), Fault> {
         .lines()
         .iter()
         .try_for_each(|line| LocationName::parse(line).map(|_| ()))
-}
-
-/// The compiled `http` block.
-#[derive(Default)]
-pub struct Http {
-    bindings: Vec<(ListenerId, BoundServers)>,
-    plans: Vec<Arc<Plan>>,
-    /// Variables by index.
-    pub variables: Table,
-    /// Those of handshakes.
-    pub of_handshakes: variables::Table<Handshake>,
-    /// `debug_connection`: whose connections are logged in every detail.
-    pub debug_connections: Arc<Peers>,
-}
-
-/// What is behind one listening socket.
-pub struct BoundServers {
-    /// See [`Binding::servers`].
-    pub servers: Arc<AddressServers>,
-    /// See [`Binding::specific`].
-    pub specific: Vec<(Address, Arc<AddressServers>)>,
-}
-
-impl BoundServers {
-    /// The servers for a connection whose own end is `local`.
-    pub fn servers_for(&self, local: &Address) -> Arc<AddressServers> {
-        let found = self.specific.iter().find(|(address, _)| address == local);
-        Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
-    }
-}
-
-impl Http {
-    /// The plan of a number, as [`Plan::id`] gives it.
-    pub fn plan(&self, id: u32) -> &Plan {
-        &self.plans[id as usize] // invariant: plans are numbered by their places
-    }
-
-    /// What is behind a listening socket; `None` where this configuration does not have it.
-    pub fn binding(&self, id: &ListenerId) -> Option<&BoundServers> {
-        self.bindings
-            .iter()
-            .find(|(known, _)| known == id)
-            .map(|(_, bound)| bound)
-    }
-}
-
-/// A location's modifier and name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LocationName {
-    /// `= /path`.
-    Exact(Bytes),
-    /// `/path`; `no_regex` for `^~`.
-    Prefix {
-        /// The prefix.
-        name: Bytes,
-        /// Written with `^~`.
-        no_regex: bool,
-    },
-    /// `~ pattern` and `~* pattern`.
-    Regex {
-        /// The pattern.
-        pattern: Bytes,
-        /// Written with `~*`.
-        caseless: bool,
-        /// Where it stands, for errors.
-        word: Word,
-    },
-    /// `@name`.
-    Named(Bytes),
-}
-
-impl LocationName {
-    /// Reads the arguments of a `location` line.
-    pub fn parse(line: &Line) -> Result<LocationName, Fault> {
-        let bytes = |word: &[u8]| Bytes::copy_from_slice(word);
-        let regex = |word: &Word, pattern: &[u8], caseless| LocationName::Regex {
-            pattern: bytes(pattern),
-            caseless,
-            word: word.clone(),
-        };
-        match line.args.as_slice() {
-            [modifier, name] => match &*modifier.bytes {
-                b"=" => Ok(LocationName::Exact(bytes(&name.bytes))),
-                b"^~" => Ok(LocationName::Prefix {
-                    name: bytes(&name.bytes),
-                    no_regex: true,
-                }),
-                b"~" => Ok(regex(name, &name.bytes, false)),
-                b"~*" => Ok(regex(name, &name.bytes, true)),
-                _ => Err(Fault::at(
-                    modifier,
-                    format!("invalid location modifier \"{}\"", modifier.text()),
-                )),
-            },
-            [name] => Ok(match &*name.bytes {
-                [b'=', path @ ..] => LocationName::Exact(bytes(path)),
-                [b'^', b'~', path @ ..] => LocationName::Prefix {
-                    name: bytes(path),
-                    no_regex: true,
-                },
-                [b'~', b'*', pattern @ ..] => regex(name, pattern, true),
-                [b'~', pattern @ ..] => regex(name, pattern, false),
-                [b'@', ..] => LocationName::Named(bytes(&name.bytes)),
-                path => LocationName::Prefix {
-                    name: bytes(path),
-                    no_regex: false,
-                },
-            }),
-            _ => Err(Fault::at(
-                &line.name,
-                "invalid number of arguments in \"location\" directive",
-            )),
-        }
-    }
-
-    /// How an `alias` in this location cuts the URI.
-    pub fn alias(&self) -> Alias {
-        match self {
-            LocationName::Exact(name) | LocationName::Prefix { name, .. } => {
-                Alias::Prefix(name.len())
-            }
-            LocationName::Regex { .. } => Alias::Whole,
-            LocationName::Named(_) => Alias::Prefix(0),
-        }
-    }
-
-    /// The path, name or pattern.
-    fn bytes(&self) -> &Bytes {
-        match self {
-            LocationName::Exact(name)
-            | LocationName::Prefix { name, .. }
-            | LocationName::Named(name)
-            | LocationName::Regex { pattern: name, .. } => name,
-        }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(self.bytes()).into_owned()
-    }
 }
 
 /// Compiles the `http` block; `None` when there were errors (they have been reported). Without
@@ -709,7 +569,7 @@ impl Builder<'_, '_> {
             crate::types::Types,
             crate::error_page::ErrorPages,
             transport::resolver::Resolving,
-            log::ErrorLog,
+            logs::ErrorLog,
         );
         let mut plan_of = |_: ScopeRef<'_>| None;
         let plan = PlanBuilder::new(self.compiler, scope, &mut plan_of);

@@ -25,6 +25,7 @@ use framework::door::Accepted;
 use framework::generation::Local;
 use framework::panics;
 use framework::workers::Worker;
+use logs::ErrorLog;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
 use proto::header::Known;
 use transport::Transport;
@@ -34,13 +35,14 @@ use transport::proxy_protocol;
 use transport::tls::handshake::{self, Begun};
 
 use crate::address::AddressServers;
+use crate::doing::READING_HEADERS;
 use crate::ending;
 use crate::exchange::h1::{After, H1};
 use crate::exchange::{Abort, Exchange};
 use crate::handshake::ServersOf;
 use crate::head::Refusal;
 use crate::local::HttpLocal;
-use crate::log::{self, ErrorLog};
+use crate::log;
 use crate::plan::Server;
 use crate::request::{self, Request};
 use crate::server_name::UndecidedName;
@@ -50,9 +52,6 @@ use crate::{body, error_page, hot, pool};
 
 /// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
 const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
-
-/// How log lines about the fields of a head end.
-pub const READING_HEADERS: &str = " while reading client request headers";
 
 /// A client's connection as requests see it.
 pub struct Connection {
@@ -497,7 +496,7 @@ async fn converse(connection: &Rc<Connection>) -> After {
         match after {
             After::KeepAlive => {}
             After::Close { .. } => {
-                if log::has_unwritten() {
+                if logs::has_unwritten() {
                     // A client that reads to the end finds its line in the log, as with nginx.
                     connection.finish_response();
                     engine::yield_now().await;
@@ -555,7 +554,7 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
 fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     let panics::Panicked { place, message } = panicked;
     request.connection.worker.counts().panics.add(1);
-    log::error!(
+    logs::error!(
         request,
         Alert,
         "panicked at {place}: {message}: the request is lost"
@@ -758,7 +757,7 @@ async fn refuse(
         let (bytes, head) = request.client_mut().h1_mut();
         bytes.truncate(head.leading().saturating_add(room));
     }
-    log::error!(request, Info, "{}", log::Printable(&text));
+    logs::error!(request, Info, "{}", logs::Printable(&text));
     let version = request.client.version();
     let mut exchange = Exchange::h1(H1::refused(
         connection,
@@ -789,7 +788,7 @@ async fn serve_slowly(
         Err((text, status)) => {
             request.activity.doing = request.reading();
             if !text.is_empty() {
-                log::error!(request, Info, "{}", log::Printable(&text));
+                logs::error!(request, Info, "{}", logs::Printable(&text));
             }
             let input = std::mem::take(input);
             let version = request.client.version();
@@ -885,9 +884,9 @@ fn tell_ignored(request: &Request, is_chosen: bool) {
     let named = client.server_name().map(|server| server.name.start);
     for line in ignored {
         if named.is_some_and(|named| named < line.start) == is_chosen {
-            let text = log::Printable(line.of(&client.bytes));
+            let text = logs::Printable(line.of(&client.bytes));
             let text = format_args!("client sent invalid header line: \"{text}\"{READING_HEADERS}");
-            log::write(&HeadUpTo(request, *line), log::Level::Info, text);
+            logs::write(&HeadUpTo(request, *line), logs::Level::Info, text);
         }
     }
 }

@@ -9,7 +9,6 @@ use transport::tls::session::Session;
 use variables::{Captures, Context, Scope, Scratch, Table, Values};
 
 use crate::local::HttpLocal;
-use crate::log;
 use crate::request::Request;
 
 impl Scope<Request> for HttpLocal {
@@ -73,7 +72,7 @@ impl Context for Request {
 
     fn uninitialized(&self, name: &str) {
         if self.plan.phases.warns_unset {
-            log::error!(self, Warn, "using uninitialized \"{}\" variable", name);
+            logs::error!(self, Warn, "using uninitialized \"{}\" variable", name);
         }
     }
 }

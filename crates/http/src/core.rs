@@ -12,11 +12,11 @@ use framework::compile::{Compiler, Feature};
 use proto::h1;
 use proto::method::Method;
 
-use crate::log;
 use crate::request::Request;
+use crate::server_tokens::ServerTokens;
 use crate::tasks::{Task, TaskKind};
 use crate::text::Text;
-use crate::variables::Compiling as _;
+use variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);
@@ -42,41 +42,6 @@ pub enum Alias {
     Prefix(usize),
     /// Declared in a regex location: the path is the whole file name.
     Whole,
-}
-
-/// `server_tokens`: the text that names us.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerTokens {
-    /// `tidegate/VERSION`.
-    On,
-    /// `tidegate`.
-    Off,
-    /// As `on`: there is no build name to add.
-    Build,
-    /// nginx's own text, with the version that we are compatible with (ours).
-    Nginx,
-    /// nginx's own text without a version (ours: `server_tokens nginx_off`).
-    NginxOff,
-}
-
-/// The version of nginx whose behaviour is the reference.
-pub const NGINX_VERSION: &str = "1.31.5";
-
-/// Tidegate's own version.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-impl ServerTokens {
-    /// The name as pages and `Server` show it.
-    pub fn text(&self) -> &'static str {
-        match self {
-            ServerTokens::On | ServerTokens::Build => {
-                concat!("tidegate/", env!("CARGO_PKG_VERSION"))
-            }
-            ServerTokens::Off => "tidegate",
-            ServerTokens::Nginx => "nginx/1.31.5",
-            ServerTokens::NginxOff => "nginx",
-        }
-    }
 }
 
 /// `keepalive_disable`: browsers that must not be kept alive in some cases.
@@ -326,8 +291,8 @@ impl RateText {
                 let value = text.evaluate(request);
                 let size = std::str::from_utf8(&value).ok().and_then(parse::size_text);
                 size.unwrap_or_else(|| {
-                    let value = log::Printable(&value);
-                    log::error!(
+                    let value = logs::Printable(&value);
+                    logs::error!(
                         request,
                         Error,
                         "invalid size \"{value}\" while sending response to client"
@@ -648,7 +613,7 @@ fn alias_of(declaring: Option<ScopeRef<'_>>) -> Alias {
         if let Some(line) = at.line()
             && &*line.name.bytes == b"location"
         {
-            return match crate::compile::LocationName::parse(line) {
+            return match crate::location::LocationName::parse(line) {
                 Ok(name) => name.alias(),
                 Err(_) => Alias::Prefix(0),
             };

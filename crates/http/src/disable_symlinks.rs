@@ -23,7 +23,7 @@ use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
 use crate::slots::PlanSlot;
 use crate::text::Text;
-use crate::variables::Compiling as _;
+use variables::Compiling as _;
 
 static DISABLE_SYMLINKS: Setting<Written> = Setting::new(
     "disable_symlinks",

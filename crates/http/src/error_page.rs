@@ -14,7 +14,7 @@ use crate::output::{self, Body};
 use crate::request::{self, Request, Step};
 use crate::status_page;
 use crate::text::Text;
-use crate::variables::Compiling as _;
+use variables::Compiling as _;
 
 static ERROR_PAGE: Setting<Vec<Row>> =
     Setting::new("error_page", &["code ... [=[response]] uri"], rows)

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use bytes::Bytes;
 use engine::file::Metadata;
+use framework::warm;
 use proto::etag;
 
 use crate::core::Core;
-use crate::log;
 use crate::request::{Request, Step};
 
 /// The ETag of a file, unless `etag off` is written.
@@ -22,12 +22,12 @@ pub fn etag_of(core: &Core, metadata: &Metadata) -> Option<Bytes> {
 pub fn log_missing(request: &Request, path: &Path) -> bool {
     if request.plan.core.log_not_found {
         let reason = io::Error::from_raw_os_error(libc::ENOENT);
-        let path = log::Printable(path.as_os_str().as_bytes());
-        log::error!(
+        let path = logs::Printable(path.as_os_str().as_bytes());
+        logs::error!(
             request,
             Error,
             "open() \"{path}\" failed {}",
-            log::Errno(&reason)
+            logs::Errno(&reason)
         );
     }
     request.plan.core.log_not_found
@@ -38,15 +38,29 @@ pub fn nothing_found(request: &mut Request) -> Step {
     if request.uri.ends_with(b"/") {
         if request.has_filename() {
             let path = request.filename();
-            log::error!(
+            logs::error!(
                 request,
                 Error,
                 "directory index of \"{}\" is forbidden",
-                log::Printable(&path)
+                logs::Printable(&path)
             );
         }
         return Step::Finish(403);
     }
-    log::error!(request, Error, "no handler found");
+    logs::error!(request, Error, "no handler found");
     Step::Finish(404)
+}
+
+/// Has the thread pool look at every folder of the root in force, unless that was done a moment ago: `$realpath_root` then
+/// finds all of them in memory.
+pub async fn prepare_realpath_root(request: &mut Request) {
+    let root = request.document_root();
+    let root = Request::path_of(&root);
+    if warm::may_look(&root) {
+        return;
+    }
+    let path = root.to_path_buf();
+    // What came of it is asked again, at once, where the value is needed.
+    let _ = engine::blocking(move || std::fs::canonicalize(&path).map(drop)).await;
+    warm::looked_at(&root);
 }

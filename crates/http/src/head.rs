@@ -18,11 +18,11 @@ use variables::Scratch;
 
 use crate::body::RequestBody;
 use crate::client_head::ClientHead;
-use crate::connection::{Connection, Held, READING_HEADERS, server_for};
+use crate::connection::{Connection, Held, server_for};
 use crate::core::Alias;
+use crate::doing::READING_HEADERS;
 use crate::exchange;
 use crate::local::HttpLocal;
-use crate::log;
 use crate::plan::Server;
 use crate::regex::Captures;
 use crate::request::Request;
@@ -139,7 +139,7 @@ impl Request {
 
     /// Where its lines go: to the log of the plan in force, those of a subrequest to the log that the request within which it
     /// began had then.
-    pub fn error_log(&self) -> &Arc<log::ErrorLog> {
+    pub fn error_log(&self) -> &Arc<logs::ErrorLog> {
         match &self.earlier_error_log {
             Some(log) => log,
             None => &self.plan.error_log,
@@ -429,11 +429,11 @@ impl Request {
         if self.uri_state.valid_location || self.plan.core.root.alias.is_none() {
             return true;
         }
-        log::error!(
+        logs::error!(
             self,
             Alert,
             "\"alias\" cannot be used in location \"{}\" where URI was rewritten",
-            log::Printable(&self.plan.name)
+            logs::Printable(&self.plan.name)
         );
         false
     }

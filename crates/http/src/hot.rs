@@ -24,7 +24,6 @@ use crate::chain::Chain;
 use crate::ending;
 use crate::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::file;
-use crate::log;
 use crate::not_modified::{self, Verdict};
 use crate::plan::{Permits, Plan};
 use crate::request::Request;
@@ -201,7 +200,7 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.phases.shortcuts.are_open
         && !plan
             .error_log
-            .admits(log::Level::Debug, log::Subsystem::Http)
+            .admits(logs::Level::Debug, logs::Subsystem::Http)
         && plan.core.root.path.literal().is_some()
         && !plan.core.root.relative_at_run_time
         && plan.core.unlimited()

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use framework::generation::Local;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
 
-use crate::compile::Http;
 use crate::hot::HotCache;
+use crate::plan::Http;
 
 /// The `http` block as one thread serves by it. Requests hold it by `Rc`: no counter that other threads touch is in their way.
 pub struct HttpLocal {

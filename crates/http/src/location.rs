@@ -7,12 +7,110 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use conf::{Fault, Line, Word};
 use pattern::Undecided;
 use proto::method::Method;
 
+use crate::core::Alias;
 use crate::plan::Plan;
 use crate::regex::Regex;
 use crate::request::Request;
+
+/// A location's modifier and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocationName {
+    /// `= /path`.
+    Exact(Bytes),
+    /// `/path`; `no_regex` for `^~`.
+    Prefix {
+        /// The prefix.
+        name: Bytes,
+        /// Written with `^~`.
+        no_regex: bool,
+    },
+    /// `~ pattern` and `~* pattern`.
+    Regex {
+        /// The pattern.
+        pattern: Bytes,
+        /// Written with `~*`.
+        caseless: bool,
+        /// Where it stands, for errors.
+        word: Word,
+    },
+    /// `@name`.
+    Named(Bytes),
+}
+
+impl LocationName {
+    /// Reads the arguments of a `location` line.
+    pub fn parse(line: &Line) -> Result<LocationName, Fault> {
+        let bytes = |word: &[u8]| Bytes::copy_from_slice(word);
+        let regex = |word: &Word, pattern: &[u8], caseless| LocationName::Regex {
+            pattern: bytes(pattern),
+            caseless,
+            word: word.clone(),
+        };
+        match line.args.as_slice() {
+            [modifier, name] => match &*modifier.bytes {
+                b"=" => Ok(LocationName::Exact(bytes(&name.bytes))),
+                b"^~" => Ok(LocationName::Prefix {
+                    name: bytes(&name.bytes),
+                    no_regex: true,
+                }),
+                b"~" => Ok(regex(name, &name.bytes, false)),
+                b"~*" => Ok(regex(name, &name.bytes, true)),
+                _ => Err(Fault::at(
+                    modifier,
+                    format!("invalid location modifier \"{}\"", modifier.text()),
+                )),
+            },
+            [name] => Ok(match &*name.bytes {
+                [b'=', path @ ..] => LocationName::Exact(bytes(path)),
+                [b'^', b'~', path @ ..] => LocationName::Prefix {
+                    name: bytes(path),
+                    no_regex: true,
+                },
+                [b'~', b'*', pattern @ ..] => regex(name, pattern, true),
+                [b'~', pattern @ ..] => regex(name, pattern, false),
+                [b'@', ..] => LocationName::Named(bytes(&name.bytes)),
+                path => LocationName::Prefix {
+                    name: bytes(path),
+                    no_regex: false,
+                },
+            }),
+            _ => Err(Fault::at(
+                &line.name,
+                "invalid number of arguments in \"location\" directive",
+            )),
+        }
+    }
+
+    /// How an `alias` in this location cuts the URI.
+    pub fn alias(&self) -> Alias {
+        match self {
+            LocationName::Exact(name) | LocationName::Prefix { name, .. } => {
+                Alias::Prefix(name.len())
+            }
+            LocationName::Regex { .. } => Alias::Whole,
+            LocationName::Named(_) => Alias::Prefix(0),
+        }
+    }
+
+    /// The path, name or pattern.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        match self {
+            LocationName::Exact(name)
+            | LocationName::Prefix { name, .. }
+            | LocationName::Named(name)
+            | LocationName::Regex { pattern: name, .. } => name,
+        }
+    }
+
+    /// The same for errors.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(self.bytes()).into_owned()
+    }
+}
 
 /// A location found by prefix.
 #[derive(Clone)]

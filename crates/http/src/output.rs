@@ -16,11 +16,12 @@ use proto::method::Method;
 use crate::ahead::Ahead;
 use crate::body;
 use crate::chain::{Chain, Parts, Refused};
+use crate::doing::WHILE_SENDING_ON;
 use crate::ending;
 use crate::exchange::{Abort, Exchange};
+use crate::log;
 use crate::request::{self, Request, Step};
 use crate::source::{Break, Given, Source};
-use crate::{log, regex};
 
 /// How much of a file is read at once where its bytes must pass a filter.
 pub const READ_SIZE: u64 = 32 * 1024;
@@ -140,7 +141,7 @@ impl Body {
     /// What was being done last where no more than the head of its response is wanted.
     fn done_with(&self, request: &Request) -> &'static str {
         match self {
-            Body::Source(_) => regex::WHILE_SENDING_ON,
+            Body::Source(_) => WHILE_SENDING_ON,
             Body::Empty | Body::Pieces(_) => self.sending(request),
         }
     }
@@ -188,7 +189,7 @@ pub async fn respond(
             let by_status =
                 request.response.status_text.is_some() && request.method != Method::Head;
             if by_status && request.response.expect_trailers {
-                request.activity.doing = regex::WHILE_SENDING_ON;
+                request.activity.doing = WHILE_SENDING_ON;
                 chain.add_trailers(request);
             }
             exchange.end(request).await?;
@@ -209,8 +210,8 @@ pub async fn respond(
             }
         }
         Body::Source(mut source) => {
-            request.activity.sending = regex::WHILE_SENDING_ON;
-            request.activity.doing = regex::WHILE_SENDING_ON;
+            request.activity.sending = WHILE_SENDING_ON;
+            request.activity.doing = WHILE_SENDING_ON;
             loop {
                 let piece = match next_piece(&mut *source, request, exchange).await {
                     Ok(Some(piece)) => piece,

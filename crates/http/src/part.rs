@@ -11,9 +11,10 @@ use transport::tls::handshake::Intercepts;
 use variables::Find;
 
 use crate::address::Binding;
-use crate::compile::{self, Http};
+use crate::compile;
 use crate::handshake::Handshake;
 use crate::module::Entry;
+use crate::plan::Http;
 use crate::request::Request;
 use crate::variables::{Found, Table, TableBuilder};
 

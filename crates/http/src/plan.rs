@@ -8,27 +8,32 @@ use std::sync::Arc;
 
 use base::hash::Map;
 use bytes::Bytes;
+use engine::net::Address;
+use framework::network::Peers;
 use proto::method::Method;
+use transport::listen::ListenerId;
 use transport::resolver::Resolving;
 use transport::tls::dynamic::Dynamic;
 use transport::tls::server::ServerTls;
 
+use crate::address::AddressServers;
 use crate::body::BodySettings;
 use crate::chain::Link;
 use crate::core::{Core, ServerCore};
 use crate::error_page::ErrorPages;
 use crate::handshake::Handshake;
 use crate::location::Locations;
-use crate::log::ErrorLog;
 use crate::module::{After, Check, Ending, Handle, Permit, Script};
 use crate::open_file_cache::OpenFileCache;
 use crate::request::Request;
 use crate::slots::PlanSlot;
 use crate::types::Types;
+use crate::variables::Table;
+use logs::ErrorLog;
 
 /// The compiled form of one scope.
 pub struct Plan {
-    /// Its place among the generation's plans (see [`Http::plan`](crate::compile::Http::plan)), and the key of
+    /// Its place among the generation's plans (see [`Http::plan`](Http::plan)), and the key of
     /// per-thread caches.
     pub id: u32,
     /// The scope that it was compiled of.
@@ -157,4 +162,48 @@ pub struct Server {
     pub certificates: Option<Arc<Dynamic<Handshake>>>,
     /// `ssl_verify_client`: what its requests must have shown, under whatever settings hands were shaken.
     pub verify_client: Option<transport::tls::verify::Mode>,
+}
+
+/// The compiled `http` block.
+#[derive(Default)]
+pub struct Http {
+    pub(crate) bindings: Vec<(ListenerId, BoundServers)>,
+    pub(crate) plans: Vec<Arc<Plan>>,
+    /// Variables by index.
+    pub variables: Table,
+    /// Those of handshakes.
+    pub of_handshakes: variables::Table<Handshake>,
+    /// `debug_connection`: whose connections are logged in every detail.
+    pub debug_connections: Arc<Peers>,
+}
+
+/// What is behind one listening socket.
+pub struct BoundServers {
+    /// See [`Binding::servers`](crate::address::Binding::servers).
+    pub servers: Arc<AddressServers>,
+    /// See [`Binding::specific`](crate::address::Binding::specific).
+    pub specific: Vec<(Address, Arc<AddressServers>)>,
+}
+
+impl BoundServers {
+    /// The servers for a connection whose own end is `local`.
+    pub fn servers_for(&self, local: &Address) -> Arc<AddressServers> {
+        let found = self.specific.iter().find(|(address, _)| address == local);
+        Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
+    }
+}
+
+impl Http {
+    /// The plan of a number, as [`Plan::id`] gives it.
+    pub fn plan(&self, id: u32) -> &Plan {
+        &self.plans[id as usize] // invariant: plans are numbered by their places
+    }
+
+    /// What is behind a listening socket; `None` where this configuration does not have it.
+    pub fn binding(&self, id: &ListenerId) -> Option<&BoundServers> {
+        self.bindings
+            .iter()
+            .find(|(known, _)| known == id)
+            .map(|(_, bound)| bound)
+    }
 }

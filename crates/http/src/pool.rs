@@ -94,7 +94,7 @@ mod tests {
         Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
     };
     use crate::testing::{serve, site};
-    use crate::variables::Cached;
+    use variables::Cached;
 
     /// What a module keeps of a request.
     #[derive(Default)]

@@ -8,7 +8,6 @@ use proto::method::Method;
 
 use crate::body::InFileOnly;
 use crate::location;
-use crate::log;
 use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
 use crate::state::{Activity, Nesting, UriState};
 
@@ -19,7 +18,7 @@ impl Request {
         if self.may_change() {
             return Ok(());
         }
-        log::error!(
+        logs::error!(
             self,
             Error,
             "rewrite or internal redirection cycle while processing \"{}\"",
@@ -37,7 +36,7 @@ impl Request {
     /// `ngx_http_internal_redirect`).
     pub fn redirect(&mut self, uri: Vec<u8>, args: Option<Vec<u8>>) -> Result<(), u16> {
         if !self.may_change() {
-            log::error!(
+            logs::error!(
                 self,
                 Error,
                 "rewrite or internal redirection cycle while internally redirecting to \"{}\"",
@@ -74,7 +73,7 @@ impl Request {
     /// Enters a named location with the URI as it stands (nginx's `ngx_http_named_location`).
     pub fn enter_named(&mut self, name: &Bytes) -> Result<(), u16> {
         if !self.may_change() {
-            log::error!(
+            logs::error!(
                 self,
                 Error,
                 "rewrite or internal redirection cycle while redirect to named location \"{}\"",
@@ -83,7 +82,7 @@ impl Request {
             return Err(500);
         }
         if self.uri.is_empty() {
-            log::error!(
+            logs::error!(
                 self,
                 Error,
                 "empty URI in redirect to named location \"{}\"",
@@ -92,7 +91,7 @@ impl Request {
             return Err(500);
         }
         let Some(plan) = self.server.named.get(name).cloned() else {
-            log::error!(
+            logs::error!(
                 self,
                 Error,
                 "could not find named location \"{}\"",
@@ -203,18 +202,18 @@ impl Request {
         let too_deep = self.nesting.depth >= SUBREQUESTS_MAX;
         let too_many = self.shared.subrequests.get() >= SUBREQUESTS_IN_ALL_MAX;
         if (too_deep || too_many) && !self.shared.excess_told.replace(true) {
-            let uri = log::Printable(uri);
+            let uri = logs::Printable(uri);
             let doing = self.activity.sending;
             if too_deep {
                 let text = "subrequests cycle while processing";
-                log::error!(self, Error, "{text} \"{uri}\"{doing}");
+                logs::error!(self, Error, "{text} \"{uri}\"{doing}");
             } else {
                 let text = "request reference counter overflow while processing";
-                log::error!(self, Crit, "{text} \"{uri}\"{doing}");
+                logs::error!(self, Crit, "{text} \"{uri}\"{doing}");
             }
         }
         if self.nesting.in_memory {
-            log::error!(
+            logs::error!(
                 self,
                 Error,
                 "nested in-memory subrequest \"{}\"{}",

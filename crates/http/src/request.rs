@@ -12,13 +12,14 @@ use bytes::Bytes;
 use framework::generation::Local;
 use framework::slot::Slots;
 use proto::method::Method;
-use variables::Scratch;
+use variables::{Captures, Scratch};
 
 use crate::asked::Asked;
 use crate::background::Background;
 use crate::body::{self, RequestBody};
 use crate::client_head::ClientHead;
-use crate::connection::{Held, READING_HEADERS};
+use crate::connection::Held;
+use crate::doing::READING_HEADERS;
 use crate::exchange::{Abort, Exchange};
 use crate::file;
 use crate::local::HttpLocal;
@@ -27,14 +28,12 @@ use crate::module;
 use crate::module::Trace;
 use crate::output::{self, Body};
 use crate::plan::{Plan, Server};
-use crate::regex::Captures;
 use crate::response::Response;
 use crate::shared::Shared;
 use crate::slots::{OfPass, OfRequest};
 use crate::state::{
     Activity, Arrival, Course, Keepalive, Nesting, Pacing, Repeatable, Sent, UriState,
 };
-use crate::variables::core::prepare_realpath_root;
 use crate::{access_phase, error_page, location, secure};
 
 /// How often a request may change its URI or be redirected within the server (nginx's
@@ -137,7 +136,7 @@ pub struct Request {
     pub background: Option<Box<Background>>,
     /// The error log that goes before that of the plan in force: in a subrequest the main one's, where an `internal`
     /// location has refused a request the one that it had before.
-    pub earlier_error_log: Option<Arc<log::ErrorLog>>,
+    pub earlier_error_log: Option<Arc<logs::ErrorLog>>,
     /// What scripts have done, where `explain` wants to know.
     pub trail: Option<Vec<Trace>>,
     /// Whether its head may be answered again without being looked at.
@@ -349,7 +348,7 @@ async fn phases(
     while at != Phase::Access {
         // The root is the server's now, or the location's.
         if at != Phase::FindLocation && request.http.prepares_root {
-            Box::pin(prepare_realpath_root(request)).await;
+            Box::pin(file::prepare_realpath_root(request)).await;
         }
         at = match advance(request, at) {
             ControlFlow::Continue(next) => next,
@@ -429,11 +428,11 @@ fn find_location(request: &mut Request) -> Step {
     };
     request.leave_location();
     let before = std::mem::replace(&mut request.plan, plan);
-    log::error!(
+    logs::error!(
         request,
         Debug,
         "using configuration \"{}\"",
-        log::Printable(&request.plan.name)
+        logs::Printable(&request.plan.name)
     );
     if request.plan.internal && !request.course.internal {
         // What is refused so never comes to the location's own log.
@@ -460,7 +459,7 @@ fn refuse_long_body(request: &mut Request, doing: &str) -> Option<Step> {
     if limit == 0 || length <= limit {
         return None;
     }
-    log::error!(
+    logs::error!(
         request,
         Error,
         "client intended to send too large body: {length} bytes{doing}"

@@ -6,7 +6,6 @@ use transport::client::OfClient as _;
 use transport::tls::verify::{Mode, Verdict};
 
 use crate::connection::Connection;
-use crate::log;
 use crate::plan::Server;
 use crate::request::{Request, Step};
 
@@ -29,7 +28,7 @@ pub fn check(request: &mut Request) -> Option<Step> {
 
 fn judge(request: &Request) -> Option<Step> {
     if request.connection.plain_on_secure_port.get() {
-        log::error!(
+        logs::error!(
             request,
             Info,
             "client sent plain HTTP request to HTTPS port"
@@ -42,7 +41,7 @@ fn judge(request: &Request) -> Option<Step> {
         Verdict::Good => None,
         Verdict::Bad(reason) if wanted == Mode::OptionalNoCa && reason.is_unknown_issuer() => None,
         Verdict::Bad(reason) => {
-            log::error!(
+            logs::error!(
                 request,
                 Info,
                 "client SSL certificate verify error: {reason}"
@@ -50,11 +49,11 @@ fn judge(request: &Request) -> Option<Step> {
             Some(Step::Finish(495))
         }
         Verdict::Revoked(text) => {
-            log::error!(request, Info, "client SSL certificate verify error: {text}");
+            logs::error!(request, Info, "client SSL certificate verify error: {text}");
             Some(Step::Finish(495))
         }
         Verdict::Missing if wanted == Mode::Required => {
-            log::error!(request, Info, "client sent no required SSL certificate");
+            logs::error!(request, Info, "client sent no required SSL certificate");
             Some(Step::Finish(496))
         }
         Verdict::Missing => None,

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use framework::slot::Slots;
 
 use crate::slots::OfMain;
-use crate::variables::Cached;
+use variables::Cached;
 
 /// One for a main request and all its subrequests.
 #[derive(Default)]

@@ -13,8 +13,8 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 use crate::exchange::Abort;
-use crate::log::{self, Level, Subject};
 use crate::output::Piece;
+use logs::{Level, Subject};
 
 /// What a source gives.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Told {
 
     /// Writes it down, about a request or whatever else the source was asked for.
     pub fn write(&self, subject: &dyn Subject) {
-        log::write(subject, self.level, format_args!("{}", self.text));
+        logs::write(subject, self.level, format_args!("{}", self.text));
     }
 }
 

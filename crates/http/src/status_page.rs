@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::core::ServerTokens;
+use crate::server_tokens::ServerTokens;
 
 /// The page for a status; `None` where nginx sends none (unknown codes, 204).
 /// `padded`: the client is one of those that `msie_padding` is for.

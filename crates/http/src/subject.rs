@@ -10,8 +10,8 @@ use proto::header::Known;
 
 use crate::connection::Connection;
 use crate::handshake::Handshake;
-use crate::log::{ErrorLog, Level, Printable, Subject, Subsystem};
 use crate::request::Request;
+use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
 
 impl Subject for Request {
     #[inline]

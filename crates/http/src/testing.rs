@@ -27,7 +27,7 @@ use crate::disable_symlinks::DisableSymlinks;
 use crate::error_page::ErrorPages;
 use crate::exchange::memory;
 use crate::handshake::{self, Handshake};
-use crate::log::{AccessLogs, ErrorLog, ToErrorLog};
+use crate::log::AccessLogs;
 use crate::module::Entry;
 use crate::open_file_cache::OpenFileCache;
 use crate::output::Piece;
@@ -35,6 +35,7 @@ use crate::part::{Modules, Variables};
 use crate::request::Request;
 use crate::types::Types;
 use crate::{accepted, compile, core, door, not_modified, range};
+use logs::{ErrorLog, ToErrorLog};
 
 /// What requests have without any module.
 pub const NO_MODULES: Modules = Modules(&[

@@ -6,11 +6,11 @@ use framework::address::append_address;
 use logs::network::{TIMED_OUT, failure_level};
 use transport::tls::messages;
 
-use super::{Errno, Level, Printable, error, write};
 use crate::connection::Connection;
 use crate::exchange::Abort;
 use crate::request::Request;
 use crate::subject::KeptAlive;
+use logs::{Errno, Level, Printable, error, write};
 
 /// The client closed its side while a request was awaited; `first` when none had come yet.
 pub fn connection_closed(connection: &Connection, first: bool) {

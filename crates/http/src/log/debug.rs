@@ -6,9 +6,9 @@
 use framework::address::append_address;
 use proto::header::Known;
 
-use super::{Level, Printable, Subject as _, Subsystem, error, write};
 use crate::connection::Connection;
 use crate::request::Request;
+use logs::{Level, Printable, Subject as _, Subsystem, error, write};
 
 /// A connection was accepted.
 pub fn accepted(connection: &Connection) {

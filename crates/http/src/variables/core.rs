@@ -11,14 +11,12 @@ mod response;
 pub use client::{find_cookie, find_set_cookie};
 pub use response::pairs;
 
-use framework::warm;
 use proto::header::Known;
 use variables::write::{decimal, seconds, text};
 
 use super::{Evaluate, EvaluateFamily, Found, Source};
-use crate::core::{NGINX_VERSION, VERSION};
-use crate::log;
 use crate::request::Request;
+use crate::server_tokens::{NGINX_VERSION, VERSION};
 
 /// Families by prefix. Any name of them may be assigned; until then the family answers.
 const FAMILIES: [(&str, EvaluateFamily); 5] = [
@@ -158,20 +156,6 @@ fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Has the thread pool look at every folder of the root in force, unless that was done a moment ago: `$realpath_root` then
-/// finds all of them in memory.
-pub async fn prepare_realpath_root(request: &mut Request) {
-    let root = request.document_root();
-    let root = Request::path_of(&root);
-    if warm::may_look(&root) {
-        return;
-    }
-    let path = root.to_path_buf();
-    // What came of it is asked again, at once, where the value is needed.
-    let _ = engine::blocking(move || std::fs::canonicalize(&path).map(drop)).await;
-    warm::looked_at(&root);
-}
-
 fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     use std::os::unix::ffi::OsStringExt;
     let root = request.document_root();
@@ -181,8 +165,8 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
             true
         }
         Err(error) => {
-            let (root, error) = (log::Printable(&root), log::Errno(&error));
-            log::error!(request, Crit, "realpath() \"{root}\" failed {error}");
+            let (root, error) = (logs::Printable(&root), logs::Errno(&error));
+            logs::error!(request, Crit, "realpath() \"{root}\" failed {error}");
             false
         }
     }

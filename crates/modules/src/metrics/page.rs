@@ -6,9 +6,9 @@ use std::fmt::Write;
 use base::json;
 use framework::counters::Totals;
 use framework::generation;
-use http::core::VERSION;
 use http::log;
 use http::request::Request;
+use http::server_tokens::VERSION;
 
 use super::meter::{self, CLASSES, ScopeName, Sums};
 

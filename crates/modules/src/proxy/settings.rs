@@ -1,6 +1,6 @@
 //! The directives of `proxy_*` and what they amount to in a location.
 
-use http::compile::LocationName;
+use http::location::LocationName;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

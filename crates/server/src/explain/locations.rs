@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use conf::{ScopeId, ScopeRef, Tree};
-use http::compile::LocationName;
+use http::location::LocationName;
 use http::location::{self, Found, Observer, Prefix};
 use http::plan::Plan;
 use http::request::Request;
