@@ -10,7 +10,8 @@ use proto::h1;
 use transport::listen::{Listen, ListenerId, Protocols};
 
 use crate::plan::Server;
-use crate::server_name::ServerNames;
+use crate::request::Request;
+use crate::server_name::{ServerNames, UndecidedName};
 
 /// Whether the lines for one address agree about its protocols, as nginx judges it: lines without socket options may leave
 /// protocols out, or all name the same.
@@ -64,6 +65,19 @@ impl AddressServers {
         all.sort_by_key(|server| server.plan.id);
         all.dedup_by_key(|server| server.plan.id);
         all
+    }
+
+    /// The server for a request's host, or the default.
+    ///
+    /// # Errors
+    /// Whether a regex fits could not be decided.
+    pub fn server_for(
+        &self,
+        host: &[u8],
+        request: &mut Request,
+    ) -> Result<Arc<Server>, UndecidedName> {
+        let found = self.names.find(host, request)?;
+        Ok(found.unwrap_or_else(|| Arc::clone(&self.default)))
     }
 
     /// The server whose rules hold for the rest of a head that has named this host, in whatever case. `None` where that

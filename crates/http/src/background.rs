@@ -60,7 +60,7 @@ pub struct Completed {
     pub status: u16,
     /// What was being done while its response was sent (see `Activity::sending`).
     pub sending: &'static str,
-    /// Itself, where its line of the access log is still to be written.
+    /// The subrequest, where its line of the access log is still to be written.
     pub unlogged: Option<Box<Request>>,
 }
 
@@ -69,11 +69,11 @@ pub struct Completed {
 pub enum Line {
     /// As soon as the subrequest has ended.
     AtItsEnd,
-    /// By who takes [`Completed`]: as in nginx a subrequest whose turn never comes has no line.
+    /// By the request that takes [`Completed`], once the subrequest's turn has come: as in nginx one whose turn never comes has no line.
     InItsTurn,
 }
 
-/// It, as its task and the request that has started it see it.
+/// A running subrequest, as its task and the request that has started it see it.
 #[derive(Default)]
 struct Task {
     /// What came of it, until the request takes it.

@@ -114,7 +114,7 @@ enum Stored {
 
 /// A file that holds a body.
 struct TemporaryFile {
-    /// Somebody has taken the file, and does with it as he likes.
+    /// A handler has taken the file, and may have moved it away.
     taken: Cell<bool>,
     file: File,
     /// The name that it has or, without `client_body_in_file_only`, had.

@@ -1,57 +1,27 @@
-//! One client connection that speaks HTTP/1: heads in, requests served in order, keep-alive.
+//! A client's connection as requests see it: its bytes, its generation, the virtual servers of its address.
 //!
-//! The future of [`serve`] lives as long as the connection, so it is small: while the
-//! connection is idle it holds neither a buffer nor a request. A request that the memory cache
-//! can answer is answered right here; every other gets a future of its own for as long as it
-//! lasts (`serve_slowly`).
-//!
-//! Finished responses gather while further requests stand ready, so that those of a client that pipelines
-//! leave in one send. They wait for nothing else: whatever the connection is about to wait for (input, an
-//! upstream, a disk, a timer), [`serve`] sends them first.
+//! What goes on on it is the [conversation](crate::conversation).
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::poll_fn;
-use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use engine::Buffer;
 use engine::net::Address;
 use framework::counters::ThreadCounters;
 use framework::door::Accepted;
 use framework::generation::Local;
-use framework::panics;
 use framework::workers::Worker;
 use logs::ErrorLog;
-use proto::h1::{self, BodyLength, FramingError, HeadError};
-use proto::header::Known;
+use proto::h1::{self, HeadError};
 use transport::Transport;
 use transport::client::Client;
 use transport::incoming::Incoming;
-use transport::proxy_protocol;
-use transport::tls::handshake::{self, Begun};
 
 use crate::address::AddressServers;
-use crate::doing::READING_HEADERS;
-use crate::ending;
-use crate::exchange::h1::{After, H1};
-use crate::exchange::{Abort, Exchange};
-use crate::handshake::ServersOf;
-use crate::head::Refusal;
 use crate::local::HttpLocal;
-use crate::log;
 use crate::plan::Server;
-use crate::request::{self, Request};
-use crate::server_name::UndecidedName;
-use crate::state::Repeatable;
-use crate::subject::HeadUpTo;
-use crate::{body, error_page, hot, pool};
-
-/// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
-const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
+use crate::request::Request;
 
 /// A client's connection as requests see it.
 pub struct Connection {
@@ -138,7 +108,7 @@ impl Connection {
 
     /// Sends finished responses that have not left, and what was pushed behind them. How many bytes the
     /// client has not taken; 0 where nothing was finished.
-    fn send_finished(&self) -> usize {
+    pub(crate) fn send_finished(&self) -> usize {
         match self.finished.take() {
             true => self.stream.start_send(),
             false => 0,
@@ -149,6 +119,13 @@ impl Connection {
     pub fn keep_for(&self, timeout: Duration, min_timeout: Duration) {
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         self.keepalive_ms.set((ms(timeout), ms(min_timeout)));
+    }
+
+    /// How long it may be idle, and how much of that it is not closed early.
+    pub(crate) fn idle_time(&self) -> (Duration, Duration) {
+        let (timeout, min_timeout) = self.keepalive_ms.get();
+        let duration = |ms: u32| Duration::from_millis(ms.into());
+        (duration(timeout), duration(min_timeout))
     }
 
     /// Whether it waits for something that the client has not promised, such as the next request: it may then be closed
@@ -205,7 +182,7 @@ impl Connection {
     }
 
     /// Keeps the error log of a request that has ended for what happens until the next.
-    fn keep_error_log(&self, request: &Request) {
+    pub(crate) fn keep_error_log(&self, request: &Request) {
         let log = request.error_log();
         let mut kept = self.error_log.borrow_mut();
         if !kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, log)) {
@@ -261,7 +238,7 @@ impl Connection {
 
     /// Whether a request for `host` (empty: it names none) comes by a connection whose handshake was with another name, where
     /// the host's server asks for certificates.
-    fn is_misdirected(&self, local: &Local, host: &[u8]) -> bool {
+    pub(crate) fn is_misdirected(&self, local: &Local, host: &[u8]) -> bool {
         let session = self.stream.session();
         let Some(negotiated) = session.and_then(|session| session.server_name.as_ref()) else {
             return false;
@@ -352,7 +329,7 @@ impl Held {
         self.0 = None;
     }
 
-    /// The connection itself, to be held by somebody else.
+    /// The connection itself, for another holder.
     pub fn shared(&self) -> Option<&Rc<Connection>> {
         self.0.as_ref()
     }
@@ -365,596 +342,5 @@ impl std::ops::Deref for Held {
         let held = self.0.as_deref();
         // invariant: the pool takes the connection away when nobody can reach the request
         held.expect("a request in use holds its connection")
-    }
-}
-
-/// How reading a head ended.
-enum Head {
-    /// It is complete and parsed.
-    Complete,
-    /// It is the head of the request that was kept, byte for byte.
-    Repeated,
-    /// The client left, or was silent for too long.
-    Gone { timed_out: bool },
-    /// It is no request; to be answered with the error's status.
-    Bad(HeadError),
-}
-
-/// Serves a connection from accept to close.
-pub async fn serve(connection: Rc<Connection>) {
-    log::accepted(&connection);
-    let after = {
-        let mut conversation = pin!(converse(&connection));
-        poll_fn(|context| {
-            if let Some(watched) = connection.worker.watched() {
-                watched.polls(connection.client.serial);
-            }
-            let polled = conversation.as_mut().poll(context);
-            // Whatever it waits for now, or how it ends: finished responses leave first. Where the end
-            // itself sends what is left, they leave with that.
-            if !matches!(polled, Poll::Ready(After::Close { .. })) {
-                connection.send_finished();
-            }
-            polled
-        })
-        .await
-    };
-    if let After::Close { client_is_done } = after
-        && let Ok(connection) = Rc::try_unwrap(connection)
-    {
-        // A slow client may still be taking responses: the rest of sending, and then closing, is the
-        // engine's.
-        match client_is_done {
-            true => connection.stream.finish_quickly(),
-            false => connection.stream.finish(),
-        }
-    }
-}
-
-/// Serves a connection's requests, in order; how it ends.
-async fn converse(connection: &Rc<Connection>) -> After {
-    let Some(mut input) = preamble(connection).await else {
-        return After::CLOSE;
-    };
-    let mut pipelined = false;
-    loop {
-        if input.is_empty() {
-            // What was read to its end goes back to the pool before the wait.
-            drop(std::mem::take(&mut input));
-            match next_input(connection).await {
-                Some(buffer) => input = buffer,
-                None => return After::CLOSE,
-            }
-        }
-        let local = connection.generation();
-        let repeated = match connection.takes_shortcuts() {
-            true => pool::repeated(&input, &local, connection),
-            false => None,
-        };
-        let (mut request, head) = match repeated {
-            Some((request, length)) => {
-                input.advance(length);
-                (request, Head::Repeated)
-            }
-            None => {
-                let Some(first) = connection.first_server(&local) else {
-                    return After::Drop;
-                };
-                let mut request = pool::take(&local, connection, &first);
-                let head = match parse(connection, &local, &mut request, &input) {
-                    Ok(Some(length)) => {
-                        input.advance(length);
-                        Head::Complete
-                    }
-                    Ok(None) => {
-                        let reading = read_rest(connection, &local, &mut request, &mut input);
-                        Box::pin(reading).await
-                    }
-                    Err(error) => Head::Bad(error),
-                };
-                (request, head)
-            }
-        };
-        request.arrival.pipelined = pipelined;
-        if let Some(watched) = connection.worker.watched() {
-            watched.begins(connection.client.serial);
-        }
-        let answered = match head {
-            Head::Complete => hot::respond(&mut request),
-            Head::Repeated => hot::respond_again(&mut request, &mut input),
-            _ => None,
-        };
-        let after = match (answered, head) {
-            (Some(after), _) => Ok(after),
-            (None, Head::Complete | Head::Repeated) => {
-                let served = serve_slowly(connection, &mut request, &mut input);
-                panics::catch(Box::pin(served)).await
-            }
-            (None, Head::Gone { timed_out }) => Ok(gone(connection, &mut request, timed_out)),
-            (None, Head::Bad(error)) => {
-                let refused = refuse(connection, &mut request, &mut input, error);
-                panics::catch(Box::pin(refused)).await
-            }
-        };
-        // A body that did not come with its head, or did not fit beside it, was read without what follows it, were this
-        // nginx, and so was a head that fills its buffer: `$pipe`.
-        let read_apart = !input.is_empty() && {
-            let room = body::room_beside_head(&request);
-            let with_head = request.body.came_with_head().min(room);
-            let fills_buffer = room == 0 && !request.arrival.pipelined;
-            fills_buffer || request.body.announced() > with_head as u64
-        };
-        let after = match after {
-            Ok(after) => {
-                connection.keep_error_log(&request);
-                pool::give_back(request);
-                after
-            }
-            Err(panicked) => lost(request, &panicked),
-        };
-        pipelined = !input.is_empty() && !read_apart;
-        match after {
-            After::KeepAlive => {}
-            After::Close { .. } => {
-                if logs::has_unwritten() {
-                    // A client that reads to the end finds its line in the log, as with nginx.
-                    connection.finish_response();
-                    engine::yield_now().await;
-                }
-                return after;
-            }
-            After::Drop => return after,
-        }
-        connection.finish_response();
-        let backlog = match !input.is_empty() {
-            true => connection.stream.backlog(),
-            false => connection.send_finished(),
-        };
-        if backlog > PIPELINE_BACKLOG_MAX {
-            input.fit();
-            if connection.stream.drained(0).await.is_err() {
-                return After::Drop;
-            }
-        }
-    }
-}
-
-/// What comes before the first request, where the address asks for it; then the bytes that have come behind it. `None`:
-/// the connection cannot go on.
-async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
-    let asked = connection.with_servers(&connection.generation(), |servers| {
-        let room = servers.default.core.head_limits().buffer_size;
-        servers.protocols.proxy_protocol.then_some(room)
-    });
-    let received = match asked.flatten() {
-        Some(length_max) => {
-            let deadline = connection.client.started() + connection.first_byte_timeout();
-            Box::pin(proxy_protocol::receive(&**connection, length_max, deadline)).await?
-        }
-        None => Buffer::default(),
-    };
-    let local = connection.generation();
-    let is_secure = connection.with_servers(&local, |servers| servers.protocols.ssl);
-    if is_secure != Some(true) {
-        return Some(received);
-    }
-    // A box of its own, so that idle connections need no room for it.
-    let names = ServersOf(connection);
-    match Box::pin(handshake::accept(&names, received)).await {
-        Begun::Secure => Some(Buffer::default()),
-        Begun::Plain(received) => {
-            connection.plain_on_secure_port.set(true);
-            Some(received)
-        }
-        Begun::Ended => None,
-    }
-}
-
-/// The end of a request that has met a bug of ours. It may be in any state, so it is not kept.
-fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
-    let panics::Panicked { place, message } = panicked;
-    request.connection.worker.counts().panics.add(1);
-    logs::error!(
-        request,
-        Alert,
-        "panicked at {place}: {message}: the request is lost"
-    );
-    if request.response.status == 0 {
-        request.response.status = 500;
-    }
-    end(&mut request, &Ok(()), &After::Drop);
-    After::CLOSE
-}
-
-/// Waits for the first bytes of the next request. `None` ends the
-/// connection: the client closed, was silent for too long, or we are shutting down.
-async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
-    let first = connection.requests.get() == 0;
-    let (protected, wait) = match first {
-        true => {
-            let wait = connection.first_byte_timeout();
-            let spent = engine::now().saturating_duration_since(connection.client.started());
-            (Duration::ZERO, wait.saturating_sub(spent))
-        }
-        false => {
-            let (wait, protected) = connection.keepalive_ms.get();
-            let duration = |ms: u32| Duration::from_millis(ms.into());
-            (duration(protected), duration(wait))
-        }
-    };
-    if !first && protected.is_zero() && connection.worker.quitting() {
-        return None;
-    }
-    let counts = connection.worker.counts();
-    counts.waiting.add(1);
-    let received = match protected.is_zero() {
-        true => wait_idle(connection, engine::now() + wait).await,
-        // Rare, so that idle connections need no room for it.
-        false => Box::pin(wait_protected(connection, protected, wait)).await,
-    };
-    counts.waiting.subtract(1);
-    connection.set_idle(false);
-    match received {
-        Ok(buffer) if !buffer.is_empty() => Some(buffer),
-        Ok(_) => {
-            log::connection_closed(connection, first);
-            None
-        }
-        Err(error) => {
-            log::connection_closed_early(connection, &error, first);
-            None
-        }
-    }
-}
-
-/// Receives until `deadline`. Meanwhile the connection counts as idle.
-fn wait_idle(
-    connection: &Connection,
-    deadline: Instant,
-) -> impl Future<Output = io::Result<Buffer>> {
-    connection.set_idle(true);
-    connection.stream.recv_idle(Some(deadline))
-}
-
-/// Receives within `wait`. For the time of `protected` the connection does not count as idle, so that
-/// nobody closes it; after it, it ends with its worker.
-async fn wait_protected(
-    connection: &Connection,
-    protected: Duration,
-    wait: Duration,
-) -> io::Result<Buffer> {
-    let now = engine::now();
-    let received = connection.stream.recv_idle(Some(now + protected)).await;
-    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.worker.quitting()
-    {
-        return received;
-    }
-    connection.set_idle(true);
-    connection.stream.recv_idle(Some(now + wait)).await
-}
-
-fn parse(
-    connection: &Connection,
-    local: &Local,
-    request: &mut Request,
-    bytes: &[u8],
-) -> Result<Option<usize>, HeadError> {
-    let limits = request.server.core.head_limits();
-    let (gathered, head) = request.client_mut().h1_mut();
-    let parsed = connection.parse_head(local, &limits, bytes, head);
-    let kept = match parsed {
-        Ok(Some(length)) => bytes.get(..length).unwrap_or_default(),
-        Ok(None) => &[], // `read_rest` gathers them
-        Err(_) => bytes,
-    };
-    gathered.clear();
-    gathered.extend_from_slice(kept);
-    parsed
-}
-
-/// Reads on until the head is complete. Its bytes gather in the request; what follows the head
-/// stays in `input`.
-async fn read_rest(
-    connection: &Connection,
-    local: &Local,
-    request: &mut Request,
-    input: &mut Buffer,
-) -> Head {
-    let limits = request.server.core.head_limits();
-    request.client_mut().bytes.clear();
-    request.client_mut().bytes.extend_from_slice(input);
-    let deadline = head_deadline(connection, local, request);
-    let counts = connection.worker.counts();
-    loop {
-        counts.reading.add(1);
-        *input = Buffer::empty(); // it is among the head's bytes
-        let received = connection.stream.recv(Some(deadline)).await;
-        counts.reading.subtract(1);
-        *input = match received {
-            Ok(buffer) if buffer.is_empty() => return Head::Gone { timed_out: false },
-            Ok(buffer) => buffer,
-            Err(error) => {
-                return Head::Gone {
-                    timed_out: error.kind() == std::io::ErrorKind::TimedOut,
-                };
-            }
-        };
-        let (bytes, head) = request.client_mut().h1_mut();
-        if !head.has_begun() && bytes.len() >= limits.buffer_size {
-            // So far there are only empty lines, of which a client may send any number.
-            bytes.clear();
-            head.clear();
-        }
-        let before = bytes.len();
-        bytes.extend_from_slice(input);
-        match connection.parse_head(local, &limits, bytes, head) {
-            Ok(None) => {}
-            Ok(Some(length)) => {
-                bytes.truncate(length);
-                input.advance(length.saturating_sub(before));
-                return Head::Complete;
-            }
-            Err(error) => return Head::Bad(error),
-        }
-    }
-}
-
-/// When a head must be complete of which the first bytes have come. As with nginx, the time of a connection's first head
-/// begins with the connection and is the default server's; that of a later one begins with its bytes, and is that of the
-/// server that they name.
-fn head_deadline(connection: &Connection, local: &Local, request: &Request) -> Instant {
-    let first = &request.server;
-    if connection.requests.get() == 0 {
-        return connection.client.started() + first.core.client_header_timeout;
-    }
-    let client = &request.client;
-    let named = client.server_name().and_then(|server| {
-        let host = server.name.of(&client.bytes);
-        connection.with_servers(local, |servers| servers.reader_of(host))?
-    });
-    engine::now() + named.as_ref().unwrap_or(first).core.client_header_timeout
-}
-
-/// A request whose head never came: logged as nginx does, without an answer.
-fn gone(connection: &Connection, request: &mut Request, timed_out: bool) -> After {
-    tell_ignored(request, false);
-    request.begin_refused();
-    tell_ignored(request, true);
-    log::incomplete_head(connection, request, timed_out);
-    request.response.status = if timed_out { 408 } else { 400 };
-    end(request, &Ok(()), &After::Drop);
-    if timed_out && request.plan.core.reset_timedout_connection {
-        connection.stream.reset_when_dropped();
-        return After::Drop;
-    }
-    After::CLOSE
-}
-
-/// Answers something that is no request and ends the connection.
-async fn refuse(
-    connection: &Rc<Connection>,
-    request: &mut Request,
-    input: &mut Buffer,
-    error: HeadError,
-) -> After {
-    let text = error.log_text(&request.client.bytes);
-    tell_ignored(request, false);
-    request.begin_refused();
-    if matches!(error, HeadError::Misdirected) {
-        request.choose_negotiated_server();
-    }
-    tell_ignored(request, true);
-    // Where it leads to an error page that is not there, too.
-    request.activity.doing = if request.client.has_request_line() {
-        READING_HEADERS
-    } else {
-        request.reading_line()
-    };
-    if matches!(error, HeadError::LineTooLong) {
-        // Logs show what a buffer for long lines holds, as nginx's do.
-        let room = request.server.core.head_limits().large_buffer_size;
-        let (bytes, head) = request.client_mut().h1_mut();
-        bytes.truncate(head.leading().saturating_add(room));
-    }
-    logs::error!(request, Info, "{}", logs::Printable(&text));
-    let version = request.client.version();
-    let mut exchange = Exchange::h1(H1::refused(
-        connection,
-        version,
-        BodyLength::None,
-        std::mem::take(input),
-    ));
-    let outcome = error_page::refuse(request, &mut exchange, error.status()).await;
-    let (after, _) = leave(exchange, request, outcome.is_ok()).await;
-    end(request, &outcome, &after);
-    after
-}
-
-/// Serves a request through the phases, with a future of its own.
-async fn serve_slowly(
-    connection: &Rc<Connection>,
-    request: &mut Request,
-    input: &mut Buffer,
-) -> After {
-    // The long way may change all that was made of the head.
-    request.repeatable = Repeatable::default();
-    if let Some(watched) = connection.worker.watched() {
-        let client = &request.client;
-        watched.is_at(connection.client.serial, client.request_line());
-    }
-    let mut exchange = match begin(connection, request, input) {
-        Ok(exchange) => exchange,
-        Err((text, status)) => {
-            request.activity.doing = request.reading();
-            if !text.is_empty() {
-                logs::error!(request, Info, "{}", logs::Printable(&text));
-            }
-            let input = std::mem::take(input);
-            let version = request.client.version();
-            let length = request.body.framing();
-            let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
-            let outcome = error_page::refuse(request, &mut exchange, status).await;
-            let (after, _) = leave(exchange, request, outcome.is_ok()).await;
-            end(request, &outcome, &after);
-            return after;
-        }
-    };
-    let outcome = request::handle(request, &mut exchange).await;
-    if let Err(abort) = &outcome {
-        if !exchange.has_sent_head() {
-            request.keepalive.on = exchange.keeps_alive(request);
-        }
-        note_abort(request, abort);
-        exchange.take_back(request);
-    }
-    let (after, rest) = leave(exchange, request, outcome.is_ok()).await;
-    end(request, &outcome, &after);
-    *input = rest;
-    after
-}
-
-/// Leaves the connection to the next request, or says that there is none; see [`H1::leave`].
-async fn leave(exchange: Exchange, request: &mut Request, whole: bool) -> (After, Buffer) {
-    match exchange.into_h1() {
-        Some(h1) => h1.leave(request, whole).await,
-        None => (After::Drop, Buffer::default()), // no exchange of another kind is begun here
-    }
-}
-
-/// From a parsed head to an exchange: host, virtual server and URI, the body's framing.
-fn begin(
-    connection: &Rc<Connection>,
-    request: &mut Request,
-    input: &mut Buffer,
-) -> Result<Exchange, Refusal> {
-    tell_ignored(request, false);
-    request.begin()?;
-    tell_ignored(request, true);
-    if request.client.server_name().is_none() && connection.is_misdirected(&request.local, b"") {
-        request.choose_negotiated_server();
-        let error = HeadError::Misdirected;
-        return Err((error.log_text(&request.client.bytes), error.status()));
-    }
-    let client = &request.client;
-    let Some(head) = client.h1() else {
-        return Err((Vec::new(), 400)); // no other protocol begins here
-    };
-    let length = match h1::body_length(head, &client.bytes, false) {
-        Ok(length) => length,
-        Err(error) => {
-            let refusal = (error.log_text(head, &client.bytes), error.status());
-            let in_chunks = request.header(Known::TransferEncoding).is_some();
-            let has_length = request.header(Known::ContentLength).is_some();
-            match error {
-                FramingError::Trace(length) => request.body.begin(length, 0),
-                // Here the framing was found good.
-                FramingError::Connect | FramingError::ConnectWithBody
-                    if in_chunks || has_length =>
-                {
-                    request.body.note_refused_head(in_chunks);
-                }
-                FramingError::LengthAndChunked | FramingError::UnknownTransferEncoding
-                    if has_length =>
-                {
-                    request.body.note_refused_head(false);
-                }
-                _ => {}
-            }
-            return Err(refusal);
-        }
-    };
-    request.body.begin(length, input.len());
-    Ok(Exchange::h1(H1::new(
-        connection,
-        request,
-        length,
-        std::mem::take(input),
-    )))
-}
-
-/// Writes down which header lines are left out for their names: those before the host is named in the log of the server that the
-/// request begins under, and once the host has chosen the server (`is_chosen`) the others in that one's.
-fn tell_ignored(request: &Request, is_chosen: bool) {
-    let client = &request.client;
-    let ignored = client.ignored();
-    if ignored.is_empty() {
-        return;
-    }
-    let named = client.server_name().map(|server| server.name.start);
-    for line in ignored {
-        if named.is_some_and(|named| named < line.start) == is_chosen {
-            let text = logs::Printable(line.of(&client.bytes));
-            let text = format_args!("client sent invalid header line: \"{text}\"{READING_HEADERS}");
-            logs::write(&HeadUpTo(request, *line), logs::Level::Info, text);
-        }
-    }
-}
-
-/// What is written down of a request that has ended: as in nginx, once the rest of its body has been read away and its client
-/// has been waited for.
-fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
-    let ends_here = match outcome {
-        // Answered, or given up: the client has left or was waited for in vain, or gets no answer, or no more of one that an
-        // upstream or a filter has broken.
-        Ok(())
-        | Err(
-            Abort::Closed(_)
-            | Abort::TimedOut
-            | Abort::BodyTimedOut
-            | Abort::Unanswered(_)
-            | Abort::Silently
-            | Abort::UpstreamFraming
-            | Abort::Filter,
-        ) => !matches!(after, After::KeepAlive),
-        // As in nginx no other request was awaited any more.
-        Err(_) => false,
-    };
-    match ends_here {
-        true => ending::log_with_connection(request),
-        false => ending::log(request),
-    }
-}
-
-/// A status for the log where no response was completed.
-fn note_abort(request: &mut Request, abort: &Abort) {
-    log::abort(request, abort);
-    match abort {
-        Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,
-        Abort::TimedOut | Abort::BodyTimedOut if request.response.status == 0 => {
-            request.response.status = 408;
-        }
-        _ if request.response.status == 0 => request.response.status = 500,
-        _ => {}
-    }
-}
-
-/// The server of an address for a Host, or its default.
-pub fn server_for(
-    servers: &AddressServers,
-    host: &[u8],
-    request: &mut Request,
-) -> Result<Arc<Server>, UndecidedName> {
-    let found = servers.names.find(host, request)?;
-    Ok(found.unwrap_or_else(|| Arc::clone(&servers.default)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The size of the future that a function of one argument gives.
-    fn future_size<A, F: Future>(_: fn(A) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    #[test]
-    fn an_idle_connection_is_small() {
-        assert!(future_size(serve) <= 288, "{}", future_size(serve));
-        assert!(
-            size_of::<Connection>() <= 216,
-            "{}",
-            size_of::<Connection>()
-        );
     }
 }

@@ -11,12 +11,12 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting,
 use framework::compile::{Compiler, Feature};
 use proto::h1;
 use proto::method::Method;
+use variables::Compiling as _;
 
 use crate::request::Request;
 use crate::server_tokens::ServerTokens;
 use crate::tasks::{Task, TaskKind};
 use crate::text::Text;
-use variables::Compiling as _;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 const HSLI: Contexts = HSL.or(Contexts::LOCATION_IF);

@@ -17,13 +17,13 @@ use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, Template
 use framework::compile::{Compiler, Feature};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, open, openat, statat};
 use rustix::io::Errno;
+use variables::Compiling as _;
 
 use crate::module::Module;
 use crate::plan_builder::PlanBuilder;
 use crate::request::Request;
 use crate::slots::PlanSlot;
 use crate::text::Text;
-use variables::Compiling as _;
 
 static DISABLE_SYMLINKS: Setting<Written> = Setting::new(
     "disable_symlinks",

@@ -7,7 +7,8 @@ use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::Local;
 use framework::workers::Registered;
 
-use crate::connection::{self, Connection};
+use crate::connection::Connection;
+use crate::conversation;
 use crate::local::HttpLocal;
 use crate::pool;
 
@@ -50,7 +51,7 @@ fn is_known(local: &Local, listener: &ListenerId) -> bool {
 
 /// The whole task of a connection.
 async fn lifetime(connection: Rc<Connection>, registered: Registered) {
-    connection::serve(connection).await;
+    conversation::serve(connection).await;
     drop(registered);
 }
 

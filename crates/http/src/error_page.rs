@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template};
 use framework::compile::{Compiler, Feature};
+use variables::Compiling as _;
 
 use crate::body;
 use crate::exchange::{Abort, Exchange};
@@ -14,7 +15,6 @@ use crate::output::{self, Body};
 use crate::request::{self, Request, Step};
 use crate::status_page;
 use crate::text::Text;
-use variables::Compiling as _;
 
 static ERROR_PAGE: Setting<Vec<Row>> =
     Setting::new("error_page", &["code ... [=[response]] uri"], rows)

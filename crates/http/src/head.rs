@@ -18,7 +18,7 @@ use variables::Scratch;
 
 use crate::body::RequestBody;
 use crate::client_head::ClientHead;
-use crate::connection::{Connection, Held, server_for};
+use crate::connection::{Connection, Held};
 use crate::core::Alias;
 use crate::doing::READING_HEADERS;
 use crate::exchange;
@@ -290,7 +290,7 @@ impl Request {
                 return None;
             }
             let host = std::mem::take(&mut self.client_mut().host);
-            let server = server_for(servers, &host, self);
+            let server = servers.server_for(&host, self);
             if let Err((regex, cause)) = &server {
                 regex.alert(self, &host, *cause, self.reading());
                 self.course.server_undecided = true;
@@ -312,7 +312,7 @@ impl Request {
         };
         let (local, connection) = (Rc::clone(&self.local), self.connection.clone());
         let chosen =
-            connection.with_servers(&local, |servers| server_for(servers, &name, self).ok());
+            connection.with_servers(&local, |servers| servers.server_for(&name, self).ok());
         if let Some(server) = chosen.flatten() {
             self.choose_server(&server);
         }

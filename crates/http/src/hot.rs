@@ -87,7 +87,7 @@ struct Dated {
 #[cfg_attr(test, derive(Default))]
 pub struct LastResponse {
     response: Dated,
-    /// Several of them in a row, once somebody has pipelined.
+    /// Several copies of the response in a row, once the client has pipelined.
     copies: Bytes,
     status: u16,
     /// The file need not be looked at before this moment.

@@ -16,6 +16,7 @@ pub mod client_head;
 pub mod compile;
 pub mod connection;
 pub mod context;
+pub mod conversation;
 pub mod core;
 pub mod credentials;
 pub mod disable_symlinks;

@@ -292,7 +292,7 @@ pub enum Verdict {
 /// What answers in a scope, and in those within it that have nothing of the kind.
 #[derive(Clone)]
 pub struct Content {
-    /// It.
+    /// The handler that gives the answer.
     pub handler: Arc<dyn Handle>,
     /// It only goes before files, which answer where it has nothing to say.
     pub leaves_to_files: bool,

@@ -10,11 +10,13 @@ use base::hash::Map;
 use bytes::Bytes;
 use engine::net::Address;
 use framework::network::Peers;
+use logs::ErrorLog;
 use proto::method::Method;
 use transport::listen::ListenerId;
 use transport::resolver::Resolving;
 use transport::tls::dynamic::Dynamic;
 use transport::tls::server::ServerTls;
+use variables::Table;
 
 use crate::address::AddressServers;
 use crate::body::BodySettings;
@@ -28,8 +30,6 @@ use crate::open_file_cache::OpenFileCache;
 use crate::request::Request;
 use crate::slots::PlanSlot;
 use crate::types::Types;
-use crate::variables::Table;
-use logs::ErrorLog;
 
 /// The compiled form of one scope.
 pub struct Plan {
@@ -170,9 +170,9 @@ pub struct Http {
     pub(crate) bindings: Vec<(ListenerId, BoundServers)>,
     pub(crate) plans: Vec<Arc<Plan>>,
     /// Variables by index.
-    pub variables: Table,
+    pub variables: Table<Request>,
     /// Those of handshakes.
-    pub of_handshakes: variables::Table<Handshake>,
+    pub of_handshakes: Table<Handshake>,
     /// `debug_connection`: whose connections are logged in every detail.
     pub debug_connections: Arc<Peers>,
 }

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 
 use framework::slot::Slots;
+use variables::Cached;
 
 use crate::slots::OfMain;
-use variables::Cached;
 
 /// One for a main request and all its subrequests.
 #[derive(Default)]

@@ -12,9 +12,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::task::{Context, Poll};
 
+use logs::{Level, Subject};
+
 use crate::exchange::Abort;
 use crate::output::Piece;
-use logs::{Level, Subject};
 
 /// What a source gives.
 #[derive(Debug)]

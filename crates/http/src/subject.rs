@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use engine::net::Address;
 use framework::address::append_address;
+use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
 use proto::Span;
 use proto::header::Known;
 
 use crate::connection::Connection;
 use crate::handshake::Handshake;
 use crate::request::Request;
-use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
 
 impl Subject for Request {
     #[inline]
@@ -128,31 +128,6 @@ impl Subject for Connection {
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
         client(out, self.peer())?;
         write!(out, ", server: {}", self.client.listening())
-    }
-}
-
-/// A connection between two requests, for a text that names the client itself.
-pub struct KeptAlive<'a>(pub &'a Connection);
-
-impl Subject for KeptAlive<'_> {
-    fn admits(&self, level: Level) -> bool {
-        self.0.admits(level)
-    }
-
-    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
-        self.0.with_log(write);
-    }
-
-    fn is_debugged(&self) -> bool {
-        Subject::is_debugged(self.0)
-    }
-
-    fn subsystem(&self) -> Subsystem {
-        Subsystem::Http
-    }
-
-    fn serial(&self) -> Option<u64> {
-        Some(self.0.client.serial)
     }
 }
 

@@ -14,6 +14,7 @@ use framework::counters::Counters;
 use framework::door::Accepted;
 use framework::generation::Generation;
 use framework::workers::Worker;
+use logs::{ErrorLog, ToErrorLog};
 use transport::listen::ListenerId;
 use transport::resolver::Resolving;
 use transport::tls;
@@ -35,7 +36,6 @@ use crate::part::{Modules, Variables};
 use crate::request::Request;
 use crate::types::Types;
 use crate::{accepted, compile, core, door, not_modified, range};
-use logs::{ErrorLog, ToErrorLog};
 
 /// What requests have without any module.
 pub const NO_MODULES: Modules = Modules(&[

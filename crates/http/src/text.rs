@@ -5,5 +5,5 @@ use crate::request::Request;
 /// A value that may hold variables.
 pub type Text = variables::Text<Request>;
 
-/// One stretch of a [`Text`].
+/// A part of a [`Text`]: bytes as written, a variable, or a group of the regex evaluated last.
 pub type Part = variables::Part<Request>;

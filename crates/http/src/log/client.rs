@@ -1,16 +1,41 @@
 //! What is logged when a client leaves, stays silent or breaks off: nginx's texts and levels.
 
+use std::sync::Arc;
 use std::{fmt, io};
 
 use framework::address::append_address;
 use logs::network::{TIMED_OUT, failure_level};
+use logs::{Errno, ErrorLog, Level, Printable, Subject, Subsystem, error, write};
 use transport::tls::messages;
 
 use crate::connection::Connection;
 use crate::exchange::Abort;
 use crate::request::Request;
-use crate::subject::KeptAlive;
-use logs::{Errno, Level, Printable, error, write};
+
+/// A connection between two requests, for a text that names the client itself.
+struct KeptAlive<'a>(&'a Connection);
+
+impl Subject for KeptAlive<'_> {
+    fn admits(&self, level: Level) -> bool {
+        self.0.admits(level)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.0.with_log(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        Subject::is_debugged(self.0)
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.0.client.serial)
+    }
+}
 
 /// The client closed its side while a request was awaited; `first` when none had come yet.
 pub fn connection_closed(connection: &Connection, first: bool) {
@@ -123,7 +148,7 @@ pub fn abort(request: &mut Request, abort: &Abort) {
             request,
             Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
         ),
-        // Whoever found it has logged it, or there is nothing to say.
+        // Logged where it was found, or nothing is to be said of it.
         Abort::Upstream
         | Abort::UpstreamFraming
         | Abort::Filter

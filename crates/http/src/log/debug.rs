@@ -4,11 +4,11 @@
 //! which do not exist here. More lines stand beside what they are about: `grep 'Debug,'`.
 
 use framework::address::append_address;
+use logs::{Level, Printable, Subject as _, Subsystem, error, write};
 use proto::header::Known;
 
 use crate::connection::Connection;
 use crate::request::Request;
-use logs::{Level, Printable, Subject as _, Subsystem, error, write};
 
 /// A connection was accepted.
 pub fn accepted(connection: &Connection) {

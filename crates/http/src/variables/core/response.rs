@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use proto::date;
 use proto::h1::Version;
+use variables::Cached;
 use variables::Context as _;
 use variables::write::{decimal, joined, text, three_digits};
 
 use crate::request::Request;
 use crate::response::Field;
-use variables::Cached;
 
 /// The status of the client's answer: that of an error page goes before the page's own; `009`
 /// for HTTP/0.9 and `000` as long as there is none.
