@@ -55,7 +55,7 @@ pub static ZSTD_STATIC: Setting<Mode> = Setting::new("zstd_static", &["on | off 
 /// For whom precompressed files are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// For nobody.
+    /// For no client.
     Off,
     /// For clients that accept the coding.
     On,

@@ -168,8 +168,7 @@ pub fn intercept(hello: &ClientHello) -> Option<Arc<ServerTls>> {
     only.then(|| handshake(hello.server_name()?)).flatten()
 }
 
-/// What a handshake with a validator is made with, who asks for this name; `None` where nobody is
-/// expected.
+/// What a handshake with a validator that asks for this name is made with; `None` where no validator is expected.
 fn handshake(server_name: &[u8]) -> Option<Arc<ServerTls>> {
     let shown = HANDSHAKES.read().unwrap_or_else(PoisonError::into_inner);
     let found = shown

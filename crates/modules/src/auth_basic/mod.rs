@@ -192,7 +192,7 @@ async fn verify(stored: &Bytes, credentials: &Credentials) -> PasswordCheck {
     check
 }
 
-/// Nobody can be checked: 403 where there is no file, as in nginx, else 500.
+/// The passwords cannot be read, so that no client can be checked: 403 where there is no file, as in nginx, else 500.
 fn unreadable(request: &Request, path: &Path, error: &ReadError) -> Verdict {
     let (call, cause) = match error {
         ReadError::Open(cause) => ("open", cause),

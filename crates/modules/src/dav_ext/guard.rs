@@ -74,7 +74,7 @@ impl Guard {
         }
         if matches!(request.method, Method::Move | Method::Copy)
             && let Some(destination) = request.header_named(b"destination").map(<[u8]>::to_vec)
-            // What is wrong with the field is said by whoever does the work.
+            // What is wrong with the field is said by the handler that does the work.
             && let Ok(uri) = dav::local_uri(request, &destination)
         {
             changes.push(Change {

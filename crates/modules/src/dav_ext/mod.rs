@@ -547,7 +547,7 @@ fn answer_unlock(request: &mut Request, zone: &Zone<Locks>) -> Step {
     }
 }
 
-/// A token that nobody has had: 122 bits of the system's randomness, as RFC 9562 writes them.
+/// A token that no client has had: 122 bits of the system's randomness, as RFC 9562 writes them.
 fn new_token() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -267,10 +267,10 @@ pub(super) trait MemoryWriter: Write {
     /// Writing to memory fails only where the library does, or where a body is not as long as it was said to be.
     const FAILED: Abort;
 
-    /// What it has written and nobody has taken.
+    /// What it has written and has not been taken from it.
     fn written(&mut self) -> &mut Vec<u8>;
 
-    /// Ends the stream, with what nobody has taken.
+    /// Ends the stream; what has been written and not taken.
     fn end(self) -> std::io::Result<Vec<u8>>;
 }
 

@@ -210,7 +210,7 @@ pub struct UserId {
     flags: Flags,
     p3p: Bytes,
     mark: Option<u8>,
-    /// `$uid_reset`, which a configuration may set; `None` where nobody is given a cookie.
+    /// `$uid_reset`, which a configuration may set; `None` where no client is given a cookie.
     reset: Option<Variable>,
 }
 
@@ -281,12 +281,12 @@ impl Module for UserId {
 /// An identifier: four words in the machine's order. One that ends with zero is none.
 type Identifier = [u32; 4];
 
-/// What is known of the client.
+/// The identifiers of the request's pass.
 static IDENTIFIERS: Slot<Identifiers, OfPass> = Slot::new();
 
 impl Kept for Identifiers {}
 
-/// What is known of a request's identifier.
+/// The identifier that the client has sent and the one that it is given.
 #[derive(Debug, Default)]
 pub struct Identifiers {
     /// The cookie's value as it came.

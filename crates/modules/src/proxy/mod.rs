@@ -499,7 +499,7 @@ async fn secure(
     }
 }
 
-/// A Unix socket that cannot be connected to. That nobody listens is common; that there is no
+/// A Unix socket that cannot be connected to. That no server listens on it is common; that there is no
 /// socket is a mistake.
 fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Failure {
     if let Some(libc::ECONNREFUSED | libc::EAGAIN | libc::ECONNRESET) = error.raw_os_error() {
@@ -701,7 +701,7 @@ async fn push_file(
         let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
         let read = match file.read_at(offset, wanted).await {
             Ok(read) if !read.is_empty() => read,
-            Ok(_) => return Err(AttemptError::Refused(500)), // nobody else has the file
+            Ok(_) => return Err(AttemptError::Refused(500)), // the file is the request's alone
             Err(error) => {
                 let error = log::Errno(&error);
                 log::error!(request, Crit, "pread() failed {error} {SENDING}");

@@ -356,7 +356,7 @@ pub(super) fn apply(
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         copy_field(request, proxy, &settings, target, field.known, name, value);
     }
-    // Who asks for these two fields to be passed on gets no others in their place.
+    // A configuration that passes these two fields on gets no others in their place.
     for (known, name) in [(Known::Server, &b"server"[..]), (Known::Date, b"date")] {
         if answer.head.find(known).is_none() && !is_hidden(&settings, name) {
             let member = match known {

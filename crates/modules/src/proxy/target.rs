@@ -57,12 +57,12 @@ pub struct Target {
     pub uri: Option<Bytes>,
 }
 
-/// Who may answer a request.
+/// The servers that may answer a request.
 #[derive(Clone, Debug)]
 pub enum Upstream {
     /// These servers.
     Group(Arc<Group>),
-    /// Whoever has one of the addresses of a name, which are still to be found.
+    /// The server at one of a name's addresses, which are still to be found.
     Name {
         /// The name.
         name: Bytes,
