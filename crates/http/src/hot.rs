@@ -265,26 +265,26 @@ pub fn respond(request: &mut Request) -> Option<After> {
 /// requests with the same head that follow in `input`, as a client that pipelines sends them,
 /// are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
-    let Some(mut answer) = request.repeatable.answer.take() else {
+    let Some(mut last) = request.repeatable.last.take() else {
         return look_up(request);
     };
     let client = Rc::clone(&request.client);
     let mut count = 0;
-    while answer.holds(request) {
+    while last.holds(request) {
         count += 1;
-        request.response.status = answer.status;
-        let after = leave(request, &answer.response, true);
-        let full = count * answer.response.bytes.len() >= COPIES_MAX;
+        request.response.status = last.status;
+        let after = leave(request, &last.response, true);
+        let full = count * last.response.bytes.len() >= COPIES_MAX;
         if full || !input.starts_with(&client.bytes) {
-            request.connection.stream.push(answer.copies(count));
-            request.repeatable.answer = Some(answer);
+            request.connection.stream.push(last.copies(count));
+            request.repeatable.last = Some(last);
             return Some(after);
         }
         input.advance(client.bytes.len());
         request.count_again();
     }
     if count > 0 {
-        request.connection.stream.push(answer.copies(count));
+        request.connection.stream.push(last.copies(count));
     }
     look_up(request)
 }
@@ -387,7 +387,7 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         && !logged
         && !logs_response;
     if until > engine::uptime() && asks_nothing && keep_alive {
-        request.repeatable.answer = Some(LastResponse {
+        request.repeatable.last = Some(LastResponse {
             response,
             copies: Bytes::new(),
             status: request.response.status,

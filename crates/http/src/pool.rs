@@ -253,7 +253,7 @@ mod tests {
         }]);
         *repeatable = Repeatable {
             servers: Some(std::ptr::null()),
-            answer: Some(LastResponse::default()),
+            last: Some(LastResponse::default()),
         };
     }
 
@@ -350,7 +350,7 @@ mod tests {
             format!("{}", earlier_error_log.is_none()),
             format!("{}", trail.is_none()),
             format!("{}", repeatable.servers.is_none()),
-            format!("{}", repeatable.answer.is_none()),
+            format!("{}", repeatable.last.is_none()),
         ]
     }
 

@@ -163,5 +163,5 @@ pub struct Repeatable {
     /// is compared and never followed; the generation in `local` keeps the place taken.
     pub servers: Option<*const AddressServers>,
     /// What it was answered with then, if the same head may be answered alike.
-    pub answer: Option<LastResponse>,
+    pub last: Option<LastResponse>,
 }
