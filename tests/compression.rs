@@ -10,12 +10,12 @@ use support::{PATIENCE, Server};
 const TEXT: &str = "a line of text that repeats itself\n";
 
 /// A response that ends with its connection.
-struct Answer {
+struct Response {
     head: String,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (found, value) = line.split_once(": ")?;
@@ -49,7 +49,7 @@ fn plain(coding: &str, body: &[u8]) -> Vec<u8> {
     plain
 }
 
-fn ask(server: &Server, path: &str, accept: &str) -> Answer {
+fn ask(server: &Server, path: &str, accept: &str) -> Response {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\nAccept-Encoding: {accept}\r\n\r\n");
@@ -57,7 +57,7 @@ fn ask(server: &Server, path: &str, accept: &str) -> Answer {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     let end = all.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-    Answer {
+    Response {
         head: String::from_utf8_lossy(&all[..end]).into_owned(),
         body: all.split_off(end),
     }

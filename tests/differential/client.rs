@@ -31,7 +31,7 @@ const BODY_LENGTH_MAX: usize = 4 << 20;
 
 /// One answer, interim ones included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     /// Empty for HTTP/0.9.
     pub(crate) status_line: String,
     /// Names and values in their order, bytes beyond ASCII as `\xHH`.
@@ -48,7 +48,7 @@ pub(crate) struct Answer {
     pub(crate) cut: bool,
 }
 
-impl Answer {
+impl Response {
     /// The first field of a name.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let found = self
@@ -82,7 +82,7 @@ pub(crate) enum Ending {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     /// The answers to each request.
-    pub(crate) answers: Vec<Vec<Answer>>,
+    pub(crate) answers: Vec<Vec<Response>>,
     /// Bytes that belong to no answer.
     pub(crate) rest: Vec<u8>,
     pub(crate) ending: Ending,
@@ -90,7 +90,7 @@ pub(crate) struct Heard {
 
 impl Heard {
     /// The answers to one request, by its number.
-    pub(crate) fn answers_to(&self, request: usize) -> impl Iterator<Item = &Answer> {
+    pub(crate) fn answers_to(&self, request: usize) -> impl Iterator<Item = &Response> {
         self.answers.get(request).into_iter().flatten()
     }
 }
@@ -180,9 +180,9 @@ pub(crate) fn converse(
         }
         let answers = line.answers(exchange.is_some_and(|exchange| exchange.head_only));
         let closes =
-            |last: &Answer| last.field("connection") == Some("close") && !conversation.pipelined;
+            |last: &Response| last.field("connection") == Some("close") && !conversation.pipelined;
         // After a 412 nginx closes without a word, which the table of differences tells of.
-        let fails = |last: &Answer| last.status() == 412 && !conversation.pipelined;
+        let fails = |last: &Response| last.status() == 412 && !conversation.pipelined;
         let over = answers
             .last()
             .is_none_or(|last| last.cut || last.framing == "end" || fails(last) || closes(last));
@@ -315,7 +315,7 @@ impl Line<'_, '_> {
     }
 
     /// Interim answers and the final one.
-    fn answers(&mut self, head_only: bool) -> Vec<Answer> {
+    fn answers(&mut self, head_only: bool) -> Vec<Response> {
         let mut answers = Vec::new();
         while let Some(answer) = self.answer(head_only) {
             let interim =
@@ -408,7 +408,7 @@ impl Line<'_, '_> {
         Ok(())
     }
 
-    fn answer(&mut self, head_only: bool) -> Option<Answer> {
+    fn answer(&mut self, head_only: bool) -> Option<Response> {
         while self.unread.len() < 5 && self.more() {}
         if self.unread.is_empty() {
             return None;
@@ -416,19 +416,19 @@ impl Line<'_, '_> {
         if !self.unread.starts_with(b"HTTP/") {
             while self.unread.len() < BODY_LENGTH_MAX && self.more() {}
             let body = std::mem::take(&mut self.unread);
-            return Some(Answer {
+            return Some(Response {
                 wire_length: body.len(),
                 body,
                 framing: "end",
-                ..Answer::default()
+                ..Response::default()
             });
         }
         let Some(end) = self.find(b"\r\n\r\n") else {
             let status_line = std::mem::take(&mut self.unread).escape_ascii().to_string();
-            return Some(Answer {
+            return Some(Response {
                 status_line,
                 cut: true,
-                ..Answer::default()
+                ..Response::default()
             });
         };
         let mut answer = head(&self.unread[..end]);
@@ -437,7 +437,7 @@ impl Line<'_, '_> {
         Some(answer)
     }
 
-    fn body(&mut self, answer: &mut Answer, head_only: bool) {
+    fn body(&mut self, answer: &mut Response, head_only: bool) {
         if head_only || matches!(answer.status(), 100..=199 | 204 | 304) {
             answer.framing = "none";
             return;
@@ -464,7 +464,7 @@ impl Line<'_, '_> {
     }
 
     /// Chunks and trailers. Nothing if they end too soon or are broken.
-    fn chunks(&mut self, answer: &mut Answer) -> Option<()> {
+    fn chunks(&mut self, answer: &mut Response) -> Option<()> {
         loop {
             let end = self.find(b"\r\n")?;
             let size = String::from_utf8_lossy(&self.unread[..end]).into_owned();
@@ -512,7 +512,7 @@ impl Line<'_, '_> {
     }
 }
 
-fn head(bytes: &[u8]) -> Answer {
+fn head(bytes: &[u8]) -> Response {
     let text = |bytes: &[u8]| {
         bytes
             .escape_ascii()
@@ -534,9 +534,9 @@ fn head(bytes: &[u8]) -> Answer {
         }
         None => (text(line), String::from("(no colon)")),
     });
-    Answer {
+    Response {
         status_line,
         fields: fields.collect(),
-        ..Answer::default()
+        ..Response::default()
     }
 }

@@ -10,7 +10,7 @@ use std::io::Read;
 use support::date::http_date;
 
 use crate::case::value;
-use crate::client::Answer;
+use crate::client::Response;
 use crate::program::NAME;
 use crate::run::{Seen, Transcript, hash};
 
@@ -203,12 +203,12 @@ impl Found {
         self.errors(left, right);
     }
 
-    fn answers(&mut self, left: &[Answer], right: &[Answer]) {
+    fn answers(&mut self, left: &[Response], right: &[Response]) {
         // Where only one has interim ones, the last ones still answer the same.
         let (mut left, mut right) = (left, right);
         if statuses(left) != statuses(right) {
             self.add(Part::Status, "status", statuses(left), statuses(right));
-            let last = |answers: &[Answer]| answers.len().saturating_sub(1);
+            let last = |answers: &[Response]| answers.len().saturating_sub(1);
             (left, right) = (&left[last(left)..], &right[last(right)..]);
             if statuses(left) != statuses(right) {
                 return;
@@ -236,11 +236,11 @@ impl Found {
         }
     }
 
-    fn fields(&mut self, left: &Answer, right: &Answer) {
+    fn fields(&mut self, left: &Response, right: &Response) {
         if left.fields == right.fields {
             return;
         }
-        let by_name = |answer: &Answer| {
+        let by_name = |answer: &Response| {
             let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
             for (name, value) in &answer.fields {
                 by_name
@@ -268,7 +268,7 @@ impl Found {
             }
         }
         if !any {
-            let order = |answer: &Answer| {
+            let order = |answer: &Response| {
                 answer
                     .fields
                     .iter()
@@ -460,7 +460,7 @@ fn message_kind(text: &str) -> String {
 }
 
 /// The status lines of answers.
-pub(crate) fn statuses(answers: &[Answer]) -> String {
+pub(crate) fn statuses(answers: &[Response]) -> String {
     let lines: Vec<&str> = answers
         .iter()
         .map(|answer| {
@@ -550,7 +550,7 @@ fn even_excess(text: &str) -> String {
 }
 
 /// An answer without what must differ between two runs.
-pub(crate) fn even_answer(answer: &mut Answer) {
+pub(crate) fn even_answer(answer: &mut Response) {
     if answer.field("content-encoding") == Some("gzip") && answer.status() != 206 {
         let mut body = Vec::new();
         if flate2::read::MultiGzDecoder::new(answer.body.as_slice())
