@@ -228,6 +228,7 @@ impl StreamState {
 
 // Receiving.
 impl Worker {
+    #[inline(always)] // Every request passes it, from one of its two callers.
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,
