@@ -44,13 +44,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         let written = std::fs::write(file, page);
         return match written {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => crate::fail(&format!("{}: {error}", file.display())),
+            Err(error) => crate::failure::fail(&format!("{}: {error}", file.display())),
         };
     }
     if let Some(file) = &arguments.readme {
         return match write_readme(file, registry) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(text) => crate::fail(&format!("{}: {text}", file.display())),
+            Err(text) => crate::failure::fail(&format!("{}: {text}", file.display())),
         };
     }
     let done = match (&arguments.all, &arguments.name) {
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(text) => crate::fail(&text),
+        Err(text) => crate::failure::fail(&text),
     }
 }
 

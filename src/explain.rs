@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match answer(arguments) {
         Ok(text) if std::io::stdout().write_all(&text).is_ok() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE, // nobody reads it any more
-        Err(text) => crate::fail(&text),
+        Err(text) => crate::failure::fail(&text),
     }
 }
 

@@ -7,6 +7,7 @@ mod commands;
 mod compatibility;
 mod docs;
 mod explain;
+mod failure;
 mod main_level;
 mod modules;
 mod private_folder;
@@ -19,6 +20,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use application::{Tidegate, registry};
+use failure::fail;
 
 /// The server that nginx's flags start, and the worker process of whichever.
 static TIDEGATE: Tidegate = Tidegate::new();
@@ -55,10 +57,4 @@ fn main() -> ExitCode {
         Some(options) => process::run(options, &TIDEGATE),
         None => ExitCode::SUCCESS,
     }
-}
-
-/// Prints why nothing was done.
-fn fail(text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
-    ExitCode::FAILURE
 }

@@ -124,6 +124,18 @@ fn holds(pid: u32, is_it: impl Fn(&str) -> bool) -> bool {
     links.into_iter().any(|link| is_it(&link.to_string_lossy()))
 }
 
+/// Whether a process listens on this port.
+fn listens(pid: u32, port: u16) -> bool {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut sockets = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, state) = (fields.get(1)?, fields.get(3)?);
+        let is_it = address.ends_with(&format!(":{port:04X}")) && *state == "0A";
+        is_it.then(|| format!("socket:[{}]", fields.get(9).unwrap()))
+    });
+    sockets.any(|socket| holds(pid, |path| path == socket))
+}
+
 #[test]
 fn usr1_reaches_draining_generations_and_old_processes() {
     let port = free_port();
@@ -136,6 +148,12 @@ fn usr1_reaches_draining_generations_and_old_processes() {
     master.configure(&site(port, "env NEW=1;", "three.log"));
     assert_eq!(master.run(&["-s", "reload"]), (Some(0), String::new()));
     assert_eq!(master.workers().len(), 2);
+    // Until the old process has heard that it ends, it accepts as well.
+    let listening = || {
+        let workers = master.workers().into_iter();
+        workers.filter(|pid| listens(*pid, port)).count()
+    };
+    wait_for("old process that listens no more", || listening() == 1);
     let third = Pending::new(port, "third");
 
     reopen(&master, &["one.log", "two.log", "three.log", "error.log"]);

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        Err(text) => crate::fail(&text),
+        Err(text) => crate::failure::fail(&text),
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option
     let run = tool(name)?;
     Some(match called(arguments) {
         Ok(called) => run(called),
-        Err(text) => crate::fail(&text),
+        Err(text) => crate::failure::fail(&text),
     })
 }
 

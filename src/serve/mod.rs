@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match prepare(arguments) {
         Ok(Some(prepared)) => prepared.serve(),
         Ok(None) => ExitCode::SUCCESS,
-        Err(text) => crate::fail(&text),
+        Err(text) => crate::failure::fail(&text),
     }
 }
 

@@ -168,7 +168,7 @@ impl Trial {
         let terminal = match std::io::stderr().as_fd().try_clone_to_owned() {
             Ok(descriptor) => File::from(descriptor),
             Err(error) => {
-                return crate::fail(&process::log::failure("dup() failed", &error));
+                return crate::failure::fail(&process::log::failure("dup() failed", &error));
             }
         };
         let is_comparison = self.replay.is_some();

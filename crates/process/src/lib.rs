@@ -35,10 +35,7 @@ pub use application::{
 pub use bundle::Bundle;
 pub use identity::Identity;
 pub use interrupt::Interrupt;
-pub use log::Level;
+pub use log::{Level, PROGRAM};
 pub use options::{Action, ErrorLog, Options, SignalName};
 pub use start::run;
 pub use worker::{Events, is_worker, worker_main};
-
-/// The name in front of every line that goes to the terminal.
-pub const PROGRAM: &str = "tidegate";

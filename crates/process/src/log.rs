@@ -15,7 +15,10 @@ use conf::Style;
 use rustix::fs::{Mode, OFlags};
 
 use crate::options::{ErrorLog, Options};
-use crate::{PROGRAM, probe};
+use crate::probe;
+
+/// The name in front of every line that goes to the terminal.
+pub const PROGRAM: &str = "tidegate";
 
 /// One place that lines go to.
 #[derive(Clone, Debug)]

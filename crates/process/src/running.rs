@@ -18,8 +18,9 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::log::PROGRAM;
 use crate::signals::{self, Signals};
-use crate::{PROGRAM, worker};
+use crate::worker;
 
 /// How much of a command line is shown, in characters.
 const SHOWN_MAX: usize = 60;

@@ -1,0 +1,10 @@
+//! How a subcommand ends that has done nothing. The server's own errors go to its logs.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Prints why nothing was done.
+pub(crate) fn fail(text: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
+    ExitCode::FAILURE
+}
