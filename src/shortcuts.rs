@@ -27,6 +27,7 @@ const MODULES: &str = "\n## What the modules say\n\n\
     | yes | any request that none of the above excludes |\n\
     | by the head | where the head of the request permits it; a client that repeats that head is not looked at again |\n\
     | by the request | where the request permits it, which is looked at every time |\n\
+    | by the response | where that very response, for this head, would leave it as it is |\n\
     | never | no request |\n\n\
     | module, by its directives | it says |\n|---|---|\n";
 
@@ -100,6 +101,7 @@ fn said(told: &Told) -> String {
         Told::Same(text) => format!("yes: {text}"),
         Told::OfHead(text) => format!("by the head: {text}"),
         Told::OfRequest(text) => format!("by the request: {text}"),
+        Told::OfResponse(text) => format!("by the response: {text}"),
     }
 }
 
@@ -127,7 +129,8 @@ mod tests {
             ("deny", "by the request: "),
             ("auth_request", "never: it says nothing"),
             ("proxy_pass", "never where `proxy_pass` answers"),
-            ("brotli", "by the head: "),
+            ("brotli", "by the response: "),
+            ("acme_certificate", "by the head: "),
             ("add_header", "yes: "),
         ] {
             let link = format!("[{name}]");

@@ -91,6 +91,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
             bytes: head.into_bytes().into(),
             is_head: false,
             weight: 1,
+            drawn: Vec::new(),
         };
         plan::add(&mut servers, &target, request, &maker).map_err(|error| error.to_string())?;
     }

@@ -53,6 +53,12 @@ pub(super) struct Common {
     /// A header field, any number of times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
     fields: Vec<(String, String)>,
+    /// A file of header fields, one a line; of several each request has one, drawn at random
+    #[arg(long = "header-file", value_name = "FILE")]
+    field_files: Vec<PathBuf>,
+    /// Ranges in URLs and header fields, such as [001-100], stand for numbers drawn anew for each request
+    #[arg(long)]
+    varied: bool,
     /// The requests' body, or @FILE
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
@@ -252,6 +258,12 @@ impl Common {
             fields: self.fields.clone(),
             body,
             close: self.new_connections,
+            sets: self
+                .field_files
+                .iter()
+                .map(fields_of)
+                .collect::<Result<_, _>>()?,
+            varied: self.varied,
         })
     }
 
@@ -294,6 +306,18 @@ fn weighted_urls(text: &str) -> Result<Vec<(String, u32)>, String> {
         urls.push((url.to_owned(), weight));
     }
     Ok(urls)
+}
+
+/// The header fields of a file: one a line, empty lines left out.
+fn fields_of(path: &PathBuf) -> Result<Vec<(String, String)>, String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let lines = text.lines().enumerate();
+    let written = lines.filter(|(_, line)| !line.trim().is_empty());
+    let read = |(index, line)| {
+        field(line).map_err(|fault| format!("{}: line {}: {fault}", path.display(), index + 1))
+    };
+    written.map(read).collect()
 }
 
 fn body(text: &str) -> Result<Vec<u8>, String> {

@@ -89,6 +89,7 @@ const INVISIBLE: &[(&str, &str)] = &[
     ),
     ("sendfile_max_chunk", "how many bytes leave at once"),
     ("tcp_nodelay", "how bytes are packed into segments"),
+    ("tcp_nopush", "the same; tests/segments.rs counts them"),
     ("multi_accept", "how many connections are accepted at once"),
     (
         "gunzip_buffers gzip_buffers gzip_no_buffer gzip_window",

@@ -374,8 +374,6 @@ pub struct Completion {
 pub enum Control {
     /// `TCP_NODELAY`
     NoDelay(bool),
-    /// `TCP_CORK`
-    Cork(bool),
     /// Send a reset instead of an orderly end when the socket is closed (`SO_LINGER` of zero).
     ResetOnClose,
     /// No more bytes will be sent: `shutdown(SHUT_WR)`.
@@ -398,6 +396,10 @@ pub struct Outgoing {
     pub(crate) spent: Vec<Segment>,
     /// Bytes at the front of the first file segment that are known to be in memory.
     pub(crate) warm: u64,
+    /// Files, and what stands before them, are to leave in full segments.
+    pub(crate) fills_segments: bool,
+    /// The socket holds back what fills no segment, until the last file was sent.
+    pub(crate) corked: bool,
 }
 
 impl Outgoing {
@@ -447,6 +449,7 @@ impl Outgoing {
         if self.first_file().is_none() {
             self.warm = other.warm;
         }
+        self.corked |= std::mem::take(&mut other.corked);
         other.calls = 0;
         other.warm = 0;
         for segment in other.segments.drain(..) {
@@ -461,6 +464,7 @@ impl Outgoing {
         }
         self.calls = 0;
         self.warm = 0;
+        self.corked = false;
     }
 
     /// Gives room back that only a long queue needs.

@@ -25,8 +25,8 @@ use crate::net::{Address, Segment, TcpInfo};
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
 pub(crate) const PARTS_MAX: usize = 64;
 
-/// Bytes of a file from which on what stands before it leaves at once: the peer can begin to read meanwhile, and one packet
-/// more does not count among so many.
+/// Bytes of a file from which on what stands before it leaves at once, unless segments are to be full: the peer can begin to
+/// read meanwhile.
 const LARGE_FILE: u64 = 128 * 1024;
 
 /// Ends and closes a connection to which everything was sent. The end goes out together with what the kernel still
@@ -209,7 +209,6 @@ pub(crate) fn pending_error(socket: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn control(socket: BorrowedFd<'_>, control: Control) -> io::Result<()> {
     match control {
         Control::NoDelay(on) => sockopt::set_tcp_nodelay(socket, on)?,
-        Control::Cork(on) => sockopt::set_tcp_cork(socket, on)?,
         Control::ResetOnClose => sockopt::set_socket_linger(socket, Some(Duration::ZERO))?,
         Control::ShutdownWrite => rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?,
         Control::ShutdownRead => rustix::net::shutdown(socket, rustix::net::Shutdown::Read)?,
@@ -333,6 +332,9 @@ pub(crate) fn transmit(
     let mut taken = 0;
     let mut of_files = 0;
     loop {
+        if outgoing.fills_segments || outgoing.corked {
+            cork(socket, outgoing, chunk.saturating_sub(of_files));
+        }
         let (wanted, result) = match outgoing.front() {
             None => return (taken, Stop::Empty),
             Some(Segment::Bytes(_)) => send_bytes(socket, outgoing, last),
@@ -380,6 +382,22 @@ pub(crate) fn transmit(
             Err(Errno::INTR) => {}
             Err(error) => return (taken, Stop::Failed(error.into())),
         }
+    }
+}
+
+/// Has the socket hold back what fills no segment while a file is cut in pieces, of which the next has at most `room` bytes,
+/// and let go of it behind the last file.
+fn cork(socket: BorrowedFd<'_>, outgoing: &mut Outgoing, room: u64) {
+    let wanted = match outgoing.front() {
+        Some(Segment::File { length, .. }) if outgoing.fills_segments => {
+            outgoing.corked || outgoing.warm.min(room) < *length
+        }
+        _ => outgoing.corked && outgoing.takes_calls(),
+    };
+    if wanted != outgoing.corked {
+        // It fails for Unix sockets, which have no segments.
+        let _ = sockopt::set_tcp_cork(socket, wanted);
+        outgoing.corked = wanted;
     }
 }
 
@@ -437,7 +455,8 @@ fn send_parts(
                 break;
             }
             (Segment::File { length, .. }, _) => {
-                if outgoing.warm > 0 && *length < LARGE_FILE {
+                let waits = outgoing.fills_segments || *length < LARGE_FILE;
+                if outgoing.warm > 0 && waits {
                     flags |= SendFlags::MORE;
                 }
                 break;

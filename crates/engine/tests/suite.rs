@@ -239,8 +239,8 @@ async fn addresses(kind: EngineKind) {
     assert_eq!(server.peer().ip(), address.ip());
     // Options are accepted on any engine.
     client.set_nodelay(true);
-    client.set_cork(true);
-    client.set_cork(false);
+    client.set_nopush(true);
+    client.set_nopush(false);
 }
 
 async fn bytes_arrive_in_order(kind: EngineKind) {

@@ -43,7 +43,6 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &AIO_WRITE,
     &EPOLL_EVENTS,
     &WORKER_AIO_REQUESTS,
-    &TCP_NOPUSH,
     &SEND_LOWAT,
     &HTTP2,
 ];
@@ -85,9 +84,6 @@ accepted! {
     READ_AHEAD = "read_ahead", "size", HSL, size,
         "the kernel reads ahead by itself",
         "Tells the kernel how far to read ahead of what is sent.";
-    TCP_NOPUSH = "tcp_nopush", "on | off", HSL, flag,
-        "a head and the file after it always leave together",
-        "Makes nginx set TCP_CORK, so that a head leaves with the file after it.";
     SEND_LOWAT = "send_lowat", "size", HSL, size,
         "Linux has no low-water mark for sending",
         "Makes nginx send only when the kernel takes so many bytes.";

@@ -100,6 +100,8 @@ settings! {
         "Sends files from the page cache without copying them through the program.";
     SENDFILE_MAX_CHUNK: u64 = "sendfile_max_chunk", "size", parse::size, HSL, "2m",
         "At most this much of a file goes out in one turn, so that one fast client does not hold up the others; 0 removes the bound.";
+    TCP_NOPUSH: bool = "tcp_nopush", "on | off", parse::flag, HSL, "off",
+        "Files that are sent by `sendfile`, and the head before them, leave in full segments; the last one leaves at once.";
     TCP_NODELAY: bool = "tcp_nodelay", "on | off", parse::flag, HSL, "on",
         "Sets TCP_NODELAY when a connection is kept alive or becomes a tunnel.";
     SEND_TIMEOUT: Duration = "send_timeout", "time", parse::milliseconds, HSL, "60s",
@@ -312,6 +314,8 @@ pub struct Core {
     pub sendfile: bool,
     /// `sendfile_max_chunk` in bytes; `None`: no bound.
     pub sendfile_max_chunk: Option<usize>,
+    /// `tcp_nopush`.
+    pub tcp_nopush: bool,
     /// `tcp_nodelay`.
     pub tcp_nodelay: bool,
     /// `send_timeout`.
@@ -381,6 +385,7 @@ impl Feature for Core {
         &ROOT,
         &SENDFILE,
         &SENDFILE_MAX_CHUNK,
+        &TCP_NOPUSH,
         &TCP_NODELAY,
         &SEND_TIMEOUT,
         &LIMIT_RATE,
@@ -421,6 +426,7 @@ impl Feature for Core {
             root: compile_root(compiler, scope)?,
             sendfile: scope.get(&SENDFILE)?,
             sendfile_max_chunk: (chunk > 0).then_some(chunk as usize),
+            tcp_nopush: scope.get(&TCP_NOPUSH)?,
             tcp_nodelay: scope.get(&TCP_NODELAY)?,
             send_timeout: scope.get(&SEND_TIMEOUT)?,
             limit_rate: RateText::compile(compiler, scope.get(&LIMIT_RATE)?),

@@ -21,9 +21,11 @@ use proto::header;
 use proto::method::Method;
 
 use crate::chain::Chain;
+use crate::constant::{self, Constant};
 use crate::ending;
 use crate::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::file;
+use crate::module::Prebuilt;
 use crate::not_modified::{self, Verdict};
 use crate::plan::{Permits, Plan};
 use crate::request::Request;
@@ -76,10 +78,13 @@ enum Origin {
 /// A response with the second that its Date field names.
 #[derive(Clone)]
 #[cfg_attr(test, derive(Default))]
-struct Dated {
-    second: u64,
-    head_length: usize,
-    bytes: Bytes,
+pub struct Dated {
+    /// The second, by the wall clock.
+    pub second: u64,
+    /// Bytes of the head.
+    pub head_length: usize,
+    /// Head and body.
+    pub bytes: Bytes,
 }
 
 /// What a request was answered with, on a connection that is kept alive. While it holds, the same
@@ -122,6 +127,8 @@ pub struct HotCache {
     entries: Map<(u32, Vec<u8>), Entry>,
     /// Uses of paths that are not kept yet.
     uses: Map<(u32, Vec<u8>), u32>,
+    /// Answers of scopes that always give the same, by plan.
+    constants: Map<u32, Constant>,
     size: usize,
     scratch: Vec<u8>,
 }
@@ -139,9 +146,15 @@ impl HotCache {
     }
 
     fn insert(&mut self, key: (u32, Vec<u8>), entry: Entry) {
-        let cost = entry.cost();
+        if self.make_room(entry.cost()) {
+            self.entries.insert(key, entry);
+        }
+    }
+
+    /// Counts so many more bytes; false where they are too many for one response.
+    fn make_room(&mut self, cost: usize) -> bool {
         if cost > CACHE_SIZE_MAX {
-            return;
+            return false;
         }
         if self.size + cost > CACHE_SIZE_MAX {
             // Rare by construction: start over rather than keep an order of use up to date on
@@ -149,7 +162,26 @@ impl HotCache {
             self.clear();
         }
         self.size += cost;
-        self.entries.insert(key, entry);
+        true
+    }
+
+    /// The answer of a plan that always gives the same.
+    pub fn constant(&self, plan: u32) -> Option<&Constant> {
+        self.constants.get(&plan)
+    }
+
+    /// The same, taken out to be changed.
+    pub fn take_constant(&mut self, plan: u32) -> Option<Constant> {
+        let constant = self.constants.remove(&plan)?;
+        self.size = self.size.saturating_sub(constant.cost());
+        Some(constant)
+    }
+
+    /// Keeps it.
+    pub fn insert_constant(&mut self, plan: u32, constant: Constant) {
+        if self.make_room(constant.cost()) {
+            self.constants.insert(plan, constant);
+        }
     }
 }
 
@@ -210,23 +242,7 @@ pub fn suits(plan: &Plan) -> bool {
 /// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
 /// way; what has been prepared of the request stays prepared.
 pub fn respond(request: &mut Request) -> Option<After> {
-    if !request.connection.takes_shortcuts() {
-        return None;
-    }
-    let head = request.client.h1()?;
-    let get = matches!(head.method(), Method::Get);
-    if !get
-        || head.version() < Version::Http10
-        || head.has(header::Known::Range)
-        || head.has(header::Known::Expect)
-        || !head.ignored().is_empty()
-    {
-        return None;
-    }
-    if !matches!(
-        body_length(head, &request.client.bytes, false),
-        Ok(BodyLength::None)
-    ) {
+    if !request.connection.takes_shortcuts() || !is_plain(request) {
         return None;
     }
     request.begin().ok()?;
@@ -234,8 +250,12 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !of_server.permit_head(request) {
         return None;
     }
-    let location::Found::Plan(plan) = location::find(request) else {
-        return None;
+    let plan = match request.server.plan.phases.answers_constantly {
+        true => Arc::clone(&request.server.plan),
+        false => match location::find(request) {
+            location::Found::Plan(plan) => plan,
+            _ => return None,
+        },
     };
     if secure::must_check(&request.connection, &request.server) {
         return None;
@@ -249,7 +269,10 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !request.plan.phases.shortcuts.permit_head(request) {
         return None;
     }
-    let after = look_up(request)?;
+    let after = match request.plan.phases.answers_constantly {
+        true => constant::answer(request)?,
+        false => look_up(request)?,
+    };
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
@@ -258,6 +281,22 @@ pub fn respond(request: &mut Request) -> Option<After> {
         request.repeatable.servers = connection.with_servers(&request.local, std::ptr::from_ref);
     }
     Some(after)
+}
+
+/// Whether a request's head alone says that it may be answered here: GET, without a body, a range or an expectation.
+pub fn is_plain(request: &Request) -> bool {
+    let Some(head) = request.client.h1() else {
+        return false;
+    };
+    let get = matches!(head.method(), Method::Get);
+    get && head.version() >= Version::Http10
+        && !head.has(header::Known::Range)
+        && !head.has(header::Known::Expect)
+        && head.ignored().is_empty()
+        && matches!(
+            body_length(head, &request.client.bytes, false),
+            Ok(BodyLength::None)
+        )
 }
 
 /// Answers a request whose head is that of one answered here before: what was found of it then
@@ -337,29 +376,33 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         cache.remove(key);
         return None;
     };
-    if !permits_of(request).all(|permits| permits.permit_request(request)) {
+    let status = match &entry.origin {
+        Origin::Missing if error_page::is_padded(request) => return None,
+        Origin::Missing => 404,
+        Origin::File { identity, etag } => {
+            let time = Some(identity.mtime.0);
+            match not_modified::verdict(request, time, etag.as_deref()) {
+                Verdict::Send => 200,
+                Verdict::NotModified => 304,
+                Verdict::Failed => return None,
+            }
+        }
+    };
+    let prebuilt = Prebuilt {
+        status,
+        content_type: &entry.content_type,
+        length: (status != 304).then_some(entry.body.len() as u64),
+    };
+    if !permit(request, prebuilt) {
         return None;
     }
+    request.response.status = status;
     request.course.root_tested = matches!(entry.origin, Origin::File { .. });
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
     let logged = match &entry.origin {
-        Origin::Missing => {
-            if error_page::is_padded(request) {
-                return None;
-            }
-            request.response.status = 404;
-            file::log_missing(request, &entry.path)
-        }
-        Origin::File { identity, etag } => {
-            let time = Some(identity.mtime.0);
-            request.response.status = match not_modified::verdict(request, time, etag.as_deref()) {
-                Verdict::Send => 200,
-                Verdict::NotModified => 304,
-                Verdict::Failed => return None,
-            };
-            false
-        }
+        Origin::Missing => file::log_missing(request, &entry.path),
+        Origin::File { .. } => false,
     };
     let second = engine::wall().as_secs();
     let slots = match request.response.status {
@@ -381,11 +424,23 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     let response = kept.unwrap_or_else(|| renew(entry, request, second, keep_alive));
     request.connection.stream.push(response.bytes.clone());
     let after = leave(request, &response, keep_alive);
-    // Where every use asks the file system, the access rules or the log, it must go on to do so;
-    // and what ends its connection will not be asked for again.
-    let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty())
-        && !logged
-        && !logs_response;
+    if !logged && !logs_response {
+        note_repeatable(request, response, until, keep_alive);
+    }
+    Some(after)
+}
+
+/// Whether what is done for each request, or for this response, lets it answer.
+pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> bool {
+    permits_of(request).all(|permits| {
+        permits.permit_request(request) && permits.permit_response(request, prebuilt)
+    })
+}
+
+/// Notes that the same head may be answered alike until this moment. Where every use asks the file system or the access rules,
+/// it must go on to do so; and what ends its connection will not be asked for again.
+pub fn note_repeatable(request: &mut Request, response: Dated, until: Duration, keep_alive: bool) {
+    let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty());
     if until > engine::uptime() && asks_nothing && keep_alive {
         request.repeatable.last = Some(LastResponse {
             response,
@@ -394,7 +449,6 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
             until,
         });
     }
-    Some(after)
 }
 
 /// Writes the response with this second's date and keeps it.
@@ -469,7 +523,7 @@ fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_l
 }
 
 /// The end of a request that was answered here, with this response.
-fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
+pub fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
     request.sent.bytes = response.bytes.len() as u64;
     request.sent.body_bytes = request.sent.bytes - response.head_length as u64;
     request.sent.complete = true;

@@ -15,6 +15,7 @@ pub mod chain;
 pub mod client_head;
 pub mod compile;
 pub mod connection;
+pub mod constant;
 pub mod context;
 pub mod conversation;
 pub mod core;

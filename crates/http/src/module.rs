@@ -8,6 +8,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use conf::{Declared, Fault, Line, Position, ScopeRef, Spec};
 use framework::compile::{Compiler, Feature};
 use framework::generation::Generation;
@@ -60,6 +61,8 @@ pub enum Shortcut {
     OfHead(Arc<dyn Permit>),
     /// Where it permits the request, which is asked every time.
     OfRequest(Arc<dyn Permit>),
+    /// Where it permits the response that there is, which is asked once for each head and response.
+    OfResponse(Arc<dyn PermitResponse>),
 }
 
 /// What a module may say of shortcuts, for people, with why or where it does: docs/shortcuts.md is made of these.
@@ -73,6 +76,8 @@ pub enum Told {
     OfHead(&'static str),
     /// [`Shortcut::OfRequest`].
     OfRequest(&'static str),
+    /// [`Shortcut::OfResponse`].
+    OfResponse(&'static str),
 }
 
 impl Told {
@@ -87,6 +92,7 @@ impl Told {
                 | (Told::Same(_), Shortcut::Same)
                 | (Told::OfHead(_), Shortcut::OfHead(_))
                 | (Told::OfRequest(_), Shortcut::OfRequest(_))
+                | (Told::OfResponse(_), Shortcut::OfResponse(_))
         )
     }
 }
@@ -95,6 +101,23 @@ impl Told {
 pub trait Permit: Send + Sync {
     /// Whether one may answer this request.
     fn permits(&self, request: &Request) -> bool;
+}
+
+/// What is known of a prebuilt response before it is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Prebuilt<'a> {
+    /// Its status.
+    pub status: u16,
+    /// `Content-Type`, without `charset`.
+    pub content_type: &'a Bytes,
+    /// Bytes of its body, where it has one.
+    pub length: Option<u64>,
+}
+
+/// Permits prebuilt responses by what they are: see [`Shortcut::OfResponse`].
+pub trait PermitResponse: Send + Sync {
+    /// Whether this one may answer the request.
+    fn permits(&self, request: &Request, response: Prebuilt<'_>) -> bool;
 }
 
 /// What something that has run says: at once, or once it has waited. Only what waits has a box.

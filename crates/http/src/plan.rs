@@ -25,7 +25,7 @@ use crate::core::{Core, ServerCore};
 use crate::error_page::ErrorPages;
 use crate::handshake::Handshake;
 use crate::location::Locations;
-use crate::module::{After, Check, Ending, Handle, Permit, Script};
+use crate::module::{After, Check, Ending, Handle, Permit, PermitResponse, Prebuilt, Script};
 use crate::open_file_cache::OpenFileCache;
 use crate::request::Request;
 use crate::slots::PlanSlot;
@@ -117,6 +117,8 @@ pub struct Phases {
     pub filters: Box<[Link]>,
     /// What modules have kept, by the numbers of their slots.
     pub kept: Box<[Option<Arc<dyn Any + Send + Sync>>]>,
+    /// Whether every plain request gets the same answer here, which is sent before anything else looks at it.
+    pub answers_constantly: bool,
     /// Whether prebuilt responses may answer here.
     pub shortcuts: Permits,
     /// The same for what is done before the location is known: asked of the server's plan, whatever the location says.
@@ -132,12 +134,20 @@ pub struct Permits {
     pub of_head: Box<[Arc<dyn Permit>]>,
     /// Who is asked every time.
     pub of_request: Box<[Arc<dyn Permit>]>,
+    /// Who is asked of the response that there is.
+    pub of_response: Box<[Arc<dyn PermitResponse>]>,
 }
 
 impl Permits {
     /// Whether one may answer this head, as far as that is all there is to look at.
     pub fn permit_head(&self, request: &Request) -> bool {
         self.are_open && self.of_head.iter().all(|permit| permit.permits(request))
+    }
+
+    /// Whether this one may answer the request.
+    pub fn permit_response(&self, request: &Request, response: Prebuilt<'_>) -> bool {
+        let mut asked = self.of_response.iter();
+        asked.all(|permit| permit.permits(request, response))
     }
 
     /// Whether one may answer this very request.

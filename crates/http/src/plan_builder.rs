@@ -7,7 +7,9 @@ use conf::ScopeRef;
 use framework::compile::{Compiler, Feature};
 
 use crate::chain::{Chain, HeadFilter, Link, Refused};
-use crate::module::{After, Check, Content, Ending, Entry, Handle, Permit, Script, Shortcut};
+use crate::module::{
+    After, Check, Content, Ending, Entry, Handle, Permit, PermitResponse, Script, Shortcut,
+};
 use crate::plan::{Permits, Phases, Plan};
 use crate::request::Request;
 use crate::slots::PlanSlot;
@@ -34,6 +36,7 @@ pub struct PlanBuilder<'a> {
     changes_files: bool,
     filters: Vec<Link>,
     kept: Vec<Option<Arc<dyn Any + Send + Sync>>>,
+    answers_constantly: bool,
     shortcuts: Shortcuts,
     shortcuts_of_server: Shortcuts,
     /// Of the module that registers now: what it says of shortcuts, whether it has registered anything, and anything that is
@@ -67,6 +70,7 @@ impl<'a> PlanBuilder<'a> {
             changes_files: false,
             filters: Vec::new(),
             kept: Vec::new(),
+            answers_constantly: false,
             shortcuts: Shortcuts::default(),
             shortcuts_of_server: Shortcuts::default(),
             said: None,
@@ -125,6 +129,12 @@ impl<'a> PlanBuilder<'a> {
     pub fn script<S: Script + 'static>(&mut self, script: &Arc<S>) {
         (self.has_registered, self.comes_before_location) = (true, true);
         self.scripts.push(script.clone());
+    }
+
+    /// The script that the module registers gives every plain request one and the same answer, without a look at it.
+    pub fn answers_constantly(&mut self) {
+        self.has_registered = true;
+        self.answers_constantly = true;
     }
 
     /// A variable that is read before a script has set it is worth no warning here.
@@ -232,6 +242,7 @@ impl<'a> PlanBuilder<'a> {
             changes_files: self.changes_files,
             filters: from_end(self.filters),
             kept: self.kept.into(),
+            answers_constantly: self.answers_constantly,
             shortcuts: self.shortcuts.finish(),
             shortcuts_of_server: self.shortcuts_of_server.finish(),
         }
@@ -249,6 +260,7 @@ struct Shortcuts {
     are_closed: bool,
     of_head: Vec<Arc<dyn Permit>>,
     of_request: Vec<Arc<dyn Permit>>,
+    of_response: Vec<Arc<dyn PermitResponse>>,
 }
 
 impl Shortcuts {
@@ -258,6 +270,7 @@ impl Shortcuts {
             Shortcut::Same => {}
             Shortcut::OfHead(permit) => self.of_head.push(permit),
             Shortcut::OfRequest(permit) => self.of_request.push(permit),
+            Shortcut::OfResponse(permit) => self.of_response.push(permit),
         }
     }
 
@@ -266,6 +279,7 @@ impl Shortcuts {
             are_open: !self.are_closed,
             of_head: self.of_head.into(),
             of_request: self.of_request.into(),
+            of_response: self.of_response.into(),
         }
     }
 }

@@ -413,7 +413,7 @@ impl Client {
             is_head: request.is_head,
             begun: None,
         });
-        self.thread.send(connection, &request.bytes);
+        self.thread.send(connection, request, &mut self.random);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client.rs` is one connection,
 //! `connection.rs` its bytes and [`tls`] what may lie between,
-//! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start,
+//! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start, [`drawn`] what changes from one to the next,
 //! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`] heads a report, [`saved`]
 //! keeps a run in a file, so that several can be merged.
 //!
@@ -14,6 +14,7 @@ mod client;
 pub mod compare;
 pub mod conditions;
 mod connection;
+pub mod drawn;
 pub mod machine;
 pub mod plan;
 pub mod report;

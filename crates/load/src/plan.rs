@@ -7,6 +7,7 @@ use bytes::Bytes;
 use engine::EngineKind;
 use engine::net::Address;
 
+use crate::drawn::{Drawn, ranges};
 use crate::target::Target;
 use crate::tls::{Maker, Tls, TlsError};
 
@@ -141,6 +142,8 @@ pub struct Request {
     pub is_head: bool,
     /// How often it comes, compared with the others; at least 1.
     pub weight: u32,
+    /// Numbers in its bytes that are other ones each time.
+    pub drawn: Vec<Drawn>,
 }
 
 /// How requests are written.
@@ -154,18 +157,32 @@ pub struct Form {
     pub body: Option<Vec<u8>>,
     /// Asks the server to close the connection after its response.
     pub close: bool,
+    /// Sets of further fields, of which each request has one, each set as often as any other. None is no further fields.
+    pub sets: Vec<Vec<(String, String)>>,
+    /// Ranges such as `[001-100]` in the head stand for numbers that are [drawn](crate::drawn) anew for each request.
+    pub varied: bool,
 }
 
 impl Form {
-    /// The request for `target`, in HTTP/1.1.
-    #[must_use]
-    pub fn request(&self, target: &Target, weight: u32) -> Request {
+    /// The requests for `target`, in HTTP/1.1: one for each set of fields.
+    fn requests(&self, target: &Target, weight: u32) -> Vec<Request> {
+        match &self.sets[..] {
+            [] => vec![self.request(target, weight, &[])],
+            sets => {
+                let request = |set: &Vec<_>| self.request(target, weight, set);
+                sets.iter().map(request).collect()
+            }
+        }
+    }
+
+    fn request(&self, target: &Target, weight: u32, set: &[(String, String)]) -> Request {
+        let fields = || self.fields.iter().chain(set);
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, target.path);
         let mut field = |name: &str, value: &str| {
             head.push_str(&format!("{name}: {value}\r\n"));
         };
         let written = |name: &str| {
-            let mut names = self.fields.iter().map(|(name, _)| name);
+            let mut names = fields().map(|(name, _)| name);
             names.any(|known| known.eq_ignore_ascii_case(name))
         };
         if !written("Host") {
@@ -177,7 +194,7 @@ impl Form {
                 concat!("tidegate/", env!("CARGO_PKG_VERSION")),
             );
         }
-        for (name, value) in &self.fields {
+        for (name, value) in fields() {
             field(name, value);
         }
         if let Some(body) = &self.body
@@ -189,12 +206,17 @@ impl Form {
             field("Connection", "close");
         }
         head.push_str("\r\n");
+        let (head, drawn) = match self.varied {
+            true => ranges(&head),
+            false => (head, Vec::new()),
+        };
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
         Request {
             bytes: bytes.into(),
             is_head: self.method == "HEAD",
             weight,
+            drawn,
         }
     }
 }
@@ -210,8 +232,9 @@ pub fn servers(
 ) -> Result<Vec<Server>, TlsError> {
     let mut servers = Vec::new();
     for (target, weight) in targets {
-        let request = form.request(target, (*weight).max(1));
-        add(&mut servers, target, request, maker)?;
+        for request in form.requests(target, (*weight).max(1)) {
+            add(&mut servers, target, request, maker)?;
+        }
     }
     Ok(servers)
 }
@@ -252,10 +275,12 @@ mod tests {
             fields: Vec::new(),
             body: None,
             close: false,
+            sets: Vec::new(),
+            varied: false,
         };
         let agent = concat!("User-Agent: tidegate/", env!("CARGO_PKG_VERSION"));
         let expected = format!("GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:81\r\n{agent}\r\n\r\n");
-        assert_eq!(form.request(&target, 1).bytes, expected);
+        assert_eq!(form.request(&target, 1, &[]).bytes, expected);
         form.method = "POST".to_owned();
         form.fields = vec![
             ("host".to_owned(), "x".to_owned()),
@@ -265,7 +290,39 @@ mod tests {
         form.close = true;
         let expected = "POST /a?b HTTP/1.1\r\nhost: x\r\nUser-Agent: y\r\nContent-Length: 3\r\n\
                         Connection: close\r\n\r\nabc";
-        assert_eq!(form.request(&target, 1).bytes, expected);
+        assert_eq!(form.request(&target, 1, &[]).bytes, expected);
+    }
+
+    #[test]
+    fn requests_may_vary() {
+        let target = Target::parse("http://127.0.0.1:81/[1-3]?[00-19]", &[]).unwrap();
+        let set = |agent: &str| vec![("User-Agent".to_owned(), agent.to_owned())];
+        let form = Form {
+            method: "POST".to_owned(),
+            fields: vec![("Cookie".to_owned(), "id=[000-999]".to_owned())],
+            body: Some(b"[0-9]".to_vec()),
+            close: false,
+            sets: vec![set("x"), set("y")],
+            varied: true,
+        };
+        let requests = form.requests(&target, 1);
+        for (request, agent) in requests.iter().zip(["x", "y"]) {
+            let expected = format!(
+                "POST /1?00 HTTP/1.1\r\nHost: 127.0.0.1:81\r\nCookie: id=000\r\nUser-Agent: {agent}\r\n\
+                 Content-Length: 5\r\n\r\n[0-9]"
+            );
+            assert_eq!(request.bytes, expected);
+            assert_eq!(request.drawn.len(), 3);
+        }
+        assert_eq!(requests.len(), 2);
+        let same = Form {
+            varied: false,
+            sets: Vec::new(),
+            ..form
+        };
+        let request = &same.requests(&target, 1)[0];
+        assert!(request.bytes.starts_with(b"POST /[1-3]?[00-19] "));
+        assert!(request.drawn.is_empty());
     }
 
     #[test]
@@ -275,6 +332,8 @@ mod tests {
             fields: Vec::new(),
             body: None,
             close: false,
+            sets: Vec::new(),
+            varied: false,
         };
         let target = |url| (Target::parse(url, &[]).unwrap(), 1);
         let targets = ["127.0.0.1/a", "127.0.0.2/b", "127.0.0.1/c"].map(target);

@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::machine::{Busy, Watch};
 use crate::plan::{Length, Plan, Request};
 use crate::response::CompleteResponse;
-use crate::schedule::{Pace, Weights};
+use crate::schedule::{Pace, Random, Weights};
 use crate::tally::{Failure, Tally, record};
 use crate::tls::{Agreed, HandshakeError, Mark, Session, Tls};
 
@@ -38,6 +38,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes of one receive buffer on epoll; large ones make large bodies cheaper, and idle connections hold none.
 const BUFFER_SIZE: usize = 64 * 1024;
+
+/// Bytes of copies of requests that are made room for at once; given back when all of them were sent.
+const COPIES_SIZE: usize = 64 * 1024;
 
 /// Kinds of handshakes that are told apart.
 const AGREED_MAX: usize = 16;
@@ -381,6 +384,8 @@ pub(crate) struct Thread {
     reason: RefCell<Option<String>>,
     /// Memory for records to be sent.
     scratch: RefCell<BytesMut>,
+    /// Memory for requests that differ from one to the next.
+    copies: RefCell<BytesMut>,
     /// Connections with something to send at the end of this turn.
     sending: RefCell<Vec<Rc<Connection>>>,
     connections: Cell<Connections>,
@@ -536,6 +541,7 @@ impl Thread {
             agreed: RefCell::default(),
             reason: RefCell::default(),
             scratch: RefCell::default(),
+            copies: RefCell::default(),
             sending: RefCell::default(),
             connections: Cell::default(),
             tally: RefCell::default(),
@@ -671,8 +677,29 @@ impl Thread {
         self.connections.set(connections);
     }
 
-    /// Has `bytes` sent over `connection` at the end of this turn.
-    pub(crate) fn send(&self, connection: &Rc<Connection>, bytes: &Bytes) {
+    /// Has `request` sent over `connection` at the end of this turn.
+    pub(crate) fn send(&self, connection: &Rc<Connection>, request: &Request, random: &mut Random) {
+        match request.drawn.is_empty() {
+            true => self.send_bytes(connection, &request.bytes),
+            false => self.send_bytes(connection, &self.varied(request, random)),
+        }
+    }
+
+    /// A copy of a request with numbers of its own.
+    fn varied(&self, request: &Request, random: &mut Random) -> Bytes {
+        let mut copies = self.copies.borrow_mut();
+        let length = request.bytes.len();
+        if copies.capacity() < length {
+            copies.reserve(COPIES_SIZE.max(length));
+        }
+        copies.extend_from_slice(&request.bytes);
+        for number in &request.drawn {
+            number.draw(&mut copies, random);
+        }
+        copies.split().freeze()
+    }
+
+    fn send_bytes(&self, connection: &Rc<Connection>, bytes: &Bytes) {
         connection.push(&mut self.scratch.borrow_mut(), bytes);
         self.tally.borrow_mut().sent += bytes.len() as u64;
         let mut sending = self.sending.borrow_mut();
@@ -896,6 +923,8 @@ mod tests {
             fields: Vec::new(),
             body: None,
             close: false,
+            sets: Vec::new(),
+            varied: false,
         };
         Arc::new(Plan {
             servers: servers(

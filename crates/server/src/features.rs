@@ -13,7 +13,7 @@ use http::disable_symlinks;
 use http::error_page::ErrorPages;
 use http::handshake::Handshake;
 use http::log::{AccessLogs, ErrorLog};
-use http::module::{Entry, Told};
+use http::module::Entry;
 use http::open_file_cache;
 use http::part::Modules;
 use http::request::Request;
@@ -123,7 +123,7 @@ pub const FEATURES: Modules = Modules(&[
         .named(&["ngx_http_rewrite_module"])
         .tasks(rewrite::TASKS)
         .prepare(rewrite::define_assigned)
-        .plan(rewrite::register, Told::NOTHING),
+        .plan(rewrite::register, rewrite::SHORTCUTS),
     Entry::of(&[TlsSettings::<Handshake>::DIRECTIVES])
         .named(&["ngx_http_ssl_module"])
         .variables(&[transport::tls::variables::find])

@@ -284,6 +284,11 @@ impl Transport {
         self.stream.set_sendfile_chunk(bytes);
     }
 
+    /// See [`Stream::set_nopush`].
+    pub fn set_nopush(&self, on: bool) {
+        self.stream.set_nopush(on);
+    }
+
     /// See [`Stream::peer`].
     pub fn peer(&self) -> Address {
         self.stream.peer()

@@ -171,6 +171,7 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
                 bytes: flags.request(target)?.into(),
                 is_head: flags.method == "HEAD",
                 weight: 1,
+                drawn: Vec::new(),
             }],
         }],
         order: Order::Random,

@@ -175,6 +175,7 @@ pub(super) fn servers(lines: &[Line], flags: &Flags) -> Result<Vec<Server>, Stri
                 bytes: request(line, &target, flags)?.into(),
                 is_head: false,
                 weight: 1,
+                drawn: Vec::new(),
             }],
             tls: maker.tls(&target).map_err(|error| error.to_string())?,
             address: target.address,

@@ -34,7 +34,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a server with these lines in its `events` and its only `server` block; what follows a
-    /// line `[http]` stands in the `http` block, and the line after `[main]`, which comes first, outside of all.
+    /// line `[http]` stands in the `http` block, with the server's port for `PORT`, and the line after `[main]`, which comes first, outside of all.
     pub fn start(events: &str, lines: &str) -> Server {
         Server::start_workers(1, events, lines)
     }
@@ -194,6 +194,7 @@ fn configuration(
             .and_then(|main| main.split_once('\n'))
             .unwrap_or(("", lines));
         let (lines, http) = lines.split_once("[http]\n").unwrap_or((lines, ""));
+        let http = http.replace("PORT", &port.to_string());
         format!(
             "daemon off;\n{user}{main}\nworker_processes {workers};\npid logs/nginx.pid;\nerror_log logs/error.log notice;\n\
              events {{ worker_connections 1024; {events} }}\n\

@@ -251,12 +251,10 @@ impl Stream {
         enter(|worker| worker.set_nodelay(self.key, on));
     }
 
-    /// `TCP_CORK`: while it is on, only full packets leave.
-    pub fn set_cork(&self, on: bool) {
-        enter(|worker| {
-            // It fails for Unix sockets, which have no packets.
-            let _ = worker.engine.control(self.key, Control::Cork(on));
-        });
+    /// Whether files, and what stands before them, leave in full segments, whatever calls they are sent by; the last one leaves
+    /// at once. Off at first: then what stands before a large file leaves at once, too.
+    pub fn set_nopush(&self, on: bool) {
+        enter(|worker| worker.set_nopush(self.key, on));
     }
 
     /// What the engine knows of the connection, as the kernel does by `TCP_INFO`; `None` where it is no TCP.

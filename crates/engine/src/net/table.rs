@@ -59,6 +59,7 @@ pub(crate) struct StreamState {
     /// No more is sent after what is queued.
     shutdown: bool,
     nodelay: bool,
+    nopush: bool,
 
     // What the peer did.
     ended: bool,
@@ -141,6 +142,7 @@ impl StreamState {
             peer_is_done: false,
             shutdown: false,
             nodelay,
+            nopush: false,
             ended: false,
             received_once: false,
             closed: false,
@@ -398,6 +400,7 @@ impl Worker {
             };
             state.sending = true;
             state.sending_last = state.finishing;
+            outgoing.fills_segments = state.nopush;
             let op = Op::Send {
                 outgoing,
                 chunk: u64::from(state.chunk),
@@ -615,6 +618,12 @@ impl Worker {
         {
             state.shutdown = true;
             self.start_send(key);
+        }
+    }
+
+    pub(crate) fn set_nopush(&mut self, key: Key, on: bool) {
+        if let Some(state) = self.streams.get_mut(key) {
+            state.nopush = on;
         }
     }
 

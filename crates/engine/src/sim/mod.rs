@@ -676,7 +676,7 @@ impl Engine for Sim {
         let socket = self.number(key)?;
         let mut network = self.network.borrow_mut();
         match control {
-            Control::NoDelay(_) | Control::Cork(_) => {}
+            Control::NoDelay(_) => {}
             Control::KernelTls => return Err(io::ErrorKind::Unsupported.into()),
             Control::ShutdownWrite => network.shutdown_write(socket),
             Control::ShutdownRead => network.shutdown_read(socket),

@@ -20,6 +20,7 @@ use proto::status;
 
 use crate::body::Refused;
 use crate::connection::Connection;
+use crate::constant;
 use crate::core::LingeringClose;
 use crate::exchange::Abort;
 use crate::exchange::duplex::Upgraded;
@@ -112,6 +113,8 @@ pub struct H1 {
     filled: bool,
     /// What of the body had been taken in before those.
     before_portion: Refused,
+    /// The response as it leaves, where its scope always gives the same one.
+    constant: Option<Box<constant::Sent>>,
 }
 
 impl H1 {
@@ -177,6 +180,7 @@ impl H1 {
             taken_back: false,
             portion: 0,
             before_portion: Refused::default(),
+            constant: None,
         }
     }
 
@@ -413,6 +417,7 @@ impl H1 {
         let plan = Arc::clone(&request.plan);
         self.head_sent = true;
         self.sendfile = plan.core.sendfile;
+        self.connection.stream.set_nopush(plan.core.tcp_nopush);
         if let Some(chunk) = plan.core.sendfile_max_chunk {
             self.connection.stream.set_sendfile_chunk(chunk);
         }
@@ -446,6 +451,7 @@ impl H1 {
         };
         write_head(request, framing, &mut head);
         request.sent.bytes += head.len() as u64;
+        self.constant = constant::Sent::begin(request, &head);
         self.connection.stream.push(Segment::Bytes(head.into()));
         Ok(())
     }
@@ -458,6 +464,9 @@ impl H1 {
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
             return (self.break_off(request), Buffer::default());
+        }
+        if let Some(sent) = self.constant.take() {
+            sent.keep(request);
         }
         let core = Arc::clone(&request.plan.core);
         // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
@@ -575,6 +584,10 @@ impl H1 {
 
 impl Wire for H1 {
     fn push(&mut self, segment: Segment, length: u64) -> u64 {
+        match (&mut self.constant, &segment) {
+            (Some(sent), Segment::Bytes(bytes)) => sent.add(bytes),
+            _ => self.constant = None,
+        }
         let stream = &self.connection.stream;
         if let Some(announced) = &mut self.announced {
             *announced = announced.saturating_sub(length);

@@ -19,7 +19,7 @@ pub use account::Account;
 pub use answer::{AskError, Response, ask};
 pub use report::Report;
 
-use crate::machine;
+use crate::machine::{self, Busy};
 use crate::plan::{Length, Plan};
 use crate::schedule::Random;
 use crate::statistics::{self, Interval, Verdict};
@@ -76,6 +76,8 @@ pub struct Turn {
     pub elapsed: Duration,
     /// Processor time of the server, where it was asked for.
     pub cpu: Option<Duration>,
+    /// Processor time of the tool, which grows where a server sends in small pieces.
+    pub own: Duration,
     /// Total times in nanoseconds at [`PERCENTILES`]; `None` where no response came.
     pub times: Option<[u64; PERCENTILES.len()]>,
     /// Why the tool was the limit, if it was.
@@ -102,6 +104,8 @@ pub enum Metric {
     Throughput,
     /// Responses as expected for each second of the server's processor time.
     PerCpuSecond,
+    /// Responses as expected for each second of processor time of the server and of the tool.
+    PerCpuSecondOfBoth,
     /// The total time at one of [`PERCENTILES`], by its place there.
     Time(usize),
 }
@@ -124,7 +128,8 @@ pub struct Finding {
 impl Metric {
     /// All that are measured, those of the processor only where it is.
     pub fn all(with_cpu: bool) -> impl Iterator<Item = Metric> {
-        let cpu = with_cpu.then_some(Metric::PerCpuSecond);
+        let cpu = [Metric::PerCpuSecond, Metric::PerCpuSecondOfBoth];
+        let cpu = cpu.into_iter().filter(move |_| with_cpu);
         let times = (0..PERCENTILES.len()).map(Metric::Time);
         [Metric::Throughput].into_iter().chain(cpu).chain(times)
     }
@@ -135,6 +140,7 @@ impl Metric {
         match self {
             Metric::Throughput => "requests/s".to_owned(),
             Metric::PerCpuSecond => "requests/CPU s".to_owned(),
+            Metric::PerCpuSecondOfBoth => "of both ends".to_owned(),
             Metric::Time(place) => format!("p{}", PERCENTILES.get(place).unwrap_or(&f64::NAN)),
         }
     }
@@ -152,6 +158,7 @@ impl Metric {
         let value = match self {
             Metric::Throughput => per(turn.elapsed),
             Metric::PerCpuSecond => per(turn.cpu?),
+            Metric::PerCpuSecondOfBoth => per(turn.cpu? + turn.own),
             Metric::Time(place) => *turn.times?.get(place)? as f64,
         };
         (value.is_finite() && value > 0.0).then_some(value)
@@ -242,6 +249,7 @@ fn turn(contestant: &Contestant, watch: &mut impl FnMut() -> bool) -> io::Result
         cpu: after
             .zip(before)
             .map(|(after, before)| after.saturating_sub(before)),
+        own: outcome.busy.iter().map(Busy::cpu).sum(),
         times: (!times.is_empty())
             .then(|| PERCENTILES.map(|percentile| times.value_at_percentile(percentile))),
         limit: machine::limits(&outcome).into_iter().next(),
@@ -260,7 +268,8 @@ pub fn findings(comparison: &Comparison, rounds: &[Round]) -> Vec<Finding> {
         .enumerate()
         .map(|(number, metric)| {
             let mut finding = finding(metric, rounds, comparison.seed.wrapping_add(number as u64));
-            let hidden = limited && metric != Metric::PerCpuSecond;
+            let of_time = !matches!(metric, Metric::PerCpuSecond | Metric::PerCpuSecondOfBoth);
+            let hidden = limited && of_time;
             finding.verdict = match finding.verdict {
                 _ if failing => Verdict::Failing,
                 Verdict::NotSeen if hidden => Verdict::Hidden,
@@ -334,6 +343,7 @@ mod tests {
             handshakes: (0, 0),
             elapsed: Duration::from_secs(1),
             cpu: Some(Duration::from_millis(500)),
+            own: Duration::from_millis(300),
             times: Some([10, 20, 30, 40]),
             limit: None,
         }
@@ -375,13 +385,15 @@ mod tests {
     #[test]
     fn findings_follow_from_rounds() {
         let all = findings(&comparison(), &rounds(5, 0));
-        assert_eq!(all.len(), 2 + PERCENTILES.len());
+        assert_eq!(all.len(), 3 + PERCENTILES.len());
         assert_eq!(all[0].verdict, Verdict::More);
         assert!((all[0].pair.unwrap().median - 1.05).abs() < 1e-3);
         assert_eq!(all[1].metric, Metric::PerCpuSecond);
         assert!((all[1].medians.0 - 21_007.0).abs() < 1e-6, "{all:?}");
-        assert_eq!(all[2].verdict, Verdict::NotSeen);
-        assert_eq!(all[2].pair.unwrap().median, 1.0);
+        assert_eq!(all[2].metric, Metric::PerCpuSecondOfBoth);
+        assert!((all[2].medians.0 - 13_129.375).abs() < 1e-6, "{all:?}");
+        assert_eq!(all[3].verdict, Verdict::NotSeen);
+        assert_eq!(all[3].pair.unwrap().median, 1.0);
     }
 
     #[test]
@@ -399,10 +411,10 @@ mod tests {
         }
         let verdicts = verdicts(&limited);
         assert_eq!(
-            verdicts[..3],
-            [Verdict::More, Verdict::More, Verdict::Hidden]
+            verdicts[..4],
+            [Verdict::More, Verdict::More, Verdict::More, Verdict::Hidden]
         );
-        assert_eq!(verdicts.len(), 6);
+        assert_eq!(verdicts.len(), 7);
         assert_eq!(self::verdicts(&rounds(5, 0)[..3])[0], Verdict::TooFew);
     }
 }

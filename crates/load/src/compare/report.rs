@@ -292,6 +292,7 @@ fn json_name(metric: Metric) -> String {
     match metric {
         Metric::Throughput => "requests_per_second".to_owned(),
         Metric::PerCpuSecond => "requests_per_cpu_second".to_owned(),
+        Metric::PerCpuSecondOfBoth => "requests_per_cpu_second_of_both_ends".to_owned(),
         Metric::Time(_) => format!("{}_us", metric.name()),
     }
 }
@@ -328,6 +329,7 @@ fn turn(turn: &Turn) -> String {
         ("full_handshakes", turn.handshakes.0.to_string()),
         ("resumed_handshakes", turn.handshakes.1.to_string()),
         ("seconds", format!("{:.6}", turn.elapsed.as_secs_f64())),
+        ("tool_cpu_seconds", format!("{:.6}", turn.own.as_secs_f64())),
     ];
     let counts = counts.map(|(name, value)| (name.to_owned(), value));
     let cpu = cpu.map(|(name, value)| (name.to_owned(), value));
@@ -407,6 +409,7 @@ mod tests {
             "\"verdict\":\"a_is_better\"",
             "\"metric\":\"p99.9_us\"",
             "\"answers_differ\":[]",
+            "\"tool_cpu_seconds\":0.300000",
             "\"cpu_seconds\":0.500000",
         ] {
             assert!(json.contains(field), "{field} in {json}");

@@ -14,7 +14,7 @@ use framework::compile::{Compiler, Feature};
 use framework::slot::{Kept, Slot};
 use http::chain::{Chain, Encoder, HeadFilter, Refused};
 use http::exchange::Abort;
-use http::module::{Module, Permit, Shortcut, Told};
+use http::module::{Module, PermitResponse, Prebuilt, Shortcut, Told};
 use http::output::Piece;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -108,13 +108,21 @@ impl Conditions {
     }
 
     fn hold(&self, response: &Response) -> bool {
+        let uncoded = Prebuilt {
+            status: response.status,
+            content_type: &response.content_type,
+            length: response.content_length,
+        };
+        self.hold_uncoded(uncoded) && !response.is_coded()
+    }
+
+    fn hold_uncoded(&self, response: Prebuilt<'_>) -> bool {
         self.enabled
             && matches!(response.status, 200 | 403 | 404)
             && response
-                .content_length
+                .length
                 .is_none_or(|length| length >= self.length_min)
-            && self.types.contain(&response.content_type)
-            && !response.is_coded()
+            && self.types.contain(response.content_type)
     }
 }
 
@@ -176,8 +184,9 @@ impl Module for Compression {
 
     const TASKS: &'static [Task] =
         &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
-    const SHORTCUTS: &'static [Told] = &[Told::OfHead(
-        "where the client accepts no coding that is on, and `gzip_vary` is off",
+    const SHORTCUTS: &'static [Told] = &[Told::OfResponse(
+        "where it is not compressed, be it for its type, its length or its status, or because the client accepts no coding \
+         that is on; and where `gzip_vary` is on, not for the client's sake alone",
     )];
 
     fn is_off(&self) -> bool {
@@ -190,17 +199,18 @@ impl Module for Compression {
     }
 
     fn shortcut(self: &Arc<Self>) -> Shortcut {
-        Shortcut::OfHead(self.clone())
+        Shortcut::OfResponse(self.clone())
     }
 }
 
-impl Permit for Compression {
-    /// Where no response to the request would be changed, whatever it is.
-    fn permits(&self, request: &Request) -> bool {
-        let mut enabled = BY_PREFERENCE
-            .iter()
-            .filter(|coding| self.conditions(**coding).enabled);
-        !enabled.any(|coding| self.gzip.vary || coding.may_be_wanted(request))
+impl PermitResponse for Compression {
+    /// Where the response would not be changed. Those from memory have no coding.
+    fn permits(&self, request: &Request, response: Prebuilt<'_>) -> bool {
+        let changes = |coding: &Coding| {
+            self.conditions(*coding).hold_uncoded(response)
+                && (self.gzip.vary || coding.may_be_wanted(request))
+        };
+        !BY_PREFERENCE.iter().any(changes)
     }
 }
 

@@ -20,6 +20,7 @@ use conf::{
 };
 use framework::compile::{Compiler, Feature};
 use http::log;
+use http::module::{Shortcut, Told};
 use http::plan::Plan;
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
@@ -231,6 +232,14 @@ pub enum Target {
     LimitRate,
 }
 
+impl Return {
+    /// Whether every request gets the same: a Location that is only a path becomes a URL of the client's own host.
+    fn is_constant(&self) -> bool {
+        let text = self.text.literal();
+        text.is_some_and(|text| !text.starts_with(b"/"))
+    }
+}
+
 /// Defines the variables that `set` and `auth_request_set` name in a scope and those within it: a name is of the line that
 /// names it first, in the order of the file. This comes before anything else is compiled.
 pub fn define_assigned(compiler: &Compiler<'_>, scope: ScopeRef<'_>) {
@@ -288,7 +297,13 @@ impl Target {
     }
 }
 
-/// Registers the script of a scope. A response from memory passes none: silence says so.
+/// What it may say of responses from memory: they pass no script.
+pub const SHORTCUTS: &[Told] = &[
+    Told::Never("there may be a script to run"),
+    Told::Same("where `return` alone answers every request, with one and the same text"),
+];
+
+/// Registers the script of a scope.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let settings: Arc<Settings> = plan.feature()?;
     if !settings.warn_uninitialized {
@@ -302,6 +317,12 @@ pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     }
     let compiler = plan.compiler;
     let steps = instructions(compiler, scope, &mut |inner| plan.plan_of(inner));
+    if let [Instruction::Return(answer)] = &*steps
+        && answer.is_constant()
+    {
+        plan.answers_constantly();
+        plan.shortcut(Shortcut::Same);
+    }
     if !steps.is_empty() {
         let log = settings.log;
         plan.script(&Arc::new(Steps { steps, log }));

@@ -13,7 +13,7 @@ use framework::compile::{Compiler, Feature};
 use framework::workers::{Settings, Workers};
 use http::exchange::Exchange;
 use http::log::Destination;
-use http::module::{Entry, Handle, Module, Ran, Told};
+use http::module::{Entry, Handle, Module, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use transport::listen::ListenerId;
@@ -33,8 +33,6 @@ impl Feature for Panics {
 }
 
 impl Module for Panics {
-    const SHORTCUTS: &'static [Told] = &[Told::Same("there is nothing to panic about")];
-
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {
         plan.arrived(self);
     }

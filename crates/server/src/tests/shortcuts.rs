@@ -125,7 +125,12 @@ fn filters_say_whether_memory_may_answer() {
         ("charset utf-8; add_header A b always; expires 1h;", true),
         ("gunzip on; slice 1k; userid log;", true),
         ("gzip on; brotli on;", true),
-        ("gzip on; gzip_types text/plain; gzip_vary on;", false),
+        ("gzip on; gzip_vary on;", true),
+        ("gzip on; gzip_types text/plain; gzip_vary on;", true),
+        (
+            "gzip on; gzip_types text/plain; gzip_min_length 0; gzip_vary on;",
+            false,
+        ),
         ("charset $arg_charset;", false),
         ("add_header A $uri;", false),
         ("add_trailer A b;", false),
