@@ -51,7 +51,9 @@ def awake(cores):
     def before(core):
         os.sched_setaffinity(0, {core})
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda core=core: before(core)) for core in cores]
+    # It ends with whatever started it, however that ends.
+    spin = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1000000): pass"
+    spinners = [subprocess.Popen([sys.executable, "-c", spin], preexec_fn=lambda core=core: before(core)) for core in cores]
     try:
         yield
     finally:

@@ -58,13 +58,17 @@ pub struct Sent {
 impl Sent {
     /// That of a request, from its head on; `None` where it is not to be kept.
     pub fn begin(request: &Request, head: &[u8]) -> Option<Box<Sent>> {
-        let length = request.response.content_length?;
+        let response = &request.response;
+        let length = match response.status {
+            204 => 0,
+            _ => response.content_length?,
+        };
         let keeps = request.plan.phases.answers_constantly
             && request.plan.hot
             && length <= hot::FILE_SIZE_MAX
             && request.is_main()
             && !request.course.internal
-            && STATUSES.contains(&request.response.status)
+            && STATUSES.contains(&response.status)
             && hot::is_plain(request)
             && is_answered_alike(request, request.response.status)
             && !is_padded(request, request.response.status);

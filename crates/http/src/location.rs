@@ -316,7 +316,11 @@ fn search(
     if let Some(prefix) = locations.longest_prefix(uri) {
         observer.longest_prefix(prefix);
         no_regex = prefix.no_regex;
-        found = match search(request, &prefix.plan.locations, uri, observer) {
+        let inner = match prefix.plan.locations.is_empty() {
+            true => Search::Nothing,
+            false => search(request, &prefix.plan.locations, uri, observer),
+        };
+        found = match inner {
             Search::Nothing => Search::Plan(Arc::clone(&prefix.plan), false),
             settled @ (Search::Plan(_, true) | Search::Slash(..) | Search::Undecided(..)) => {
                 return settled;

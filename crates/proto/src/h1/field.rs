@@ -15,6 +15,7 @@
 //! byte, a space before the colon, and a line that begins with a space (obsolete folding). Only spaces are
 //! trimmed off a value, not tabs.
 
+use super::lines::PlainLine;
 use super::scan;
 use crate::Span;
 use crate::header::Known;
@@ -228,6 +229,19 @@ impl FieldReader {
             }
             *at += 1;
         }
+    }
+
+    /// Takes a line that was found to be plain, where none had begun.
+    #[inline]
+    pub(super) fn take(&mut self, start: usize, line: PlainLine) {
+        *self = FieldReader {
+            state: State::Start,
+            start,
+            name_end: line.name_end,
+            value_start: line.value_start,
+            value_end: line.value_end,
+            doubtful: false,
+        };
     }
 
     /// Whether a line has begun and not ended.

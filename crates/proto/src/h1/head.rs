@@ -3,6 +3,7 @@
 use super::Version;
 use super::error::HeadError;
 use super::field::{Field, FieldReader, Progress, Rules};
+use super::lines::PlainLines;
 use super::request_line::RequestLine;
 use crate::header::{Known, KnownSet};
 use crate::host::{self, Host};
@@ -476,6 +477,7 @@ impl Head {
         server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<bool, HeadError> {
         let mut limits = self.server_limits.unwrap_or(*default_limits);
+        let mut plain = PlainLines::new(bytes);
         loop {
             let rules = Rules {
                 underscores: limits.underscores_in_headers,
@@ -488,11 +490,18 @@ impl Head {
             };
             let line_max = self.room.line_max(&limits);
             let end = start.saturating_add(line_max).min(bytes.len());
-            match self
-                .reader
-                .advance(&bytes[..end], &mut self.at, rules)
-                .map_err(HeadError::InvalidHeader)?
-            {
+            let progress = match plain.at(self.at, end) {
+                Some(line) if !self.reader.within_line() => {
+                    self.reader.take(self.at, line);
+                    self.at = line.next;
+                    Progress::Line
+                }
+                _ => self
+                    .reader
+                    .advance(&bytes[..end], &mut self.at, rules)
+                    .map_err(HeadError::InvalidHeader)?,
+            };
+            match progress {
                 Progress::End => return Ok(true),
                 Progress::More if end.saturating_sub(start) >= line_max => {
                     return Err(self.too_long(end));

@@ -13,6 +13,7 @@ pub mod chunked;
 mod error;
 mod field;
 mod head;
+mod lines;
 mod request_line;
 pub mod response;
 mod scan;
