@@ -9,6 +9,46 @@ thread_local! {
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
     static UPTIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static WALL: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static START: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// The present in milliseconds since the start, rounded up.
+    static NEXT_MS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Until when something may take, in milliseconds of its thread's runtime. Never early, less than one late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(u64);
+
+impl Deadline {
+    /// Any time.
+    pub const NEVER: Deadline = Deadline(u64::MAX);
+
+    /// So much later than this turn of the loop: cheaper than a moment.
+    #[inline]
+    #[must_use]
+    pub fn within(wait: Duration) -> Deadline {
+        Deadline(NEXT_MS.get().saturating_add(ms_rounded_up(wait)))
+    }
+
+    pub(crate) fn ms(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<Option<Instant>> for Deadline {
+    fn from(moment: Option<Instant>) -> Deadline {
+        let Some(moment) = moment else {
+            return Deadline::NEVER;
+        };
+        match START.get() {
+            Some(start) => Deadline(ms_rounded_up(moment.saturating_duration_since(start))),
+            None => Deadline(0), // without a runtime nothing can be waited for
+        }
+    }
+}
+
+fn ms_rounded_up(time: Duration) -> u64 {
+    let rest = u64::from(time.subsec_nanos().div_ceil(1_000_000));
+    time.as_secs().saturating_mul(1000).saturating_add(rest)
 }
 
 /// Where the wall clock of a simulation begins: 2024-01-01 00:00:00 UTC.
@@ -70,6 +110,7 @@ impl Clock {
             wall_read_ms: None,
             simulated: false,
         };
+        START.set(Some(now));
         clock.read(now);
         clock
     }
@@ -84,6 +125,7 @@ impl Clock {
     pub(crate) fn read(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.start);
         self.now_ms = elapsed.as_millis() as u64;
+        NEXT_MS.set(ms_rounded_up(elapsed));
         NOW.set(Some(now));
         UPTIME.set(elapsed);
         if self.simulated {
@@ -99,8 +141,7 @@ impl Clock {
 
     /// A moment in milliseconds since the start, rounded up, so that nothing fires early.
     pub(crate) fn ms_of(&self, moment: Instant) -> u64 {
-        let elapsed = moment.saturating_duration_since(self.start);
-        elapsed.as_secs() * 1000 + u64::from(elapsed.subsec_nanos().div_ceil(1_000_000))
+        ms_rounded_up(moment.saturating_duration_since(self.start))
     }
 
     /// How long it is until `deadline_ms`, zero when it has passed.
@@ -111,7 +152,9 @@ impl Clock {
     /// Takes the clock away from the thread when its runtime ends.
     pub(crate) fn stop() {
         NOW.set(None);
+        START.set(None);
         UPTIME.set(Duration::ZERO);
+        NEXT_MS.set(0);
     }
 }
 
@@ -128,6 +171,14 @@ mod tests {
         assert_eq!(clock.ms_of(start + Duration::from_micros(1001)), 2);
         assert_eq!(clock.ms_of(start + Duration::from_millis(3)), 3);
         assert_eq!(clock.until(3), Duration::from_millis(2));
+        assert_eq!(
+            Deadline::from(Some(start + Duration::from_micros(1001))),
+            Deadline(2)
+        );
+        assert_eq!(Deadline::within(Duration::from_millis(3)), Deadline(5));
+        assert_eq!(Deadline::within(Duration::from_micros(1)), Deadline(3));
+        assert_eq!(Deadline::within(Duration::MAX), Deadline::NEVER);
+        assert_eq!(Deadline::from(None), Deadline::NEVER);
         assert_eq!(now(), start + Duration::from_micros(1999));
         assert_eq!(uptime(), Duration::from_micros(1999));
         Clock::stop();

@@ -43,7 +43,7 @@ pub use alarm::Alarm;
 pub use blocking::{Unfinished, background, blocking, blocking_long, finish_background};
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
-pub use clock::{moment, now, uptime, wall};
+pub use clock::{Deadline, moment, now, uptime, wall};
 pub use engine::{
     Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
 };

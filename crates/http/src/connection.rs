@@ -3,6 +3,7 @@
 //! What goes on on it is the [conversation](crate::conversation).
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +34,8 @@ pub struct Connection {
     pub requests: Cell<u64>,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
-    /// Its place among the connections of its thread.
-    pub place: Cell<Option<u32>>,
+    /// Its place among the connections of its thread, and one.
+    place: Cell<Option<NonZeroU32>>,
     /// Whether `TCP_NODELAY` has been set.
     pub nodelay: Cell<bool>,
     /// Whether a response has been pushed whole and has not begun to leave.
@@ -49,7 +50,7 @@ pub struct Connection {
     /// Virtual servers of its address in the generation used last.
     servers: RefCell<Option<Servers>>,
     /// The error log of its last request, for what happens until the next.
-    error_log: RefCell<Option<Arc<ErrorLog>>>,
+    error_log: Cell<Option<Arc<ErrorLog>>>,
 }
 
 /// The virtual servers of a connection in one generation.
@@ -82,7 +83,7 @@ impl Connection {
             kept: OnceCell::new(),
             plain_on_secure_port: Cell::new(false),
             servers: RefCell::new(None),
-            error_log: RefCell::new(None),
+            error_log: Cell::new(None),
         }
     }
 
@@ -131,9 +132,19 @@ impl Connection {
     /// Whether it waits for something that the client has not promised, such as the next request: it may then be closed
     /// without loss.
     pub fn set_idle(&self, idle: bool) {
-        if let Some(place) = self.place.get() {
+        if let Some(place) = self.place() {
             self.worker.set_idle(place, idle);
         }
+    }
+
+    /// Its place among the connections of its thread, once it has one.
+    pub fn place(&self) -> Option<u32> {
+        self.place.get().map(|place| place.get() - 1)
+    }
+
+    /// Notes that place.
+    pub fn set_place(&self, place: u32) {
+        self.place.set(NonZeroU32::new(place.wrapping_add(1)));
     }
 
     /// The client's address.
@@ -184,15 +195,15 @@ impl Connection {
     /// Keeps the error log of a request that has ended for what happens until the next.
     pub(crate) fn keep_error_log(&self, request: &Request) {
         let log = request.error_log();
-        let mut kept = self.error_log.borrow_mut();
-        if !kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, log)) {
-            *kept = Some(Arc::clone(log));
-        }
+        let kept = self.error_log.take();
+        let same = kept.filter(|kept| Arc::ptr_eq(kept, log));
+        self.error_log.set(same.or_else(|| Some(Arc::clone(log))));
     }
 
     /// The error log of its last request, or of its address's default server before the first.
     pub fn error_log(&self) -> Option<Arc<ErrorLog>> {
-        let kept = self.error_log.borrow().as_ref().map(Arc::clone);
+        let kept = self.error_log.take();
+        self.error_log.set(kept.clone());
         kept.or_else(|| {
             let first = self.first_server(&self.worker.current())?;
             Some(Arc::clone(&first.plan.error_log))
@@ -213,9 +224,18 @@ impl Connection {
     /// The server that its requests begin under, before they name their host: the address's
     /// default, or what the client has named in the handshake.
     pub fn first_server(&self, local: &Local) -> Option<Arc<Server>> {
+        self.with_first_server(local, Arc::clone)
+    }
+
+    /// Looks at that server.
+    pub fn with_first_server<R>(
+        &self,
+        local: &Local,
+        look: impl FnOnce(&Arc<Server>) -> R,
+    ) -> Option<R> {
         self.find_servers(local)?;
         let servers = self.servers.borrow();
-        servers.as_ref().map(|servers| Arc::clone(&servers.first))
+        servers.as_ref().map(|servers| look(&servers.first))
     }
 
     /// Reads a head from all that has been received of it: by `limits`, those of the server that the request begins under, and

@@ -91,7 +91,7 @@ impl Sent {
         let constant = Constant {
             status: request.response.status,
             content_type: request.response.content_type.clone(),
-            typed: request.course.error_status == 0,
+            typed: request.course.error_status == 0 && request.response.status != 204,
             responses: [None, None],
         };
         let dated = Dated {

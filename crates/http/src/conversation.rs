@@ -9,14 +9,14 @@
 //! leave in one send. They wait for nothing else: whatever the connection is about to wait for (input, an
 //! upstream, a disk, a timer), [`serve`] sends them first.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use engine::Buffer;
+use engine::{Buffer, Deadline};
 use framework::generation::Local;
 use framework::panics;
 use proto::h1::{self, BodyLength, FramingError, HeadError};
@@ -53,142 +53,229 @@ enum Head {
 }
 
 /// Serves a connection from accept to close.
-pub async fn serve(connection: Rc<Connection>) {
-    log::accepted(&connection);
-    let after = {
-        let mut conversation = pin!(converse(&connection));
-        poll_fn(|context| {
-            if let Some(watched) = connection.worker.watched() {
-                watched.polls(connection.client.serial);
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an asynchronous function keeps its argument twice"
+)]
+pub fn serve(connection: Rc<Connection>) -> impl Future<Output = ()> {
+    async move {
+        log::accepted(&connection);
+        let after = {
+            let mut conversation = pin!(converse(&connection));
+            poll_fn(|context| {
+                if let Some(watched) = connection.worker.watched() {
+                    watched.polls(connection.client.serial);
+                }
+                let polled = conversation.as_mut().poll(context);
+                // Whatever it waits for now, or how it ends: finished responses leave first. Where the end
+                // itself sends what is left, they leave with that.
+                if !matches!(polled, Poll::Ready(After::Close { .. })) {
+                    connection.send_finished();
+                }
+                polled
+            })
+            .await
+        };
+        if let After::Close { client_is_done } = after
+            && let Ok(connection) = Rc::try_unwrap(connection)
+        {
+            // A slow client may still be taking responses: the rest of sending, and then closing, is the
+            // engine's.
+            match client_is_done {
+                true => connection.stream.finish_quickly(),
+                false => connection.stream.finish(),
             }
-            let polled = conversation.as_mut().poll(context);
-            // Whatever it waits for now, or how it ends: finished responses leave first. Where the end
-            // itself sends what is left, they leave with that.
-            if !matches!(polled, Poll::Ready(After::Close { .. })) {
-                connection.send_finished();
-            }
-            polled
-        })
-        .await
-    };
-    if let After::Close { client_is_done } = after
-        && let Ok(connection) = Rc::try_unwrap(connection)
-    {
-        // A slow client may still be taking responses: the rest of sending, and then closing, is the
-        // engine's.
-        match client_is_done {
-            true => connection.stream.finish_quickly(),
-            false => connection.stream.finish(),
         }
     }
 }
 
 /// Serves a connection's requests, in order; how it ends.
-async fn converse(connection: &Rc<Connection>) -> After {
-    let Some(mut input) = preamble(connection).await else {
-        return After::CLOSE;
-    };
-    let mut pipelined = false;
-    loop {
-        if input.is_empty() {
-            // What was read to its end goes back to the pool before the wait.
-            drop(std::mem::take(&mut input));
-            match next_input(connection).await {
-                Some(buffer) => input = buffer,
-                None => return After::CLOSE,
-            }
-        }
-        let local = connection.generation();
-        let repeated = match connection.takes_shortcuts() {
-            true => pool::repeated(&input, &local, connection),
-            false => None,
+///
+/// What stands here takes room in every idle connection, so what is only for requests is in functions of their own.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an asynchronous function keeps its argument twice"
+)]
+fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
+    async move {
+        let Some(mut input) = preamble(connection).await else {
+            return After::CLOSE;
         };
-        let (mut request, head) = match repeated {
-            Some((request, length)) => {
-                input.advance(length);
-                (request, Head::Repeated)
-            }
-            None => {
-                let Some(first) = connection.first_server(&local) else {
-                    return After::Drop;
-                };
-                let mut request = pool::take(&local, connection, &first);
-                let head = match parse(connection, &local, &mut request, &input) {
-                    Ok(Some(length)) => {
-                        input.advance(length);
-                        Head::Complete
-                    }
-                    Ok(None) => {
-                        let reading = read_rest(connection, &local, &mut request, &mut input);
-                        Box::pin(reading).await
-                    }
-                    Err(error) => Head::Bad(error),
-                };
-                (request, head)
-            }
-        };
-        request.arrival.pipelined = pipelined;
-        if let Some(watched) = connection.worker.watched() {
-            watched.begins(connection.client.serial);
-        }
-        let answered = match head {
-            Head::Complete => hot::respond(&mut request),
-            Head::Repeated => hot::respond_again(&mut request, &mut input),
-            _ => None,
-        };
-        let after = match (answered, head) {
-            (Some(after), _) => Ok(after),
-            (None, Head::Complete | Head::Repeated) => {
-                let served = serve_slowly(connection, &mut request, &mut input);
-                panics::catch(Box::pin(served)).await
-            }
-            (None, Head::Gone { timed_out }) => Ok(gone(connection, &mut request, timed_out)),
-            (None, Head::Bad(error)) => {
-                let refused = refuse(connection, &mut request, &mut input, error);
-                panics::catch(Box::pin(refused)).await
-            }
-        };
-        // A body that did not come with its head, or did not fit beside it, was read without what follows it, were this
-        // nginx, and so was a head that fills its buffer: `$pipe`.
-        let read_apart = !input.is_empty() && {
-            let room = body::room_beside_head(&request);
-            let with_head = request.body.came_with_head().min(room);
-            let fills_buffer = room == 0 && !request.arrival.pipelined;
-            fills_buffer || request.body.announced() > with_head as u64
-        };
-        let after = match after {
-            Ok(after) => {
-                connection.keep_error_log(&request);
-                pool::give_back(request);
-                after
-            }
-            Err(panicked) => lost(request, &panicked),
-        };
-        pipelined = !input.is_empty() && !read_apart;
-        match after {
-            After::KeepAlive => {}
-            After::Close { .. } => {
-                if logs::has_unwritten() {
-                    // A client that reads to the end finds its line in the log, as with nginx.
-                    connection.finish_response();
-                    engine::yield_now().await;
+        let mut pipelined = false;
+        loop {
+            if input.is_empty() {
+                // What was read to its end goes back to the pool before the wait.
+                drop(std::mem::take(&mut input));
+                match next_input(connection).await {
+                    Some(buffer) => input = buffer,
+                    None => return After::CLOSE,
                 }
-                return after;
             }
-            After::Drop => return after,
-        }
-        connection.finish_response();
-        let backlog = match !input.is_empty() {
-            true => connection.stream.backlog(),
-            false => connection.send_finished(),
-        };
-        if backlog > PIPELINE_BACKLOG_MAX {
-            input.fit();
-            if connection.stream.drained(0).await.is_err() {
-                return After::Drop;
+            let Served { after, read_apart } = match serve_next(connection, &mut input, pipelined) {
+                Ok(served) => served,
+                Err(serving) => serving.await,
+            };
+            pipelined = !input.is_empty() && !read_apart;
+            match after {
+                After::KeepAlive => {}
+                After::Close { .. } => {
+                    if logs::has_unwritten() {
+                        // A client that reads to the end finds its line in the log, as with nginx.
+                        connection.finish_response();
+                        engine::yield_now().await;
+                    }
+                    return after;
+                }
+                After::Drop => return after,
+            }
+            connection.finish_response();
+            let backlog = match !input.is_empty() {
+                true => connection.stream.backlog(),
+                false => connection.send_finished(),
+            };
+            if backlog > PIPELINE_BACKLOG_MAX {
+                input.fit();
+                if connection.stream.drained(0).await.is_err() {
+                    return After::Drop;
+                }
             }
         }
     }
+}
+
+/// What became of a request.
+struct Served {
+    after: After,
+    /// Whether it was read without what follows it.
+    read_apart: bool,
+}
+
+/// A request that takes longer, with all that it needs until it has been served.
+type Serving<'a> = Pin<Box<dyn Future<Output = Served> + 'a>>;
+
+/// Begins the request that `input` begins with, and answers it at once if that can be done.
+fn serve_next<'a>(
+    connection: &'a Rc<Connection>,
+    input: &'a mut Buffer,
+    pipelined: bool,
+) -> Result<Served, Serving<'a>> {
+    let local = connection.generation();
+    let repeated = match connection.takes_shortcuts() {
+        true => pool::repeated(input, &local, connection),
+        false => None,
+    };
+    let (mut request, head) = match repeated {
+        Some((request, length)) => {
+            input.advance(length);
+            (request, Head::Repeated)
+        }
+        None => {
+            let first = |first: &_| pool::take(&local, connection, first);
+            let Some(mut request) = connection.with_first_server(&local, first) else {
+                return Ok(Served {
+                    after: After::Drop,
+                    read_apart: false,
+                });
+            };
+            let head = match parse(connection, &local, &mut request, input) {
+                Ok(Some(length)) => {
+                    input.advance(length);
+                    Head::Complete
+                }
+                Ok(None) => {
+                    request.arrival.pipelined = pipelined;
+                    return Err(Box::pin(read_and_serve(connection, request, input)));
+                }
+                Err(error) => Head::Bad(error),
+            };
+            (request, head)
+        }
+    };
+    request.arrival.pipelined = pipelined;
+    match answer_at_once(connection, &mut request, &head, input) {
+        Some(after) => Ok(settle(connection, request, Ok(after), input)),
+        None => Err(Box::pin(serve_on(connection, request, head, input))),
+    }
+}
+
+/// Answers a request from memory, if it can be.
+#[inline]
+fn answer_at_once(
+    connection: &Connection,
+    request: &mut Request,
+    head: &Head,
+    input: &mut Buffer,
+) -> Option<After> {
+    if let Some(watched) = connection.worker.watched() {
+        watched.begins(connection.client.serial);
+    }
+    match head {
+        Head::Complete => hot::respond(request),
+        Head::Repeated => hot::respond_again(request, input),
+        _ => None,
+    }
+}
+
+/// Serves a request whose head is still coming.
+async fn read_and_serve(
+    connection: &Rc<Connection>,
+    mut request: Box<Request>,
+    input: &mut Buffer,
+) -> Served {
+    let head = read_rest(connection, &mut request, input).await;
+    match answer_at_once(connection, &mut request, &head, input) {
+        Some(after) => settle(connection, request, Ok(after), input),
+        // A box of its own, so that a head that comes slowly needs no room for it.
+        None => Box::pin(serve_on(connection, request, head, input)).await,
+    }
+}
+
+/// Serves a request that cannot be answered from memory, or is none.
+async fn serve_on(
+    connection: &Rc<Connection>,
+    mut request: Box<Request>,
+    head: Head,
+    input: &mut Buffer,
+) -> Served {
+    let after = match head {
+        Head::Complete | Head::Repeated => {
+            let mut served = pin!(serve_slowly(connection, &mut request, input));
+            panics::catch(served.as_mut()).await
+        }
+        Head::Gone { timed_out } => Ok(gone(connection, &mut request, timed_out)),
+        Head::Bad(error) => {
+            let mut refused = pin!(refuse(connection, &mut request, input, error));
+            panics::catch(refused.as_mut()).await
+        }
+    };
+    settle(connection, request, after, input)
+}
+
+/// Puts a request away that has ended.
+#[inline]
+fn settle(
+    connection: &Connection,
+    request: Box<Request>,
+    after: Result<After, panics::Panicked>,
+    input: &Buffer,
+) -> Served {
+    // A body that did not come with its head, or did not fit beside it, was read without what follows it, were this
+    // nginx, and so was a head that fills its buffer: `$pipe`.
+    let read_apart = !input.is_empty() && {
+        let room = body::room_beside_head(&request);
+        let with_head = request.body.came_with_head().min(room);
+        let fills_buffer = room == 0 && !request.arrival.pipelined;
+        fills_buffer || request.body.announced() > with_head as u64
+    };
+    let after = match after {
+        Ok(after) => {
+            connection.keep_error_log(&request);
+            pool::give_back(request);
+            after
+        }
+        Err(panicked) => lost(request, &panicked),
+    };
+    Served { after, read_apart }
 }
 
 /// What comes before the first request, where the address asks for it; then the bytes that have come behind it. `None`:
@@ -240,51 +327,71 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
 
 /// Waits for the first bytes of the next request. `None` ends the
 /// connection: the client closed, was silent for too long, or we are shutting down.
-async fn next_input(connection: &Rc<Connection>) -> Option<Buffer> {
-    let first = connection.requests.get() == 0;
-    let (protected, wait) = match first {
-        true => {
-            let wait = connection.first_byte_timeout();
-            let spent = engine::now().saturating_duration_since(connection.client.started());
-            (Duration::ZERO, wait.saturating_sub(spent))
-        }
-        false => {
-            let (wait, protected) = connection.idle_time();
-            (protected, wait)
-        }
-    };
-    if !first && protected.is_zero() && connection.worker.quitting() {
-        return None;
-    }
-    let counts = connection.worker.counts();
-    counts.waiting.add(1);
-    let received = match protected.is_zero() {
-        true => wait_idle(connection, engine::now() + wait).await,
-        // Rare, so that idle connections need no room for it.
-        false => Box::pin(wait_protected(connection, protected, wait)).await,
-    };
-    counts.waiting.subtract(1);
-    connection.set_idle(false);
-    match received {
-        Ok(buffer) if !buffer.is_empty() => Some(buffer),
-        Ok(_) => {
-            log::connection_closed(connection, first);
-            None
-        }
-        Err(error) => {
-            log::connection_closed_early(connection, &error, first);
-            None
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an asynchronous function keeps its argument twice"
+)]
+fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer>> {
+    async move {
+        let received = match patience(connection) {
+            Patience::Ended => return None,
+            Patience::Idle(wait) => {
+                connection.worker.counts().waiting.add(1);
+                wait_idle(connection, wait).await
+            }
+            // Rare, so that idle connections need no room for it.
+            Patience::Protected { protected, wait } => {
+                connection.worker.counts().waiting.add(1);
+                Box::pin(wait_protected(connection, protected, wait)).await
+            }
+        };
+        connection.worker.counts().waiting.subtract(1);
+        connection.set_idle(false);
+        let first = connection.requests.get() == 0;
+        match received {
+            Ok(buffer) if !buffer.is_empty() => Some(buffer),
+            Ok(_) => {
+                log::connection_closed(connection, first);
+                None
+            }
+            Err(error) => {
+                log::connection_closed_early(connection, &error, first);
+                None
+            }
         }
     }
 }
 
-/// Receives until `deadline`. Meanwhile the connection counts as idle.
-fn wait_idle(
-    connection: &Connection,
-    deadline: Instant,
-) -> impl Future<Output = io::Result<Buffer>> {
+/// How long a connection waits for the next request.
+enum Patience {
+    /// Not at all: its worker ends.
+    Ended,
+    /// For so long, unless it is closed to make room.
+    Idle(Duration),
+    /// For `wait`, and is not closed early for the time of `protected`.
+    Protected { protected: Duration, wait: Duration },
+}
+
+fn patience(connection: &Connection) -> Patience {
+    if connection.requests.get() == 0 {
+        let wait = connection.first_byte_timeout();
+        let spent = engine::now().saturating_duration_since(connection.client.started());
+        return Patience::Idle(wait.saturating_sub(spent));
+    }
+    let (wait, protected) = connection.idle_time();
+    if !protected.is_zero() {
+        return Patience::Protected { protected, wait };
+    }
+    match connection.worker.quitting() {
+        true => Patience::Ended,
+        false => Patience::Idle(wait),
+    }
+}
+
+/// Receives within `wait`. Meanwhile the connection counts as idle.
+fn wait_idle(connection: &Connection, wait: Duration) -> impl Future<Output = io::Result<Buffer>> {
     connection.set_idle(true);
-    connection.stream.recv_idle(Some(deadline))
+    connection.stream.recv_idle(Deadline::within(wait))
 }
 
 /// Receives within `wait`. For the time of `protected` the connection does not count as idle, so that
@@ -294,15 +401,16 @@ async fn wait_protected(
     protected: Duration,
     wait: Duration,
 ) -> io::Result<Buffer> {
-    let now = engine::now();
-    let received = connection.stream.recv_idle(Some(now + protected)).await;
+    let protected_until = Deadline::within(protected);
+    let end = Deadline::within(wait);
+    let received = connection.stream.recv_idle(protected_until).await;
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
     if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.worker.quitting()
     {
         return received;
     }
     connection.set_idle(true);
-    connection.stream.recv_idle(Some(now + wait)).await
+    connection.stream.recv_idle(end).await
 }
 
 fn parse(
@@ -326,12 +434,8 @@ fn parse(
 
 /// Reads on until the head is complete. Its bytes gather in the request; what follows the head
 /// stays in `input`.
-async fn read_rest(
-    connection: &Connection,
-    local: &Local,
-    request: &mut Request,
-    input: &mut Buffer,
-) -> Head {
+async fn read_rest(connection: &Connection, request: &mut Request, input: &mut Buffer) -> Head {
+    let local = &Rc::clone(&request.local);
     let limits = request.server.core.head_limits();
     request.client_mut().bytes.clear();
     request.client_mut().bytes.extend_from_slice(input);
@@ -611,9 +715,9 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        assert!(future_size(serve) <= 288, "{}", future_size(serve));
+        assert!(future_size(serve) <= 136, "{}", future_size(serve));
         assert!(
-            size_of::<Connection>() <= 216,
+            size_of::<Connection>() <= 176,
             "{}",
             size_of::<Connection>()
         );

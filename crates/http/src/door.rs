@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::Local;
-use framework::workers::Registered;
 
 use crate::connection::Connection;
 use crate::conversation;
@@ -28,8 +27,11 @@ impl Door for Http {
         let worker = Rc::clone(&accepted.worker);
         let connection = Rc::new(Connection::new(accepted));
         let registered = worker.register(&connection);
-        connection.place.set(Some(registered.place()));
-        engine::spawn(lifetime(connection, registered));
+        connection.set_place(registered.place());
+        engine::spawn(async move {
+            conversation::serve(connection).await;
+            drop(registered);
+        });
     }
 
     fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
@@ -49,12 +51,6 @@ fn is_known(local: &Local, listener: &ListenerId) -> bool {
     HttpLocal::of(local).binding(listener).is_some()
 }
 
-/// The whole task of a connection.
-async fn lifetime(connection: Rc<Connection>, registered: Registered) {
-    conversation::serve(connection).await;
-    drop(registered);
-}
-
 impl Tenant for Connection {
     fn accepted(&self) -> Instant {
         self.client.started()
@@ -65,7 +61,7 @@ impl Tenant for Connection {
     }
 
     fn place(&self) -> Option<u32> {
-        self.place.get()
+        Connection::place(self)
     }
 
     fn has_served(&self) -> bool {

@@ -250,9 +250,10 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !of_server.permit_head(request) {
         return None;
     }
+    let http = Rc::clone(&request.http);
     let plan = match request.server.plan.phases.answers_constantly {
-        true => Arc::clone(&request.server.plan),
-        false => match location::find(request) {
+        true => http.shared_plan(request.server.plan.id),
+        false => match location::find(request, &http) {
             location::Found::Plan(plan) => plan,
             _ => return None,
         },
@@ -263,8 +264,8 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !plan.hot || plan.internal || request.pacing.rate.is_some() {
         return None;
     }
-    if !Arc::ptr_eq(&request.plan, &plan) {
-        request.plan = plan;
+    if !Arc::ptr_eq(&request.plan, plan) {
+        request.plan = Arc::clone(plan);
     }
     if !request.plan.phases.shortcuts.permit_head(request) {
         return None;

@@ -12,7 +12,7 @@ use pattern::Undecided;
 use proto::method::Method;
 
 use crate::core::Alias;
-use crate::plan::Plan;
+use crate::plan::{Http, Plan};
 use crate::regex::Regex;
 use crate::request::Request;
 
@@ -137,13 +137,13 @@ pub struct Locations {
     regexes: Box<[(Arc<Regex>, Arc<Plan>)]>,
 }
 
-/// What a lookup gives.
-pub enum Found {
+/// What a lookup gives, out of the compiled `http` block.
+pub enum Found<'a> {
     /// The plan in force from now on.
-    Plan(Arc<Plan>),
+    Plan(&'a Arc<Plan>),
     /// The URI lacks only the final slash of a location that passes requests on: that location's plan, which is in
     /// force from now on, and the path with the slash.
-    Slash(Arc<Plan>, Bytes),
+    Slash(&'a Arc<Plan>, Bytes),
     /// Whether this regex matches could not be decided.
     Undecided(Arc<Regex>, Undecided),
 }
@@ -226,13 +226,13 @@ impl Locations {
     }
 
     /// The location that passes requests on and of which `uri` lacks only the final slash, and its name.
-    fn slash(&self, uri: &[u8]) -> Option<(Arc<Plan>, Bytes)> {
+    fn slash(&self, uri: &[u8]) -> Option<(&Arc<Plan>, Bytes)> {
         let found = self
             .slashes
             .binary_search_by(|(name, _)| name.as_ref().cmp(uri))
             .ok()?;
         let (_, plan) = self.slashes.get(found)?;
-        Some((Arc::clone(plan), [uri, b"/"].concat().into()))
+        Some((plan, [uri, b"/"].concat().into()))
     }
 }
 
@@ -271,14 +271,18 @@ pub struct Nobody;
 
 impl Observer for Nobody {}
 
-/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`.
-pub fn find(request: &mut Request) -> Found {
-    find_observed(request, &mut Nobody)
+/// Finds the plan for the request's URI, beginning at its server; applies `limit_except`. `http` is the request's.
+pub fn find<'a>(request: &mut Request, http: &'a Http) -> Found<'a> {
+    find_observed(request, http, &mut Nobody)
 }
 
 /// The same before the eyes of an observer.
-pub fn find_observed(request: &mut Request, observer: &mut impl Observer) -> Found {
-    let server_plan = Arc::clone(&request.server.plan);
+pub fn find_observed<'a>(
+    request: &mut Request,
+    http: &'a Http,
+    observer: &mut impl Observer,
+) -> Found<'a> {
+    let server_plan = http.shared_plan(request.server.plan.id);
     let uri = std::mem::take(&mut request.uri);
     let found = search(request, &server_plan.locations, &uri, observer);
     request.uri = uri;
@@ -290,23 +294,23 @@ pub fn find_observed(request: &mut Request, observer: &mut impl Observer) -> Fou
     }
 }
 
-enum Search {
+enum Search<'a> {
     Nothing,
     /// The plan, and whether it is settled: no regex of an outer scope may replace it.
-    Plan(Arc<Plan>, bool),
-    Slash(Arc<Plan>, Bytes),
+    Plan(&'a Arc<Plan>, bool),
+    Slash(&'a Arc<Plan>, Bytes),
     Undecided(Arc<Regex>, Undecided),
 }
 
-fn search(
+fn search<'a>(
     request: &mut Request,
-    locations: &Locations,
+    locations: &'a Locations,
     uri: &[u8],
     observer: &mut impl Observer,
-) -> Search {
+) -> Search<'a> {
     if let Some(plan) = locations.exact(uri) {
         observer.exact(plan);
-        return Search::Plan(Arc::clone(plan), true);
+        return Search::Plan(plan, true);
     }
     if let Some((plan, path)) = locations.slash(uri) {
         return Search::Slash(plan, path);
@@ -321,7 +325,7 @@ fn search(
             false => search(request, &prefix.plan.locations, uri, observer),
         };
         found = match inner {
-            Search::Nothing => Search::Plan(Arc::clone(&prefix.plan), false),
+            Search::Nothing => Search::Plan(&prefix.plan, false),
             settled @ (Search::Plan(_, true) | Search::Slash(..) | Search::Undecided(..)) => {
                 return settled;
             }
@@ -338,7 +342,6 @@ fn search(
         };
         observer.regex(plan, matched);
         if matched {
-            let plan = Arc::clone(plan);
             return match search(request, &plan.locations, uri, observer) {
                 Search::Nothing => Search::Plan(plan, true),
                 Search::Plan(inner, _) => Search::Plan(inner, true),
@@ -351,9 +354,9 @@ fn search(
 
 /// `limit_except`: its plan stands for every method that it does not leave alone, however the request came
 /// to the location.
-pub fn for_method(plan: Arc<Plan>, method: Method) -> Arc<Plan> {
+pub fn for_method(plan: &Arc<Plan>, method: Method) -> &Arc<Plan> {
     match &plan.limit_except {
-        Some((allowed, inner)) if !allowed.contains(&method) => Arc::clone(inner),
+        Some((allowed, inner)) if !allowed.contains(&method) => inner,
         _ => plan,
     }
 }

@@ -209,6 +209,11 @@ impl Http {
         &self.plans[id as usize] // invariant: plans are numbered by their places
     }
 
+    /// The same for another holder.
+    pub fn shared_plan(&self, id: u32) -> &Arc<Plan> {
+        &self.plans[id as usize] // invariant: plans are numbered by their places
+    }
+
     /// What is behind a listening socket; `None` where this configuration does not have it.
     pub fn binding(&self, id: &ListenerId) -> Option<&BoundServers> {
         self.bindings

@@ -117,7 +117,8 @@ mod tests {
 
     /// Makes every member something that no new request has. A new one, be it of a part, does not build before it is here.
     fn fill(request: &mut Request) {
-        let location::Found::Plan(location) = location::find(request) else {
+        let http = Rc::clone(&request.http);
+        let location::Found::Plan(location) = location::find(request, &http) else {
             panic!("there is a location");
         };
         let Request {
@@ -156,7 +157,7 @@ mod tests {
             name: text(),
             value: text(),
         };
-        *plan = location;
+        *plan = Arc::clone(location);
         *method = Method::Put;
         Rc::get_mut(client).unwrap().host.push(b'x');
         uri.push(b'x');

@@ -101,7 +101,7 @@ impl Request {
         };
         self.forget_pass();
         self.leave_location();
-        self.plan = location::for_method(plan, self.method);
+        self.plan = Arc::clone(location::for_method(&plan, self.method));
         self.ask_keepalive();
         Ok(())
     }

@@ -418,9 +418,10 @@ fn rewrite_by_location(request: &mut Request) -> Step {
 
 /// Finds the location of the URI in force and checks what holds as soon as it is known.
 fn find_location(request: &mut Request) -> Step {
-    let (plan, with_slash) = match location::find(request) {
-        location::Found::Plan(plan) => (plan, None),
-        location::Found::Slash(plan, path) => (plan, Some(path)),
+    let http = Rc::clone(&request.http);
+    let (plan, with_slash) = match location::find(request, &http) {
+        location::Found::Plan(plan) => (Arc::clone(plan), None),
+        location::Found::Slash(plan, path) => (Arc::clone(plan), Some(path)),
         location::Found::Undecided(regex, cause) => {
             regex.alert(request, &request.uri, cause, "");
             return Step::Finish(500);

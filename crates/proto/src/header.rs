@@ -29,15 +29,36 @@ macro_rules! known {
             }
 
             /// The variant of a name in any case.
-            #[inline]
+            #[must_use]
             pub fn from_name(name: &[u8]) -> Known {
-                let (Some(row), Some(words)) = (BY_LENGTH.get(name.len()), words(name)) else {
-                    return Known::Other;
-                };
-                let is_name = |candidate: &&Candidate| candidate.is_name(words);
-                match row.candidates[..row.count].iter().find(is_name) {
-                    Some(candidate) => candidate.known,
-                    None => Known::Other,
+                let mut bytes = [0; NAME_MAX];
+                match bytes.get_mut(..name.len()) {
+                    Some(start) => start.copy_from_slice(name),
+                    None => return Known::Other,
+                }
+                Known::of_words(words(&bytes))
+            }
+
+            /// The variant of the name that `bytes` begin with and that has `length` of them, in any case. Where a name is no
+            /// longer than most, and more follows it, no branch depends on its length.
+            #[inline]
+            #[must_use]
+            pub fn at_start(bytes: &[u8], length: usize) -> Known {
+                match (bytes.first_chunk::<16>(), MASKS.get(length)) {
+                    (Some(start), Some(mask)) => {
+                        let word = u128::from_le_bytes(*start) & mask;
+                        Known::of_words([word as u64, (word >> 64) as u64, 0])
+                    }
+                    _ => Known::from_name(bytes.get(..length).unwrap_or_default()),
+                }
+            }
+
+            #[inline]
+            fn of_words(words: [u64; 3]) -> Known {
+                let candidate = &TABLE[slot(words)]; // invariant: there are as many as slots
+                match candidate.is_name(words) {
+                    true => candidate.known,
+                    false => Known::Other,
                 }
             }
         }
@@ -107,27 +128,7 @@ known! {
     SecWebsocketKey "sec-websocket-key"
 }
 
-impl Known {
-    /// Whether nginx refuses (400) a request that holds this header twice. `Host` is refused as well, with
-    /// words of its own.
-    #[inline]
-    pub fn is_unique(self) -> bool {
-        matches!(
-            self,
-            Known::IfModifiedSince
-                | Known::IfUnmodifiedSince
-                | Known::IfMatch
-                | Known::IfNoneMatch
-                | Known::IfRange
-                | Known::ContentLength
-                | Known::ContentRange
-                | Known::TransferEncoding
-                | Known::Expect
-                | Known::Authorization
-                | Known::ProxyAuthorization
-        )
-    }
-}
+impl Known {}
 
 /// A set of known names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,10 +138,30 @@ pub struct KnownSet(u64);
 const _: () = assert!(Known::Other as u8 <= 63);
 
 impl KnownSet {
+    /// The names that nginx refuses (400) to have twice in a request. `Host` is refused as well, with words of its own.
+    pub const UNIQUE: KnownSet = KnownSet(0)
+        .with(Known::IfModifiedSince)
+        .with(Known::IfUnmodifiedSince)
+        .with(Known::IfMatch)
+        .with(Known::IfNoneMatch)
+        .with(Known::IfRange)
+        .with(Known::ContentLength)
+        .with(Known::ContentRange)
+        .with(Known::TransferEncoding)
+        .with(Known::Expect)
+        .with(Known::Authorization)
+        .with(Known::ProxyAuthorization);
+
+    /// The set with a name more.
+    #[must_use]
+    pub const fn with(self, known: Known) -> KnownSet {
+        KnownSet(self.0 | 1 << known as u8)
+    }
+
     /// Adds a name.
     #[inline]
     pub fn insert(&mut self, known: Known) {
-        self.0 |= 1 << known as u8;
+        *self = self.with(known);
     }
 
     /// Whether it was added.
@@ -150,14 +171,21 @@ impl KnownSet {
     }
 }
 
-/// The names of one length.
-#[derive(Clone, Copy)]
-struct Row {
-    count: usize,
-    candidates: [Candidate; 8],
-}
+/// Bytes of the longest name.
+const NAME_MAX: usize = 24;
 
-/// A name in the form in which it is compared: as words, in lower case, with the case bits of its letters.
+/// Which bytes of sixteen a name of so many has.
+static MASKS: [u128; 17] = {
+    let mut masks = [u128::MAX; 17];
+    let mut length = 0;
+    while length < 16 {
+        masks[length] = (1 << (8 * length)) - 1;
+        length += 1;
+    }
+    masks
+};
+
+/// A name in the form in which it is compared: as words with zeros behind it, in lower case, with the case bits of its letters.
 #[derive(Clone, Copy)]
 struct Candidate {
     words: [u64; 3],
@@ -166,8 +194,9 @@ struct Candidate {
 }
 
 impl Candidate {
+    /// No name is empty.
     const NONE: Candidate = Candidate {
-        words: [0; 3],
+        words: [u64::MAX; 3],
         case_bits: [0; 3],
         known: Known::Other,
     };
@@ -175,96 +204,60 @@ impl Candidate {
     /// Setting the case bits of letters' positions alone makes the compare exact for any bytes.
     #[inline]
     fn is_name(&self, words: [u64; 3]) -> bool {
-        (words[0] | self.case_bits[0]) == self.words[0]
-            && (words[1] | self.case_bits[1]) == self.words[1]
-            && (words[2] | self.case_bits[2]) == self.words[2]
+        let differs = |at: usize| (words[at] | self.case_bits[at]) ^ self.words[at];
+        differs(0) | differs(1) | differs(2) == 0
     }
 }
 
-/// A name of 2 to 24 bytes as words that overlap where its length is no multiple of theirs, so that it is
-/// loaded without a loop. Two names of the same length are equal if their words are.
 #[inline]
-const fn words(name: &[u8]) -> Option<[u64; 3]> {
-    const fn pair(first: u64, second: u64, bits: u32) -> u64 {
-        first | second << bits
-    }
-    Some(match name.len() {
-        2 | 3 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<2>(), name.last_chunk::<2>()) else {
-                return None;
-            };
-            [
-                pair(
-                    u16::from_le_bytes(*start) as u64,
-                    u16::from_le_bytes(*end) as u64,
-                    16,
-                ),
-                0,
-                0,
-            ]
-        }
-        4..=8 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) else {
-                return None;
-            };
-            [
-                pair(
-                    u32::from_le_bytes(*start) as u64,
-                    u32::from_le_bytes(*end) as u64,
-                    32,
-                ),
-                0,
-                0,
-            ]
-        }
-        9..=16 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) else {
-                return None;
-            };
-            [u64::from_le_bytes(*start), u64::from_le_bytes(*end), 0]
-        }
-        17..=24 => {
-            let (Some(start), Some(end)) = (name.first_chunk::<16>(), name.last_chunk::<8>())
-            else {
-                return None;
-            };
-            let start = u128::from_le_bytes(*start);
-            [start as u64, (start >> 64) as u64, u64::from_le_bytes(*end)]
-        }
-        _ => return None,
-    })
+const fn words(bytes: &[u8; NAME_MAX]) -> [u64; 3] {
+    let (words, _) = bytes.as_chunks::<8>();
+    [
+        u64::from_le_bytes(words[0]),
+        u64::from_le_bytes(words[1]),
+        u64::from_le_bytes(words[2]),
+    ]
 }
 
-/// Names by their length.
-static BY_LENGTH: [Row; 24] = {
-    let mut table = [Row {
-        count: 0,
-        candidates: [Candidate::NONE; 8],
-    }; 24];
+/// Slots of the table. The multiplier was searched for: with it each name has one of its own, which the table's making checks.
+const SLOTS: usize = 256;
+const MULTIPLIER: u64 = 0x2116_7d8f_cf23_cae9;
+
+/// The place of a name in the table, the same in any case.
+#[inline]
+const fn slot(words: [u64; 3]) -> usize {
+    const FOLD: u64 = 0x2020_2020_2020_2020;
+    let mixed =
+        (words[0] | FOLD) ^ (words[1] | FOLD).rotate_left(21) ^ (words[2] | FOLD).rotate_left(42);
+    (mixed.wrapping_mul(MULTIPLIER) >> (u64::BITS - SLOTS.ilog2())) as usize
+}
+
+static TABLE: [Candidate; SLOTS] = {
+    let mut table = [Candidate::NONE; SLOTS];
     let mut index = 0;
     while index < Known::NAMES.len() {
         let (name, known) = Known::NAMES[index];
         let name = name.as_bytes();
-        let mut letters = [0; 24];
+        let (mut bytes, mut letters) = ([0; NAME_MAX], [0; NAME_MAX]);
         let mut at = 0;
         while at < name.len() {
-            letters[at] = if name[at].is_ascii_lowercase() {
-                0x20
-            } else {
-                0
-            };
+            bytes[at] = name[at];
+            if name[at].is_ascii_lowercase() {
+                letters[at] = 0x20;
+            }
             at += 1;
         }
-        let (letters, _) = letters.split_at(name.len());
-        if let (Some(words), Some(case_bits)) = (words(name), words(letters)) {
-            let row = &mut table[name.len()];
-            row.candidates[row.count] = Candidate {
-                words,
-                case_bits,
-                known,
-            };
-            row.count += 1;
-        }
+        let words_of_name = words(&bytes);
+        let candidate = &mut table[slot(words_of_name)];
+        assert!(
+            matches!(candidate.known, Known::Other),
+            "two names have one slot"
+        );
+        *candidate = Candidate {
+            words: words_of_name,
+            case_bits: words(&letters),
+            known,
+        };
         index += 1;
     }
     table

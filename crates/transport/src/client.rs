@@ -26,13 +26,19 @@ pub struct Client {
     /// When it was accepted, as [`engine::uptime`] counts, in nanoseconds: there are many idle clients.
     accepted_ns: u64,
     peer: OnceCell<Address>,
-    local: OnceCell<Box<Address>>,
-    /// What a proxy has told of it.
-    told: OnceCell<Box<Told>>,
-    /// The host that it has named in its handshake, as it wrote it.
-    asked_name: OnceCell<Box<[u8]>>,
+    /// What is known of few clients: many are idle.
+    rare: OnceCell<Box<Rare>>,
     /// Whether `debug_connection` names it.
     debugged: OnceCell<bool>,
+}
+
+#[derive(Default)]
+struct Rare {
+    local: OnceCell<Address>,
+    /// What a proxy has told of it.
+    told: OnceCell<Told>,
+    /// The host that it has named in its handshake, as it wrote it.
+    asked_name: OnceCell<Box<[u8]>>,
 }
 
 impl Client {
@@ -43,9 +49,7 @@ impl Client {
             listener,
             accepted_ns: u64::try_from(engine::uptime().as_nanos()).unwrap_or(u64::MAX),
             peer: OnceCell::new(),
-            local: OnceCell::new(),
-            told: OnceCell::new(),
-            asked_name: OnceCell::new(),
+            rare: OnceCell::new(),
             debugged: OnceCell::new(),
         }
     }
@@ -53,11 +57,15 @@ impl Client {
     /// The same, between these two addresses, whatever its transport would say.
     #[must_use]
     pub fn between(self, peer: Address, local: Address) -> Client {
+        self.local(|| local);
         Client {
             peer: OnceCell::from(peer),
-            local: OnceCell::from(Box::new(local)),
             ..self
         }
+    }
+
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
     }
 
     /// When it was accepted.
@@ -77,7 +85,7 @@ impl Client {
 
     /// Our end's address, which the transport is asked for once.
     pub fn local(&self, ask: impl FnOnce() -> Address) -> &Address {
-        self.local.get_or_init(|| Box::new(ask()))
+        self.rare().local.get_or_init(ask)
     }
 
     /// The address that is listened on, as nginx's log names it before anything has been asked for.
@@ -88,24 +96,24 @@ impl Client {
 
     /// What a proxy has told of it by the PROXY protocol.
     pub fn told(&self) -> Option<&Told> {
-        self.told.get().map(|told| &**told)
+        self.rare.get()?.told.get()
     }
 
     /// Keeps what a proxy tells, which comes before everything else. The first word stays: a connection has one header.
     pub fn tell(&self, told: Option<Told>) {
         if let Some(told) = told {
-            let _ = self.told.set(Box::new(told));
+            let _ = self.rare().told.set(told);
         }
     }
 
     /// The host that it has named in its handshake, as it wrote it. It is known before there is a session.
     pub fn asked_name(&self) -> Option<&[u8]> {
-        self.asked_name.get().map(|name| &**name)
+        self.rare.get()?.asked_name.get().map(|name| &**name)
     }
 
     /// Notes that name. The first one stays.
     pub fn set_asked_name(&self, name: &[u8]) {
-        let _ = self.asked_name.set(name.into());
+        let _ = self.rare().asked_name.set(name.into());
     }
 
     /// Whether `debug_connection` names it; `ask` finds that out, once.

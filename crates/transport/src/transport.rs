@@ -17,8 +17,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use engine::Buffer;
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
+use engine::{Buffer, Deadline};
 
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
@@ -138,8 +138,6 @@ impl Transport {
     pub fn recv(&self, deadline: Option<Instant>) -> Receive<'_> {
         Receive {
             transport: self,
-            deadline,
-            idle: false,
             receiving: self.stream.recv(deadline),
         }
     }
@@ -148,11 +146,9 @@ impl Transport {
     ///
     /// # Errors
     /// As [`Transport::recv`].
-    pub fn recv_idle(&self, deadline: Option<Instant>) -> Receive<'_> {
+    pub fn recv_idle(&self, deadline: Deadline) -> Receive<'_> {
         Receive {
             transport: self,
-            deadline,
-            idle: true,
             receiving: self.stream.recv_idle(deadline),
         }
     }
@@ -337,8 +333,6 @@ impl Transport {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Receive<'a> {
     transport: &'a Transport,
-    deadline: Option<Instant>,
-    idle: bool,
     receiving: Recv<'a>,
 }
 
@@ -348,19 +342,8 @@ impl Future for Receive<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<Buffer>> {
         let Receive {
             transport,
-            deadline,
-            idle,
             receiving,
         } = &mut *self;
-        transport.poll_opened(|| {
-            let received = Pin::new(&mut *receiving).poll(context);
-            if received.is_ready() {
-                *receiving = match idle {
-                    true => transport.stream.recv_idle(*deadline),
-                    false => transport.stream.recv(*deadline),
-                };
-            }
-            received
-        })
+        transport.poll_opened(|| Pin::new(&mut *receiving).poll(context))
     }
 }

@@ -15,6 +15,7 @@ use super::table::Addresses;
 use super::{Address, Segment};
 use crate::budget;
 use crate::buffer::Buffer;
+use crate::clock::Deadline;
 use crate::engine::Control;
 use crate::worker::{enter, try_enter};
 
@@ -63,7 +64,7 @@ impl Stream {
     pub fn recv(&self, deadline: Option<Instant>) -> Recv<'_> {
         Recv {
             stream: self,
-            deadline,
+            deadline: deadline.into(),
             idle: false,
             waiting: false,
         }
@@ -72,10 +73,10 @@ impl Stream {
     /// Like [`recv`](Self::recv), while a request head or an idle byte is awaited: the engine may then arrange to receive
     /// again and again by itself.
     #[inline]
-    pub fn recv_idle(&self, deadline: Option<Instant>) -> Recv<'_> {
+    pub fn recv_idle(&self, deadline: impl Into<Deadline>) -> Recv<'_> {
         Recv {
             stream: self,
-            deadline,
+            deadline: deadline.into(),
             idle: true,
             waiting: false,
         }
@@ -94,6 +95,7 @@ impl Stream {
         if budget::is_used_up(context) {
             return Poll::Pending;
         }
+        let deadline = deadline.into();
         let result = enter(|worker| worker.poll_recv(self.key, deadline, false, context.waker()));
         if result.is_ready() {
             budget::spend();
@@ -176,7 +178,7 @@ impl Stream {
                 return unknown();
             };
             if let Some(peer) = state.peer {
-                return Address::Inet(peer);
+                return Address::Inet(peer.into());
             }
             let addresses: &mut Addresses = state.addresses.get_or_insert_default();
             let known = addresses
@@ -270,12 +272,12 @@ impl Drop for Stream {
     }
 }
 
-/// The future of [`Stream::recv`].
+/// The future of [`Stream::recv`]. Once it has received something it may be polled for what comes next.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Recv<'a> {
     stream: &'a Stream,
-    deadline: Option<Instant>,
+    deadline: Deadline,
     idle: bool,
     waiting: bool,
 }

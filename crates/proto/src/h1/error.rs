@@ -39,7 +39,7 @@ pub enum HeadError {
     InvalidHost,
     /// The name that chooses the server is not the one that the connection's handshake was with.
     Misdirected,
-    /// A header that may come once came twice (see [`crate::header::Known::is_unique`]).
+    /// A header that may come once came twice (see [`crate::header::KnownSet::UNIQUE`]).
     DuplicateHeader {
         /// The second one.
         field: Field,

@@ -32,6 +32,17 @@ pub struct Field {
 }
 
 impl Field {
+    /// What the plain line that began at `start` says.
+    #[inline]
+    pub(super) fn plain(start: usize, line: PlainLine, bytes: &[u8]) -> Field {
+        let rest = bytes.get(start..).unwrap_or_default();
+        Field {
+            name: Span::new(start, line.name_end),
+            value: Span::new(line.value_start, line.value_end),
+            known: Known::at_start(rest, line.name_end - start),
+        }
+    }
+
     /// The name's bytes. `bytes` are those that were parsed.
     pub fn name(self, bytes: &[u8]) -> &[u8] {
         self.name.of(bytes)
@@ -231,17 +242,18 @@ impl FieldReader {
         }
     }
 
-    /// Takes a line that was found to be plain, where none had begun.
-    #[inline]
-    pub(super) fn take(&mut self, start: usize, line: PlainLine) {
-        *self = FieldReader {
-            state: State::Start,
-            start,
-            name_end: line.name_end,
-            value_start: line.value_start,
-            value_end: line.value_end,
-            doubtful: false,
-        };
+    /// Takes the last of the lines that were found to be plain, and where it began; where there was none, nothing changes.
+    pub(super) fn take(&mut self, last: Option<(usize, PlainLine)>) {
+        if let Some((start, line)) = last {
+            *self = FieldReader {
+                state: State::Start,
+                start,
+                name_end: line.name_end,
+                value_start: line.value_start,
+                value_end: line.value_end,
+                doubtful: false,
+            };
+        }
     }
 
     /// Whether a line has begun and not ended.

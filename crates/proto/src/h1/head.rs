@@ -107,6 +107,9 @@ enum Phase {
     Done,
 }
 
+/// The names of which a head itself takes notice, or of which it may have one only.
+const CHECKED: KnownSet = KnownSet::UNIQUE.with(Known::Host).with(Known::Connection);
+
 /// Reads a head from all bytes received since its beginning: the same bytes again in each call, with more
 /// behind them. Line breaks before the head belong to it. Answers with the head's length once it is
 /// complete, `None` where more bytes are needed.
@@ -477,8 +480,10 @@ impl Head {
         server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
     ) -> Result<bool, HeadError> {
         let mut limits = self.server_limits.unwrap_or(*default_limits);
-        let mut plain = PlainLines::new(bytes);
         loop {
+            if !self.reader.within_line() {
+                self.read_plain_fields(bytes, &mut limits, server)?;
+            }
             let rules = Rules {
                 underscores: limits.underscores_in_headers,
                 repeated_status_line: false,
@@ -490,17 +495,10 @@ impl Head {
             };
             let line_max = self.room.line_max(&limits);
             let end = start.saturating_add(line_max).min(bytes.len());
-            let progress = match plain.at(self.at, end) {
-                Some(line) if !self.reader.within_line() => {
-                    self.reader.take(self.at, line);
-                    self.at = line.next;
-                    Progress::Line
-                }
-                _ => self
-                    .reader
-                    .advance(&bytes[..end], &mut self.at, rules)
-                    .map_err(HeadError::InvalidHeader)?,
-            };
+            let progress = self
+                .reader
+                .advance(&bytes[..end], &mut self.at, rules)
+                .map_err(HeadError::InvalidHeader)?;
             match progress {
                 Progress::End => return Ok(true),
                 Progress::More if end.saturating_sub(start) >= line_max => {
@@ -509,61 +507,106 @@ impl Head {
                 Progress::More => return Ok(false),
                 Progress::Line => {
                     self.room.take(self.at - start, &limits);
-                    if self.add_field(bytes, &limits, server)? == Known::Host {
-                        limits = self.server_limits.unwrap_or(limits);
-                    }
+                    self.add_field(bytes, &mut limits, server)?;
                 }
             }
         }
     }
 
-    /// Checks the line that was just read and keeps it; answers with its name.
+    /// Keeps lines for as long as they are plain, there as a whole, and within the limits. Where one is not, nothing of it
+    /// has been read.
     #[inline]
+    fn read_plain_fields(
+        &mut self,
+        bytes: &[u8],
+        limits: &mut Limits,
+        server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
+    ) -> Result<(), HeadError> {
+        let mut lines = PlainLines::new(bytes);
+        let (mut at, mut room, mut known) = (self.at, self.room, self.known);
+        let mut last = None;
+        while let Some(line) = lines.at(at) {
+            let length = line.next - at;
+            let fits = length <= room.left || length <= room.line_max(limits);
+            if !fits || self.fields.len() >= limits.headers_max {
+                break;
+            }
+            room.take(length, limits);
+            let field = Field::plain(at, line, bytes);
+            last = Some((at, line));
+            at = line.next;
+            if CHECKED.contains(field.known) {
+                (self.at, self.room, self.known) = (at, room, known);
+                self.reader.take(last);
+                self.check_field(field, bytes, limits, server)?;
+            }
+            known.insert(field.known);
+            self.fields.push(field);
+        }
+        (self.at, self.room, self.known) = (at, room, known);
+        self.reader.take(last);
+        Ok(())
+    }
+
+    /// Checks the line that was just read and keeps it.
     fn add_field(
         &mut self,
         bytes: &[u8],
-        limits: &Limits,
+        limits: &mut Limits,
         server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
-    ) -> Result<Known, HeadError> {
+    ) -> Result<(), HeadError> {
         if self.reader.doubtful && limits.ignore_invalid_headers {
             self.ignored.push(self.reader.line());
-            return Ok(Known::Other);
+            return Ok(());
         }
         if self.fields.len() >= limits.headers_max {
             return Err(HeadError::TooManyHeaders);
         }
         let field = self.reader.field(bytes);
+        if CHECKED.contains(field.known) {
+            self.check_field(field, bytes, limits, server)?;
+        }
+        self.known.insert(field.known);
+        self.fields.push(field);
+        Ok(())
+    }
+
+    /// Looks at one of those of which the head itself takes notice. A host brings the limits of its server.
+    fn check_field(
+        &mut self,
+        field: Field,
+        bytes: &[u8],
+        limits: &mut Limits,
+        server: &mut impl FnMut(&[u8]) -> Result<Option<Limits>, HeadError>,
+    ) -> Result<(), HeadError> {
         match field.known {
-            Known::Other => {}
             Known::Host => {
                 if let Some(previous) = self.find(Known::Host) {
                     return Err(HeadError::DuplicateHost { field, previous });
                 }
-                let Ok(host) = host::validate(field.value(bytes)) else {
-                    // Kept all the same: who logs the refusal shows it.
-                    self.known.insert(Known::Host);
-                    self.fields.push(field);
-                    return Err(HeadError::InvalidHost);
+                let set = match host::validate(field.value(bytes)) {
+                    Ok(host) if self.server.is_none() => {
+                        self.set_server(field.value, host, bytes, server)
+                    }
+                    Ok(_) => Ok(()),
+                    Err(_) => Err(HeadError::InvalidHost),
                 };
-                if self.server.is_none()
-                    && let Err(refusal) = self.set_server(field.value, host, bytes, server)
-                {
+                if let Err(refusal) = set {
+                    // Kept all the same: who logs the refusal shows it.
                     self.known.insert(Known::Host);
                     self.fields.push(field);
                     return Err(refusal);
                 }
+                *limits = self.server_limits.unwrap_or(*limits);
             }
             Known::Connection => self.note_connection(field.value(bytes)),
-            known if known.is_unique() => {
+            known => {
                 if let Some(previous) = self.find(known) {
                     return Err(HeadError::DuplicateHeader { field, previous });
                 }
             }
-            _ => {}
         }
-        self.known.insert(field.known);
-        self.fields.push(field);
-        Ok(field.known)
+        Ok(())
     }
 
     fn set_server(

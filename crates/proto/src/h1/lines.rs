@@ -36,48 +36,33 @@ impl<'a> PlainLines<'a> {
         }
     }
 
-    /// The line that begins at `start` if it is plain and ends before `end`, its line break included.
+    /// The line that begins at `start` if it is plain and there as a whole, its line break included.
     #[inline]
-    pub(super) fn at(&mut self, start: usize, end: usize) -> Option<PlainLine> {
-        let name_end = start + self.name_length(start)?;
-        if self.bytes.get(name_end) != Some(&b':') || name_end == start {
-            return None;
-        }
-        let mut value_start = name_end + 1;
-        while self.bytes.get(value_start) == Some(&b' ') {
-            value_start += 1;
-        }
+    pub(super) fn at(&mut self, start: usize) -> Option<PlainLine> {
+        let rest = self.bytes.get(start..)?;
+        let name_length = name_length(rest)?;
+        let name_end = start + name_length;
+        let value_start = match rest.get(name_length..)? {
+            [b':', b' ', other, ..] if *other != b' ' => name_end + 2,
+            [b':', value @ ..] => name_end + 1 + spaces(value.iter()),
+            _ => return None,
+        };
         let line_end = self.low_byte(value_start)?;
         let next = match self.bytes.get(line_end..)? {
             [b'\r', b'\n', ..] => line_end + 2,
             [b'\n', ..] => line_end + 1,
             _ => return None,
         };
-        if next > end {
-            return None;
-        }
-        let mut value_end = line_end;
-        while value_end > value_start && self.bytes.get(value_end - 1) == Some(&b' ') {
-            value_end -= 1;
-        }
+        let value_end = match self.bytes.get(value_start..line_end)? {
+            value @ [.., b' '] => line_end - spaces(value.iter().rev()),
+            _ => line_end,
+        };
         Some(PlainLine {
             name_end,
             value_start,
             value_end,
             next,
         })
-    }
-
-    /// How many bytes from `start` on are of a plain name; `None` where they are more than 31, or too near to the end to tell.
-    #[inline]
-    fn name_length(&self, start: usize) -> Option<usize> {
-        let rest = self.bytes.get(start..)?;
-        let others = not_letters_digits_dash(rest.first_chunk()?);
-        if others != 0 {
-            return Some(others.trailing_zeros() as usize);
-        }
-        let others = not_letters_digits_dash(rest.get(16..)?.first_chunk()?);
-        (others != 0).then(|| 16 + others.trailing_zeros() as usize)
     }
 
     /// The first byte at or behind `from` that is a carriage return, a line feed, or a control byte below them.
@@ -118,6 +103,24 @@ impl<'a> PlainLines<'a> {
     }
 }
 
+/// How many bytes of a plain name there are first; `None` where there are none, more than 31, or too near to the end to tell.
+#[inline]
+fn name_length(rest: &[u8]) -> Option<usize> {
+    let others = not_letters_digits_dash(rest.first_chunk()?);
+    if others != 0 {
+        let length = others.trailing_zeros() as usize;
+        return (length != 0).then_some(length);
+    }
+    let others = not_letters_digits_dash(rest.get(16..)?.first_chunk()?);
+    (others != 0).then(|| 16 + others.trailing_zeros() as usize)
+}
+
+/// How many spaces come first.
+#[cold]
+fn spaces<'a>(bytes: impl Iterator<Item = &'a u8>) -> usize {
+    bytes.take_while(|byte| **byte == b' ').count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,12 +128,13 @@ mod tests {
     #[test]
     fn plain_lines_are_taken_apart() {
         let value = "v".repeat(200);
-        let long =
-            format!("Host: a b  \r\nA:\nUser-Agent:  {value} \r\nB: c\r\n\r\n                ");
+        let long = format!(
+            "Host: a longer name  \r\nA:\nUser-Agent:  {value} \r\nB: c\r\n\r\n                "
+        );
         let bytes = long.as_bytes();
         let mut lines = PlainLines::new(bytes);
         let (mut at, mut seen) = (0, Vec::new());
-        while let Some(line) = lines.at(at, bytes.len()) {
+        while let Some(line) = lines.at(at) {
             let text = |from: usize, to: usize| std::str::from_utf8(&bytes[from..to]).unwrap();
             seen.push((
                 text(at, line.name_end),
@@ -139,17 +143,17 @@ mod tests {
             at = line.next;
         }
         let expected = [
-            ("Host", "a b"),
+            ("Host", "a longer name"),
             ("A", ""),
             ("User-Agent", &value),
             ("B", "c"),
         ];
         assert_eq!(seen, expected);
         assert_eq!(&bytes[at..at + 2], b"\r\n");
-        // Where it does not end in time it is none.
-        let end = PlainLines::new(bytes).at(0, bytes.len()).unwrap().next;
-        assert!(PlainLines::new(bytes).at(0, end).is_some());
-        assert!(PlainLines::new(bytes).at(0, end - 1).is_none());
+        // Where its end is not there it is none.
+        let end = PlainLines::new(bytes).at(0).unwrap().next;
+        assert!(PlainLines::new(&bytes[..end]).at(0).is_some());
+        assert!(PlainLines::new(&bytes[..end - 1]).at(0).is_none());
     }
 
     #[test]
@@ -173,7 +177,7 @@ mod tests {
                 true => format!("{line}                                "),
                 false => line.to_owned(),
             };
-            let found = PlainLines::new(padded.as_bytes()).at(0, line.len());
+            let found = PlainLines::new(padded.as_bytes()).at(0);
             assert_eq!(found, None, "{line:?}");
         }
     }

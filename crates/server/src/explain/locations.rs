@@ -2,6 +2,7 @@
 //!
 //! The search is `http::location`'s own; what is observed of it is put into words here.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{ScopeId, ScopeRef, Tree};
@@ -38,7 +39,8 @@ impl Observer for Observed {
 /// The locations that are in question for the request's URI, each with its reason.
 pub(super) fn candidates(request: &mut Request, tree: &Tree) -> Vec<Candidate> {
     let mut observed = Observed::default();
-    let found = location::find_observed(request, &mut observed);
+    let http = Rc::clone(&request.http);
+    let found = location::find_observed(request, &http, &mut observed);
     let chosen = match found {
         Found::Plan(plan) | Found::Slash(plan, _) => around(tree.scope(plan.scope)),
         Found::Undecided(..) => Vec::new(),

@@ -498,10 +498,11 @@ fn what_is_in_memory_is_answered_at_once() {
             &format!("GET {path} HTTP/1.1"),
             async |mut request| {
                 let (mut exchange, _) = Client::greedy().begin(0);
-                let location::Found::Plan(plan) = location::find(&mut request) else {
+                let http = Rc::clone(&request.http);
+                let location::Found::Plan(plan) = location::find(&mut request, &http) else {
                     panic!("there is a location");
                 };
-                request.plan = Arc::clone(&plan);
+                request.plan = Arc::clone(plan);
                 let handlers = plan.phases.precontent.iter().chain(&plan.phases.files);
                 for handler in handlers {
                     match handler.run(&mut request, &mut exchange) {
