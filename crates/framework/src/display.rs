@@ -23,9 +23,10 @@ pub struct Printable<'a>(pub &'a [u8]);
 
 impl Display for Printable<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        // Nearly always there is nothing to escape.
+        // Nearly always there is nothing to escape; all bytes are looked at, so that many are at once.
+        let escapes = |found, byte: &u8| found | byte.is_ascii_control();
         if let Ok(text) = std::str::from_utf8(self.0)
-            && !self.0.iter().any(u8::is_ascii_control)
+            && !self.0.iter().fold(false, escapes)
         {
             return out.write_str(text);
         }

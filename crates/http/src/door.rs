@@ -28,10 +28,7 @@ impl Door for Http {
         let connection = Rc::new(Connection::new(accepted));
         let registered = worker.register(&connection);
         connection.set_place(registered.place());
-        engine::spawn(async move {
-            conversation::serve(connection).await;
-            drop(registered);
-        });
+        engine::spawn(conversation::serve(connection, registered));
     }
 
     fn knows(&self, local: &Local, listener: &ListenerId) -> bool {

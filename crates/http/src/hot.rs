@@ -4,7 +4,7 @@
 //! A response is kept per plan and path when nothing in its head depends on the request. It
 //! never outlives a change of the file: without `open_file_cache` one `statx` of the full path
 //! confirms each use; with it, `open_file_cache_valid` does. Access rules always run, and the
-//! log line is written as on the long way. Whatever is not plain (ranges, bodies, rewrites,
+//! log line is written as on the long way. Whatever is not plain (several ranges, bodies, rewrites,
 //! compression that the client accepts) is declined here and takes the long way.
 
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use engine::file::{File, Metadata, stat_now};
 use proto::h1::{BodyLength, Version, body_length};
 use proto::header;
 use proto::method::Method;
+use proto::range::{self, Outcome};
 
 use crate::chain::Chain;
 use crate::constant::{self, Constant};
@@ -242,7 +243,7 @@ pub fn suits(plan: &Plan) -> bool {
 /// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
 /// way; what has been prepared of the request stays prepared.
 pub fn respond(request: &mut Request) -> Option<After> {
-    if !request.connection.takes_shortcuts() || !is_plain(request) {
+    if !request.connection.takes_shortcuts() || !is_simple(request) {
         return None;
     }
     request.begin().ok()?;
@@ -271,6 +272,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
         return None;
     }
     let after = match request.plan.phases.answers_constantly {
+        true if asks_for_part(request) => return None,
         true => constant::answer(request)?,
         false => look_up(request)?,
     };
@@ -284,14 +286,23 @@ pub fn respond(request: &mut Request) -> Option<After> {
     Some(after)
 }
 
-/// Whether a request's head alone says that it may be answered here: GET, without a body, a range or an expectation.
+/// Whether a request's head alone says that a whole response may be kept of it: GET, without a body, a range or an expectation.
 pub fn is_plain(request: &Request) -> bool {
+    is_simple(request) && !asks_for_part(request)
+}
+
+fn asks_for_part(request: &Request) -> bool {
+    let head = request.client.h1();
+    head.is_some_and(|head| head.has(header::Known::Range))
+}
+
+/// Whether a request's head alone says that it may be answered here.
+fn is_simple(request: &Request) -> bool {
     let Some(head) = request.client.h1() else {
         return false;
     };
     let get = matches!(head.method(), Method::Get);
     get && head.version() >= Version::Http10
-        && !head.has(header::Known::Range)
         && !head.has(header::Known::Expect)
         && head.ignored().is_empty()
         && matches!(
@@ -401,6 +412,9 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     request.course.root_tested = matches!(entry.origin, Origin::File { .. });
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    if status == 200 && asks_for_part(request) {
+        return send_part(request, entry, keep_alive);
+    }
     let logged = match &entry.origin {
         Origin::Missing => file::log_missing(request, &entry.path),
         Origin::File { .. } => false,
@@ -431,6 +445,27 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     Some(after)
 }
 
+/// Sends the part of a file that the request asks for, if it is one and no more is asked of it. Its head is made each time.
+fn send_part(request: &mut Request, entry: &Entry, keep_alive: bool) -> Option<After> {
+    let size = entry.body.len() as u64;
+    let asked = request.header(header::Known::Range)?;
+    let Outcome::One(range) = range::parse(asked, size, None) else {
+        return None;
+    };
+    if request.header(header::Known::IfRange).is_some() {
+        return None;
+    }
+    let part = entry.body.get(range.start as usize..range.end as usize)?;
+    let second = engine::wall().as_secs();
+    let response = write(request, entry, part, second, keep_alive);
+    if request.response.status != 206 {
+        request.response.clear();
+        return None;
+    }
+    request.connection.stream.push(response.bytes.clone());
+    Some(leave(request, &response, keep_alive))
+}
+
 /// Whether what is done for each request, or for this response, lets it answer.
 pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> bool {
     permits_of(request).all(|permits| {
@@ -455,19 +490,11 @@ pub fn note_repeatable(request: &mut Request, response: Dated, until: Duration, 
 /// Writes the response with this second's date and keeps it.
 fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool) -> Dated {
     let unmodified = request.response.status == 304;
-    let body = if unmodified {
-        &Bytes::new()
-    } else {
-        &entry.body
+    let body = match unmodified {
+        true => &[][..],
+        false => &entry.body,
     };
-    let dated = write(
-        request,
-        &entry.origin,
-        &entry.content_type,
-        body,
-        second,
-        keep_alive,
-    );
+    let dated = write(request, entry, body, second, keep_alive);
     let slots = match unmodified {
         true => &mut entry.unmodified,
         false => &mut entry.responses,
@@ -479,13 +506,16 @@ fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool
 /// Writes a response out, head and body contiguous.
 fn write(
     request: &mut Request,
-    origin: &Origin,
-    content_type: &Bytes,
-    body: &Bytes,
+    entry: &Entry,
+    body: &[u8],
     second: u64,
     keep_alive: bool,
 ) -> Dated {
-    describe(request, origin, content_type, body.len() as u64);
+    let whole = match request.response.status {
+        304 => 0,
+        _ => entry.body.len() as u64,
+    };
+    describe(request, &entry.origin, &entry.content_type, whole);
     let mut bytes = Vec::with_capacity(512 + body.len());
     write_head(
         request,

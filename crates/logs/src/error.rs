@@ -336,21 +336,21 @@ pub fn with_line(use_it: impl FnOnce(&mut Vec<u8>)) {
     LINE.set(line);
 }
 
-/// Process and thread, asked once a thread. A process that forked has a thread of its own.
-fn ids() -> (u32, i32) {
-    thread_local! {
-        static IDS: (u32, i32) =
-            (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
-    }
-    IDS.with(|ids| *ids)
+thread_local! {
+    /// Process and thread, asked once a thread. A process that forked has a thread of its own.
+    static IDS: String = {
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        format!("] {}#{thread}: ", std::process::id())
+    };
 }
 
 fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message: Arguments<'_>) {
     time::with_now(|now| line.extend_from_slice(&now.error_log));
     let mut out = Bounded::new(line, LINE_MAX - 1);
-    let (process, thread) = ids();
     // Bounded never fails.
-    let _ = write!(out, " [{}] {process}#{thread}: ", level.name());
+    let _ = out.write_str(" [");
+    let _ = out.write_str(level.name());
+    let _ = IDS.with(|ids| out.write_str(ids));
     if let Some(serial) = subject.serial() {
         let _ = write!(out, "*{serial} ");
     }

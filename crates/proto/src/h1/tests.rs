@@ -860,3 +860,76 @@ fn a_refused_host_is_kept_for_the_log() {
     assert_eq!(head.value(Known::Host, bytes), Some(&b"a b"[..]));
     assert!(head.server_name().is_none());
 }
+
+/// Lines that are read by blocks and lines that are read byte by byte, side by side: drawn from words that lie at the edges of
+/// both.
+#[test]
+fn random_heads_are_read_alike_in_pieces_and_at_once() {
+    const NAMES: [&str; 14] = [
+        "Host",
+        "User-Agent",
+        "COOKIE",
+        "Connection",
+        "if-none-match",
+        "Content-Length",
+        "X-A-Name-That-Is-Longer-Than-Sixteen",
+        "Upgrade-Insecure-Requests",
+        "under_score",
+        "a",
+        "Sec-Fetch-Dest",
+        "bad name",
+        "",
+        "Accept\u{e9}",
+    ];
+    const VALUES: [&str; 12] = [
+        "",
+        " ",
+        "a",
+        "  spaces on both sides  ",
+        "close",
+        "keep-alive",
+        "example.org:80",
+        "a\tb",
+        "\u{1}",
+        "\r",
+        "W/\"0123456789\"",
+        "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*",
+    ];
+    const ENDS: [&str; 4] = ["\r\n", "\r\n", "\n", "\r"];
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = |count: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as usize % count
+    };
+    let mut complete = 0;
+    for _ in 0..3000 {
+        let mut text = "GET / HTTP/1.1\r\n".to_owned();
+        // Most lines are good ones, or few heads would come to their end.
+        for _ in 0..draw(7) {
+            let doubtful = draw(8) == 0;
+            let name = NAMES[draw(if doubtful { NAMES.len() } else { 8 })];
+            let value = VALUES[draw(if doubtful { VALUES.len() } else { 7 })];
+            let end = ENDS[draw(if doubtful { 4 } else { 3 })];
+            let space = ["", " ", "   "][draw(3)];
+            text += &format!("{name}:{space}{value}{end}");
+        }
+        text += [
+            "\r\n",
+            "\n",
+            "",
+            "\r\nGET /next HTTP/1.1\r\nHost: other\r\n",
+        ][draw(4)];
+        let limits = Limits {
+            buffer_size: [16, 64, 1024][draw(3)],
+            large_buffer_size: [24, 96, 8192][draw(3)],
+            headers_max: [2, 1000][draw(2)],
+            ignore_invalid_headers: draw(2) == 0,
+            underscores_in_headers: draw(2) == 0,
+            ..Limits::default()
+        };
+        complete += usize::from(read(text.as_bytes(), &limits).starts_with("GET|"));
+    }
+    assert!(complete > 300, "{complete}");
+}
