@@ -96,8 +96,11 @@ def pss(pid):
     """Proportional set size of the process and its descendants, in bytes."""
     total = 0
     for member in family(pid):
-        with open(f"/proc/{member}/smaps_rollup") as rollup:
-            total += int(re.search(r"^Pss:\s+(\d+) kB", rollup.read(), re.M)[1]) * 1024
+        try:
+            with open(f"/proc/{member}/smaps_rollup") as rollup:
+                total += int(re.search(r"^Pss:\s+(\d+) kB", rollup.read(), re.M)[1]) * 1024
+        except (OSError, TypeError):
+            pass  # it has ended meanwhile
     return total
 
 

@@ -696,7 +696,7 @@ impl Loader<'_> {
         let scope = self.tree.scope_mut(scope);
         if let Some(known) = known {
             let key = known.declared.spec().key();
-            scope.index.push(Entry {
+            scope.note(Entry {
                 key,
                 line: scope.lines.len(),
                 declared: known.declared,

@@ -126,6 +126,14 @@ pub(crate) struct Scope {
     pub(crate) lines: Vec<Line>,
     /// Which lines belong to which directive, sorted once the scope is complete.
     pub(crate) index: Vec<Entry>,
+    /// A bit for each directive in `index`, of which several share one: most questions are about one that is not there.
+    kinds: u64,
+}
+
+/// The bit of a directive.
+fn kind(key: usize) -> u64 {
+    // Addresses differ in their middle bits: multiplied, in their highest.
+    1 << ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }
 
 impl fmt::Debug for Scope {
@@ -155,13 +163,23 @@ impl Scope {
             context,
             lines: Vec::new(),
             index: Vec::new(),
+            kinds: 0,
         }
+    }
+
+    /// Notes which directive a line belongs to.
+    pub(crate) fn note(&mut self, entry: Entry) {
+        self.kinds |= kind(entry.key);
+        self.index.push(entry);
     }
 
     /// The lines of a directive or group, in file order.
     pub(crate) fn lines_of(&self, spec: &Spec) -> impl Iterator<Item = &Line> {
         let key = spec.key();
-        let start = self.index.partition_point(|entry| entry.key < key);
+        let start = match self.kinds & kind(key) {
+            0 => self.index.len(),
+            _ => self.index.partition_point(|entry| entry.key < key),
+        };
         self.index
             .get(start..)
             .unwrap_or_default()
@@ -171,9 +189,9 @@ impl Scope {
     }
 
     pub(crate) fn has(&self, spec: &Spec) -> bool {
-        self.index
-            .binary_search_by_key(&spec.key(), |entry| entry.key)
-            .is_ok()
+        let key = spec.key();
+        let find = || self.index.binary_search_by_key(&key, |entry| entry.key);
+        self.kinds & kind(key) != 0 && find().is_ok()
     }
 }
 
