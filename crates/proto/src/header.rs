@@ -31,6 +31,10 @@ macro_rules! known {
             /// The variant of a name in any case.
             #[must_use]
             pub fn from_name(name: &[u8]) -> Known {
+                // What is told apart from others by the bit of the case, and fills the room behind shorter names.
+                if name.iter().any(|byte| *byte <= b' ') {
+                    return Known::Other;
+                }
                 let mut bytes = [0; NAME_MAX];
                 match bytes.get_mut(..name.len()) {
                     Some(start) => start.copy_from_slice(name),
@@ -39,8 +43,8 @@ macro_rules! known {
                 Known::of_words(words(&bytes))
             }
 
-            /// The variant of the name that `bytes` begin with and that has `length` of them, in any case. Where a name is no
-            /// longer than most, and more follows it, no branch depends on its length.
+            /// The variant of the name that `bytes` begin with and that has `length` of them, in any case: letters, digits and
+            /// dashes. Where a name is no longer than most, and more follows it, no branch depends on its length.
             #[inline]
             #[must_use]
             pub fn at_start(bytes: &[u8], length: usize) -> Known {
@@ -55,8 +59,9 @@ macro_rules! known {
 
             #[inline]
             fn of_words(words: [u64; 3]) -> Known {
-                let candidate = &TABLE[slot(words)]; // invariant: there are as many as slots
-                match candidate.is_name(words) {
+                let folded = folded(words);
+                let candidate = &TABLE[slot(folded)]; // invariant: there are as many as slots
+                match candidate.is_name(folded) {
                     true => candidate.known,
                     false => Known::Other,
                 }
@@ -185,28 +190,34 @@ static MASKS: [u128; 17] = {
     masks
 };
 
-/// A name in the form in which it is compared: as words with zeros behind it, in lower case, with the case bits of its letters.
+/// A name in the form in which it is compared: words with the bit of the case set in all bytes, also in those behind the name.
 #[derive(Clone, Copy)]
+#[repr(align(32))] // none lies in two lines of a cache
 struct Candidate {
     words: [u64; 3],
-    case_bits: [u64; 3],
     known: Known,
 }
 
 impl Candidate {
-    /// No name is empty.
+    /// No byte of a name is like these.
     const NONE: Candidate = Candidate {
         words: [u64::MAX; 3],
-        case_bits: [0; 3],
         known: Known::Other,
     };
 
-    /// Setting the case bits of letters' positions alone makes the compare exact for any bytes.
+    /// Exact for bytes above the space: then only two of them, the cases of a letter, come to the same.
     #[inline]
-    fn is_name(&self, words: [u64; 3]) -> bool {
-        let differs = |at: usize| (words[at] | self.case_bits[at]) ^ self.words[at];
+    fn is_name(&self, folded: [u64; 3]) -> bool {
+        let differs = |at: usize| folded[at] ^ self.words[at];
         differs(0) | differs(1) | differs(2) == 0
     }
+}
+
+/// Sets the bit of the case in all bytes.
+#[inline]
+const fn folded(words: [u64; 3]) -> [u64; 3] {
+    const CASE: u64 = 0x2020_2020_2020_2020;
+    [words[0] | CASE, words[1] | CASE, words[2] | CASE]
 }
 
 #[inline]
@@ -223,12 +234,10 @@ const fn words(bytes: &[u8; NAME_MAX]) -> [u64; 3] {
 const SLOTS: usize = 256;
 const MULTIPLIER: u64 = 0x2116_7d8f_cf23_cae9;
 
-/// The place of a name in the table, the same in any case.
+/// The place of a folded name in the table.
 #[inline]
-const fn slot(words: [u64; 3]) -> usize {
-    const FOLD: u64 = 0x2020_2020_2020_2020;
-    let mixed =
-        (words[0] | FOLD) ^ (words[1] | FOLD).rotate_left(21) ^ (words[2] | FOLD).rotate_left(42);
+const fn slot(folded: [u64; 3]) -> usize {
+    let mixed = folded[0] ^ folded[1].rotate_left(21) ^ folded[2].rotate_left(42);
     (mixed.wrapping_mul(MULTIPLIER) >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
@@ -238,26 +247,19 @@ static TABLE: [Candidate; SLOTS] = {
     while index < Known::NAMES.len() {
         let (name, known) = Known::NAMES[index];
         let name = name.as_bytes();
-        let (mut bytes, mut letters) = ([0; NAME_MAX], [0; NAME_MAX]);
+        let mut bytes = [0; NAME_MAX];
         let mut at = 0;
         while at < name.len() {
             bytes[at] = name[at];
-            if name[at].is_ascii_lowercase() {
-                letters[at] = 0x20;
-            }
             at += 1;
         }
-        let words_of_name = words(&bytes);
-        let candidate = &mut table[slot(words_of_name)];
+        let words = folded(words(&bytes));
+        let candidate = &mut table[slot(words)];
         assert!(
             matches!(candidate.known, Known::Other),
             "two names have one slot"
         );
-        *candidate = Candidate {
-            words: words_of_name,
-            case_bits: words(&letters),
-            known,
-        };
+        *candidate = Candidate { words, known };
         index += 1;
     }
     table
@@ -347,6 +349,15 @@ mod tests {
                 }
             }
             assert_eq!(name, name.to_lowercase());
+            for behind in [0, b' ', b'x', b':'] {
+                let longer = [name.as_bytes(), &[behind]].concat();
+                assert_ne!(Known::from_name(&longer), known, "{name} and {behind}");
+            }
+            for rest in ["", ":", ": a value that is longer than all names"] {
+                let line = [name.to_uppercase().as_bytes(), rest.as_bytes()].concat();
+                assert_eq!(Known::at_start(&line, name.len()), known, "{name}{rest}");
+                assert_ne!(Known::at_start(&line, name.len() - 1), known, "{name}");
+            }
         }
         for other in [
             "",
