@@ -1,9 +1,6 @@
 //! What `return` has sent once is sent again from memory: whatever a request asks, it is answered as before.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
-use support::{PATIENCE, Server, engines};
+use support::{Server, engines};
 
 const LINES: &str = "\
 server_name localhost;\n\
@@ -65,21 +62,14 @@ const FIELDS: [&str; 15] = [
 
 /// The whole answer to a request on a connection of its own, without its date.
 fn answer(server: &Server, line: &str, fields: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let host = match fields.starts_with("Host:") {
         true => "",
         false => "Host: localhost\r\n",
     };
     // The second request ends the connection, so that its end is that of the answers.
     let last = "GET /204 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let request = format!("{line}\r\n{host}{fields}\r\n{last}");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut received = Vec::new();
-    stream.read_to_end(&mut received).unwrap();
-    let text = String::from_utf8_lossy(&received).into_owned();
-    let lines = text.lines().filter(|line| !line.starts_with("Date: "));
-    lines.collect::<Vec<_>>().join("\n")
+    let requests = format!("{line}\r\n{host}{fields}\r\n{last}");
+    server.lines_for(&requests).join("\n")
 }
 
 #[test]

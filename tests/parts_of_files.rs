@@ -1,11 +1,9 @@
 //! Parts of small files are sent from memory: as they are sent of files that no memory keeps.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
 
-use support::{PATIENCE, Server, engines};
+use support::{Server, engines};
 
 /// No response of a plan with `max_ranges` is kept.
 const LINES: &str = "\
@@ -41,23 +39,18 @@ const FIELDS: [&str; 9] = [
     "Connection: close\r\n",
 ];
 
-/// The answers to two requests on one connection, of which the second ends it, without their dates.
+/// The answers to two requests on one connection, of which the second ends it; boundaries are numbers that count up.
 fn answers(server: &Server, line: &str, fields: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let last = "GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let request = format!("{line}\r\nHost: localhost\r\n{fields}\r\n{last}");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut received = Vec::new();
-    stream.read_to_end(&mut received).unwrap();
-    let text = String::from_utf8_lossy(&received).into_owned();
-    let lines = text.lines().filter(|line| !line.starts_with("Date: "));
-    let numbered = |line: &str| match line.split_once("boundary=") {
-        Some((before, _)) => before.to_owned(),
-        None if line.starts_with("--0000") => "--".to_owned(),
-        None => line.to_owned(),
-    };
-    lines.map(numbered).collect::<Vec<_>>().join("\n")
+    let mut lines = server.lines_for(&format!("{line}\r\nHost: localhost\r\n{fields}\r\n{last}"));
+    for line in &mut lines {
+        if let Some(at) = line.find("boundary=") {
+            line.truncate(at);
+        } else if line.starts_with("--0000") {
+            line.truncate(2);
+        }
+    }
+    lines.join("\n")
 }
 
 #[test]

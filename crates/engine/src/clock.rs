@@ -14,7 +14,7 @@ thread_local! {
     static NEXT_MS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Until when something may take, in milliseconds of its thread's runtime. Never early, less than one late.
+/// Until when something may take, in milliseconds of its thread's runtime: rounded up, so that nothing ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(u64);
 
@@ -139,11 +139,6 @@ impl Clock {
         self.now_ms
     }
 
-    /// A moment in milliseconds since the start, rounded up, so that nothing fires early.
-    pub(crate) fn ms_of(&self, moment: Instant) -> u64 {
-        ms_rounded_up(moment.saturating_duration_since(self.start))
-    }
-
     /// How long it is until `deadline_ms`, zero when it has passed.
     pub(crate) fn until(&self, deadline_ms: u64) -> Duration {
         Duration::from_millis(deadline_ms.saturating_sub(self.now_ms))
@@ -168,13 +163,10 @@ mod tests {
         let mut clock = Clock::new(start);
         clock.read(start + Duration::from_micros(1999));
         assert_eq!(clock.now_ms(), 1);
-        assert_eq!(clock.ms_of(start + Duration::from_micros(1001)), 2);
-        assert_eq!(clock.ms_of(start + Duration::from_millis(3)), 3);
+        let at = |moment| Deadline::from(Some(moment));
+        assert_eq!(at(start + Duration::from_micros(1001)), Deadline(2));
+        assert_eq!(at(start + Duration::from_millis(3)), Deadline(3));
         assert_eq!(clock.until(3), Duration::from_millis(2));
-        assert_eq!(
-            Deadline::from(Some(start + Duration::from_micros(1001))),
-            Deadline(2)
-        );
         assert_eq!(Deadline::within(Duration::from_millis(3)), Deadline(5));
         assert_eq!(Deadline::within(Duration::from_micros(1)), Deadline(3));
         assert_eq!(Deadline::within(Duration::MAX), Deadline::NEVER);

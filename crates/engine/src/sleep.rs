@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use base::slab::Key;
 use base::wheel::Entry;
 
-use crate::clock;
+use crate::clock::{self, Deadline};
 use crate::worker::{Timer, enter, try_enter};
 
 /// Waits for `duration`, counted from the beginning of this turn of the loop. Resolution: one millisecond, never early.
@@ -62,7 +62,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let (deadline, sleeper) = (self.deadline, self.sleeper);
         let waiting = enter(|worker| {
-            let deadline_ms = worker.clock.ms_of(deadline);
+            let deadline_ms = Deadline::from(Some(deadline)).ms();
             if deadline_ms <= worker.clock.now_ms() {
                 return None;
             }

@@ -19,7 +19,7 @@ use engine::file::{File, Metadata, stat_now};
 use proto::h1::{BodyLength, Version, body_length};
 use proto::header;
 use proto::method::Method;
-use proto::range::{self, Outcome};
+use proto::range::{self, ByteRange, Outcome};
 
 use crate::chain::Chain;
 use crate::constant::{self, Constant};
@@ -401,6 +401,10 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
             }
         }
     };
+    let part = match status == 200 && asks_for_part(request) {
+        true => Some(part_asked_for(request, entry)?),
+        false => None,
+    };
     let prebuilt = Prebuilt {
         status,
         content_type: &entry.content_type,
@@ -413,8 +417,8 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     request.course.root_tested = matches!(entry.origin, Origin::File { .. });
     let asks_to_stay = request.client.keeps_alive();
     let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
-    if status == 200 && asks_for_part(request) {
-        return send_part(request, entry, keep_alive);
+    if let Some(part) = part {
+        return Some(send_part(request, entry, part, keep_alive));
     }
     let logged = match &entry.origin {
         Origin::Missing => file::log_missing(request, &entry.path),
@@ -446,25 +450,25 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     Some(after)
 }
 
-/// Sends the part of a file that the request asks for, if it is one and no more is asked of it. Its head is made each time.
-fn send_part(request: &mut Request, entry: &Entry, keep_alive: bool) -> Option<After> {
-    let size = entry.body.len() as u64;
+/// The part of a file that the request asks for, if it is one and no more is asked of it. `max_ranges` is not set where
+/// responses are kept.
+fn part_asked_for(request: &Request, entry: &Entry) -> Option<ByteRange> {
     let asked = request.header(header::Known::Range)?;
-    let Outcome::One(range) = range::parse(asked, size, None) else {
-        return None;
-    };
-    if request.header(header::Known::IfRange).is_some() {
-        return None;
+    let alone = request.header(header::Known::IfRange).is_none();
+    match range::parse(asked, entry.body.len() as u64, None) {
+        Outcome::One(part) if alone => Some(part),
+        _ => None,
     }
-    let part = entry.body.get(range.start as usize..range.end as usize)?;
+}
+
+/// Sends that part. Its head is made each time, by the filters that make it on the long way; they see the same `Range`.
+fn send_part(request: &mut Request, entry: &Entry, part: ByteRange, keep_alive: bool) -> After {
+    let bytes = entry.body.get(part.start as usize..part.end as usize);
+    let bytes = bytes.unwrap_or_default(); // a range lies within its file
     let second = engine::wall().as_secs();
-    let response = write(request, entry, part, second, keep_alive);
-    if request.response.status != 206 {
-        request.response.clear();
-        return None;
-    }
+    let response = write(request, entry, bytes, second, keep_alive);
     request.connection.stream.push(response.bytes.clone());
-    Some(leave(request, &response, keep_alive))
+    leave(request, &response, keep_alive)
 }
 
 /// Whether what is done for each request, or for this response, lets it answer.

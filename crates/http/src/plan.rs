@@ -206,10 +206,10 @@ impl BoundServers {
 impl Http {
     /// The plan of a number, as [`Plan::id`] gives it.
     pub fn plan(&self, id: u32) -> &Plan {
-        &self.plans[id as usize] // invariant: plans are numbered by their places
+        self.shared_plan(id)
     }
 
-    /// The same for another holder.
+    /// The same, for those who keep it.
     pub fn shared_plan(&self, id: u32) -> &Arc<Plan> {
         &self.plans[id as usize] // invariant: plans are numbered by their places
     }

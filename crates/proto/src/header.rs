@@ -46,8 +46,7 @@ macro_rules! known {
             /// The variant of the name that `bytes` begin with and that has `length` of them, in any case: letters, digits and
             /// dashes. Where a name is no longer than most, and more follows it, no branch depends on its length.
             #[inline]
-            #[must_use]
-            pub fn at_start(bytes: &[u8], length: usize) -> Known {
+            pub(crate) fn at_start(bytes: &[u8], length: usize) -> Known {
                 match (bytes.first_chunk::<16>(), MASKS.get(length)) {
                     (Some(start), Some(mask)) => {
                         let word = u128::from_le_bytes(*start) & mask;

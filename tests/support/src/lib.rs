@@ -72,6 +72,18 @@ impl Server {
         server
     }
 
+    /// All that comes for these requests, of which the last ends the connection: its lines, but for dates.
+    pub fn lines_for(&self, requests: &str) -> Vec<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(requests.as_bytes()).unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        let text = String::from_utf8_lossy(&received);
+        let lines = text.lines().filter(|line| !line.starts_with("Date: "));
+        lines.map(str::to_owned).collect()
+    }
+
     /// Writes a file of the site.
     pub fn write(&self, name: &str, bytes: &[u8]) {
         fs::write(self.prefix.join("www").join(name), bytes).unwrap();

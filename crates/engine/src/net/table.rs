@@ -720,7 +720,7 @@ impl Worker {
         deadline: Option<Instant>,
         waker: &Waker,
     ) -> Poll<io::Result<()>> {
-        let deadline_ms = deadline.map_or(NEVER, |moment| self.clock.ms_of(moment));
+        let deadline_ms = Deadline::from(deadline).ms();
         let now_ms = self.clock.now_ms();
         let Some(state) = self.streams.get_mut(key) else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
