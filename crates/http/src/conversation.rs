@@ -38,8 +38,9 @@ use crate::state::Repeatable;
 use crate::subject::HeadUpTo;
 use crate::{body, error_page, hot, pool};
 
-/// Responses queued by a pipelining client beyond which we wait for it to read, in bytes.
-const PIPELINE_BACKLOG_MAX: usize = 16 * 1024;
+/// Responses queued by a pipelining client beyond which we wait for it to read, in bytes. As much as a full receive buffer
+/// of requests asks for in small files, so that these leave in one send.
+const PIPELINE_BACKLOG_MAX: usize = 64 * 1024;
 
 /// How reading a head ended.
 enum Head {
