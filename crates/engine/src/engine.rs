@@ -38,6 +38,11 @@ pub trait Engine {
     /// Starts `op`. `Some` is its outcome, and nothing follows; `None` means that completions with `token` follow.
     fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome>;
 
+    /// Whether a send is a call of its own, made when it is submitted; else sends are gathered until the wait.
+    fn sends_at_once(&self) -> bool {
+        false
+    }
+
     /// Asks the operation named by `token` to end. `Some` is its outcome, and nothing follows; `None` means that its
     /// final completion is still to come, with whatever it achieved, or that no such operation is in flight.
     fn cancel(&mut self, token: Token) -> Option<Outcome>;

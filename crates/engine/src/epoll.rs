@@ -558,6 +558,10 @@ impl Engine for Epoll {
         }
     }
 
+    fn sends_at_once(&self) -> bool {
+        true
+    }
+
     fn cancel(&mut self, token: Token) -> Option<Outcome> {
         let index = token.key.index as usize;
         if token.kind == OpKind::Accept {

@@ -140,8 +140,9 @@ impl Runtime {
         }
     }
 
-    /// Ends a turn: the hooks, the wait, what came from other threads.
+    /// Ends a turn: what leaves with it, the hooks, the wait, what came from other threads.
     fn turn(&mut self) {
+        enter(Worker::send_what_leaves_soon);
         run_hooks();
         let busy = task::any_ready();
         let completions = &mut self.completions;

@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     pub(crate) blocks_inline: bool,
     /// Streams that have sent a whole chunk of a file and go on in the next turn.
     pub(crate) next_turn: Vec<Key>,
+    /// Streams whose queues leave at the end of this turn.
+    pub(crate) leave_soon: Vec<Key>,
     /// Listeners for which the engine accepts and whose task was woken, or gave up, since the last wait.
     pub(crate) unwatched_listeners: Vec<Key>,
     pub(crate) after: After,
@@ -155,6 +157,7 @@ impl Worker {
             pulse: Pulse::default(),
             blocks_inline: false,
             next_turn: Vec::new(),
+            leave_soon: Vec::new(),
             unwatched_listeners: Vec::new(),
             after: After::default(),
             spare_queues: Vec::new(),

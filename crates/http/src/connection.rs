@@ -111,7 +111,7 @@ impl Connection {
     /// client has not taken; 0 where nothing was finished.
     pub(crate) fn send_finished(&self) -> usize {
         match self.finished.take() {
-            true => self.stream.start_send(),
+            true => self.stream.send_soon(),
             false => 0,
         }
     }

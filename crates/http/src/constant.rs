@@ -154,9 +154,8 @@ pub fn answer(request: &mut Request) -> Option<After> {
         return None;
     }
     request.response.status = kept.status;
-    let dated = dated.clone();
     request.connection.stream.push(dated.bytes.clone());
-    let after = hot::leave(request, &dated, keep_alive);
+    let after = hot::leave(request, dated, keep_alive);
     hot::note_repeatable(request, dated, Duration::MAX, keep_alive);
     Some(after)
 }

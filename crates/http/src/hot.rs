@@ -191,6 +191,15 @@ impl Entry {
         // Body, two responses and the bookkeeping.
         self.body.len() * 3 + self.path.as_os_str().len() * 2 + 1024
     }
+
+    /// The response as it was written last.
+    fn response(&self, status: u16, keep_alive: bool) -> Option<&Dated> {
+        let slots = match status {
+            304 => &self.unmodified,
+            _ => &self.responses,
+        };
+        slots[usize::from(keep_alive)].as_ref()
+    }
 }
 
 /// What [`suits`] looks for in a location, beside what its modules say: for docs/shortcuts.md, as the lists below are.
@@ -425,25 +434,21 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         Origin::File { .. } => false,
     };
     let second = engine::wall().as_secs();
-    let slots = match request.response.status {
-        304 => &entry.unmodified,
-        _ => &entry.responses,
-    };
-    let kept = match &slots[usize::from(keep_alive)] {
-        Some(dated) if dated.second == second => Some(dated.clone()),
-        _ => None,
-    };
+    let kept = entry.response(status, keep_alive);
+    let is_current = kept.is_some_and(|kept| kept.second == second);
     let logs_response = request.plan.phases.endings_read_response;
-    if kept.is_some() && logs_response {
-        let body_length = match request.response.status {
+    if !is_current {
+        renew(entry, request, second, keep_alive);
+    } else if logs_response {
+        let body_length = match status {
             304 => 0,
             _ => entry.body.len() as u64,
         };
         describe(request, &entry.origin, &entry.content_type, body_length);
     }
-    let response = kept.unwrap_or_else(|| renew(entry, request, second, keep_alive));
+    let response = entry.response(status, keep_alive)?;
     request.connection.stream.push(response.bytes.clone());
-    let after = leave(request, &response, keep_alive);
+    let after = leave(request, response, keep_alive);
     if !logged && !logs_response {
         note_repeatable(request, response, until, keep_alive);
     }
@@ -478,13 +483,16 @@ pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> bool {
     })
 }
 
-/// Notes that the same head may be answered alike until this moment. Where every use asks the file system or the access rules,
+/// Notes of a head that has come twice that it may be answered alike until this moment. Where every use asks the file system or the access rules,
 /// it must go on to do so; and what ends its connection will not be asked for again.
-pub fn note_repeatable(request: &mut Request, response: Dated, until: Duration, keep_alive: bool) {
+pub fn note_repeatable(request: &mut Request, response: &Dated, until: Duration, keep_alive: bool) {
+    if request.repeatable.servers.is_none() {
+        return; // most heads never come again
+    }
     let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty());
     if until > engine::uptime() && asks_nothing && keep_alive {
         request.repeatable.last = Some(LastResponse {
-            response,
+            response: response.clone(),
             copies: Bytes::new(),
             status: request.response.status,
             until,
@@ -493,7 +501,7 @@ pub fn note_repeatable(request: &mut Request, response: Dated, until: Duration, 
 }
 
 /// Writes the response with this second's date and keeps it.
-fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool) -> Dated {
+fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool) {
     let unmodified = request.response.status == 304;
     let body = match unmodified {
         true => &[][..],
@@ -504,8 +512,7 @@ fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool
         true => &mut entry.unmodified,
         false => &mut entry.responses,
     };
-    slots[usize::from(keep_alive)] = Some(dated.clone());
-    dated
+    slots[usize::from(keep_alive)] = Some(dated);
 }
 
 /// Writes a response out, head and body contiguous.

@@ -216,6 +216,14 @@ impl Transport {
         self.stream.start_send()
     }
 
+    /// See [`Stream::send_soon`].
+    pub fn send_soon(&self) -> usize {
+        if let Some(session) = self.session.get() {
+            session.seal(&self.stream);
+        }
+        self.stream.send_soon()
+    }
+
     /// See [`Stream::finish`]. The other end is told that nothing more follows.
     pub fn finish(self) {
         if let Some(session) = self.session.get() {

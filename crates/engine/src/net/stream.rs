@@ -120,6 +120,16 @@ impl Stream {
         usize::try_from(rest).unwrap_or(usize::MAX)
     }
 
+    /// Like [`start_send`](Self::start_send), at the end of this turn of the loop: for answers, of which a turn has many. How many bytes
+    /// have not left is returned; they may be all.
+    pub fn send_soon(&self) -> usize {
+        let rest = enter(|worker| {
+            worker.send_soon(self.key);
+            worker.backlog(self.key)
+        });
+        usize::try_from(rest).unwrap_or(usize::MAX)
+    }
+
     /// Sends what was pushed, then closes. The engine sees to it; the send timeout ends it.
     pub fn finish(self) {
         let stream = ManuallyDrop::new(self);
@@ -268,7 +278,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        try_enter(|worker| worker.close(self.key));
+        try_enter(|worker| worker.drop_stream(self.key));
     }
 }
 

@@ -33,6 +33,9 @@ const SEND_TIMEOUT_MS_DEFAULT: u32 = 60_000;
 
 const NEVER: u64 = u64::MAX;
 
+/// Streams that send at the end of a turn; with as many, they do so at once: what the first of them waits for has a bound.
+const LEAVE_SOON_MAX: usize = 32;
+
 /// Segments that wait behind a send in flight beyond which small ones are copied together.
 const BLOCKED_SEGMENTS_MAX: usize = 8;
 
@@ -49,6 +52,8 @@ pub(crate) struct StreamState {
     warming: bool,
     /// A chunk of a file was sent; the rest waits for the next turn.
     next_turn: bool,
+    /// What is queued leaves with what the turn's other streams send, at its end.
+    leaves_soon: bool,
 
     // What the owner wants.
     /// The handle is gone, and what is queued need not be sent.
@@ -156,6 +161,7 @@ impl StreamState {
             closing: false,
             warming: false,
             next_turn: false,
+            leaves_soon: false,
             dropped: false,
             finishing: false,
             peer_is_done: false,
@@ -378,6 +384,42 @@ impl Worker {
 
 // Sending.
 impl Worker {
+    /// Has what is queued leave at the end of the turn, behind that of the streams which said so before.
+    ///
+    /// Where an engine makes a call for each send, those of a turn are made one behind the other: the code that serves
+    /// requests and the kernel's stay in the processor's cache for longer, and a peer on this machine is woken once for
+    /// several. An engine that gathers sends by itself is given them at once, as are files, whose calls are long.
+    pub(crate) fn send_soon(&mut self, key: Key) {
+        let Some(state) = self.streams.get_mut(key) else {
+            return;
+        };
+        let is_short = |queue: &Outgoing| !queue.takes_calls();
+        if !self.engine.sends_at_once() || !state.pending.as_deref().is_some_and(is_short) {
+            self.start_send(key);
+            return;
+        }
+        if !state.leaves_soon {
+            state.leaves_soon = true;
+            self.leave_soon.push(key);
+        }
+        if self.leave_soon.len() >= LEAVE_SOON_MAX {
+            self.send_what_leaves_soon();
+        }
+    }
+
+    /// Sends what has waited for the end of the turn.
+    pub(crate) fn send_what_leaves_soon(&mut self) {
+        let mut keys = std::mem::take(&mut self.leave_soon);
+        for key in keys.drain(..) {
+            if let Some(state) = self.streams.get_mut(key)
+                && std::mem::take(&mut state.leaves_soon)
+            {
+                self.start_send(key);
+            }
+        }
+        self.leave_soon = keys;
+    }
+
     pub(crate) fn push(&mut self, key: Key, segment: Segment) {
         let useful = |state: &&mut StreamState| {
             !segment.is_empty() && !state.shutdown && state.send_failure == Failure::NONE
@@ -755,8 +797,18 @@ impl Worker {
         if state.receiving {
             self.cancel_receive(key);
         }
-        self.start_send(key);
+        self.send_soon(key);
         self.arm_timer(key);
+    }
+
+    /// The handle is gone: closes, once what was to leave soon has been given to the kernel.
+    pub(crate) fn drop_stream(&mut self, key: Key) {
+        if let Some(state) = self.streams.get_mut(key)
+            && std::mem::take(&mut state.leaves_soon)
+        {
+            self.start_send(key);
+        }
+        self.close(key);
     }
 
     /// Closes the socket and ends what is in flight; the entry goes when the last operation has come back.

@@ -559,6 +559,10 @@ impl Engine for Sim {
         }
     }
 
+    fn sends_at_once(&self) -> bool {
+        true
+    }
+
     fn cancel(&mut self, token: Token) -> Option<Outcome> {
         let cancelled = || io::Error::from_raw_os_error(libc::ECANCELED);
         if token.kind == OpKind::Accept {
