@@ -246,7 +246,8 @@ class Floor(Server):
 
     def __init__(self, folder, response, arguments, core):
         self.response, self.arguments = response, arguments
-        super().__init__("floor", XTASK, "", folder, core=core)
+        name = "floor-watching" if "--watch" in arguments else "floor"
+        super().__init__(name, XTASK, "", folder, core=core)
 
     def command(self):
         path = f"{self.prefix}/response"

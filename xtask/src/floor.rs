@@ -14,10 +14,12 @@ use std::os::fd::AsRawFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 const USAGE: &str =
-    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N] [--close] [--work N]
+    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N] [--close [--watch]] [--work N]
 
   --batch N   every receive holds N requests: N responses leave in one send
-  --close     the connection ends with the response
+  --close     the connection ends with the response; its request is waited for in the receive, which no server can afford
+              that has other clients
+  --watch     the connection is watched as any other, and the others are served until its request has come
   --work N    units of computing, of about a nanosecond each, before each send";
 
 /// Events taken in one wait.
@@ -25,7 +27,8 @@ const EVENTS_MAX: usize = 512;
 
 /// Runs the command line `floor …`, until it is killed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let (mut address, mut response, mut batch, mut close, mut work) = (None, None, 1, false, 0);
+    let (mut address, mut response, mut batch, mut work) = (None, None, 1, 0);
+    let (mut close, mut watch) = (false, false);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -33,6 +36,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             "--response" => response = arguments.next(),
             "--batch" => batch = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
             "--close" => close = true,
+            "--watch" => watch = true,
             "--work" => work = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
             _ => return Err(USAGE.into()),
         }
@@ -46,17 +50,20 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let answer = FixedReply {
         response: &response,
         work,
+        close,
     };
-    serve(address, &answer, close).map_err(|error| format!("{address}: {error}"))
+    serve(address, &answer, close && !watch).map_err(|error| format!("{address}: {error}"))
 }
 
 /// What every receive is answered with.
 struct FixedReply<'a> {
     response: &'a [u8],
     work: u64,
+    /// The connection ends with it.
+    close: bool,
 }
 
-fn serve(address: &str, answer: &FixedReply<'_>, close: bool) -> std::io::Result<()> {
+fn serve(address: &str, answer: &FixedReply<'_>, at_once: bool) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, 4096)?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -80,12 +87,14 @@ fn serve(address: &str, answer: &FixedReply<'_>, close: bool) -> std::io::Result
                 continue;
             }
             let (mut stream, _) = listener.accept()?;
-            if close {
+            if at_once {
                 // Its request is there or comes at once; the connection need never be watched.
                 answer.send(&mut stream);
                 continue;
             }
-            stream.set_nodelay(true)?;
+            if !answer.close {
+                stream.set_nodelay(true)?;
+            }
             let place = place_of(&stream);
             epoll::add(
                 &waiting,
@@ -102,7 +111,7 @@ fn serve(address: &str, answer: &FixedReply<'_>, close: bool) -> std::io::Result
 }
 
 impl FixedReply<'_> {
-    /// Receives once and sends once; false when the connection is over.
+    /// Receives once and sends once; false when the connection is over, also because it is to end.
     fn send(&self, stream: &mut TcpStream) -> bool {
         let mut input = [0; 16 * 1024];
         if !matches!(stream.read(&mut input), Ok(1..)) {
@@ -112,6 +121,6 @@ impl FixedReply<'_> {
             black_box(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step)
         });
         black_box(worked);
-        stream.write_all(self.response).is_ok()
+        stream.write_all(self.response).is_ok() && !self.close
     }
 }

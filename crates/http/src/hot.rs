@@ -281,11 +281,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !request.plan.phases.shortcuts.permit_head(request) {
         return None;
     }
-    let after = match request.plan.phases.answers_constantly {
-        true if asks_for_part(request) => return None,
-        true => constant::answer(request)?,
-        false => look_up(request)?,
-    };
+    let after = find(request)?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
@@ -327,7 +323,7 @@ fn is_simple(request: &Request) -> bool {
 /// are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
     let Some(mut last) = request.repeatable.last.take() else {
-        return look_up(request);
+        return find(request);
     };
     let client = Rc::clone(&request.client);
     let mut count = 0;
@@ -347,7 +343,16 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
     if count > 0 {
         request.connection.stream.push(last.copies(count));
     }
-    look_up(request)
+    find(request)
+}
+
+/// Answers a request whose plan is found with what is kept for it.
+fn find(request: &mut Request) -> Option<After> {
+    match request.plan.phases.answers_constantly {
+        true if asks_for_part(request) => None,
+        true => constant::answer(request),
+        false => look_up(request),
+    }
 }
 
 impl LastResponse {
