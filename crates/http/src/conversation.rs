@@ -38,9 +38,12 @@ use crate::state::Repeatable;
 use crate::subject::HeadUpTo;
 use crate::{body, error_page, hot, pool};
 
-/// Responses queued by a pipelining client beyond which we wait for it to read, in bytes. As much as a full receive buffer
-/// of requests asks for in small files, so that these leave in one send.
-const PIPELINE_BACKLOG_MAX: usize = 64 * 1024;
+/// Memory that responses of a pipelining client may occupy before we wait for it to read, in bytes. As much as a full receive
+/// buffer of browsers' requests asks for in small files, so that these leave in one send.
+const PIPELINE_BACKLOG_MAX: usize = 32 * 1024;
+
+/// What a queued response occupies beside its bytes.
+const RESPONSE_OVERHEAD: usize = 512;
 
 /// How reading a head ended.
 enum Head {
@@ -105,6 +108,7 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
             return After::CLOSE;
         };
         let mut pipelined = false;
+        let mut queued: u16 = 0;
         loop {
             if input.is_empty() {
                 // What was read to its end goes back to the pool before the wait.
@@ -136,7 +140,12 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
                 true => connection.stream.backlog(),
                 false => connection.send_finished(),
             };
-            if backlog > PIPELINE_BACKLOG_MAX {
+            queued = match backlog {
+                0 => 0,
+                _ => queued.saturating_add(1),
+            };
+            if backlog + usize::from(queued) * RESPONSE_OVERHEAD > PIPELINE_BACKLOG_MAX {
+                queued = 0;
                 input.fit();
                 if connection.stream.drained(0).await.is_err() {
                     return After::Drop;
