@@ -22,6 +22,17 @@ pub struct Control<'a> {
     pub protocol: &'a [u8],
 }
 
+/// Where what stands before the fields lies within a head's bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Places {
+    /// `:method`
+    pub method: Span,
+    /// `:path`
+    pub target: Span,
+    /// `:authority`
+    pub authority: Option<Span>,
+}
+
 /// Why a head cannot be served; it is answered with 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -31,7 +42,7 @@ pub enum Refused {
     Host,
 }
 
-/// A head as spans of its bytes, which begin with the line that HTTP/1 would have for it.
+/// A head as spans of its bytes, which the line that HTTP/1 would have for it is one of.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     method: Method,
@@ -44,6 +55,9 @@ pub struct Head {
     server: Option<ServerName>,
     fields: Vec<Field>,
     known: KnownSet,
+    ignored: Vec<Span>,
+    /// Bytes that it took on its way.
+    wire_length: usize,
 }
 
 impl Head {
@@ -58,32 +72,88 @@ impl Head {
         bytes: &mut Vec<u8>,
     ) -> Result<Head, Refused> {
         bytes.clear();
-        let mut head = Head {
-            method: Method::from_name(control.method),
-            name: put(bytes, control.method),
-            ..Head::default()
+        let mut head = Head::default();
+        let places = Places {
+            method: put(bytes, control.method),
+            target: put(bytes, control.target),
+            authority: control.authority.map(|authority| put(bytes, authority)),
         };
-        bytes.push(b' ');
-        head.target = put(bytes, control.target);
-        bytes.push(b' ');
-        head.protocol = put(bytes, control.protocol);
-        head.line = Span::new(0, bytes.len());
-        head.parts = uri::normalise(control.target, merge_slashes, &mut head.path)
-            .map_err(|BadUri| Refused::Target)?;
-        let authority = control.authority.map(|authority| put(bytes, authority));
         for (name, value) in fields {
-            let known = Known::from_name(name);
-            head.known.insert(known);
-            head.fields.push(Field {
+            head.push(Field {
                 name: put(bytes, name),
                 value: put(bytes, value),
-                known,
+                known: Known::from_name(name),
             });
         }
-        let host = || head.all(Known::Host).next().map(|field| field.value);
-        if let Some(within) = authority.or_else(host) {
+        head.settle(places, control.protocol, merge_slashes, bytes)?;
+        head.wire_length = bytes.len();
+        Ok(head)
+    }
+
+    /// Forgets everything but the memory it holds.
+    pub fn clear(&mut self) {
+        let Head {
+            path,
+            fields,
+            ignored,
+            ..
+        } = std::mem::take(self);
+        *self = Head {
+            path,
+            fields,
+            ignored,
+            ..Head::default()
+        };
+        self.path.clear();
+        self.fields.clear();
+        self.ignored.clear();
+    }
+
+    /// Adds a field, whose spans are those of the head's bytes.
+    #[inline]
+    pub fn push(&mut self, field: Field) {
+        self.known.insert(field.known);
+        self.fields.push(field);
+    }
+
+    /// Notes a field that is left out for its name.
+    pub fn ignore(&mut self, name: Span) {
+        self.ignored.push(name);
+    }
+
+    /// Takes all fields of a name out.
+    pub fn remove(&mut self, known: Known) {
+        self.fields.retain(|field| field.known != known);
+    }
+
+    /// Makes line, path and server's name of a head whose fields are there. The line is appended to `bytes`.
+    ///
+    /// # Errors
+    /// Where the target is no path, or what names the server no host.
+    pub fn settle(
+        &mut self,
+        places: Places,
+        protocol: &[u8],
+        merge_slashes: bool,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Refused> {
+        let start = bytes.len();
+        bytes.extend_from_within(places.method.start as usize..places.method.end as usize);
+        self.name = Span::new(start, bytes.len());
+        bytes.push(b' ');
+        let target = bytes.len();
+        bytes.extend_from_within(places.target.start as usize..places.target.end as usize);
+        self.target = Span::new(target, bytes.len());
+        bytes.push(b' ');
+        self.protocol = put(bytes, protocol);
+        self.line = Span::new(start, bytes.len());
+        self.method = Method::from_name(self.name.of(bytes));
+        self.parts = uri::normalise(self.target.of(bytes), merge_slashes, &mut self.path)
+            .map_err(|BadUri| Refused::Target)?;
+        let host = || self.all(Known::Host).next().map(|field| field.value);
+        if let Some(within) = places.authority.or_else(host) {
             let host = host::validate(within.of(bytes)).map_err(|_| Refused::Host)?;
-            head.server = Some(ServerName {
+            self.server = Some(ServerName {
                 name: Span {
                     start: within.start + host.name.start,
                     end: within.start + host.name.end,
@@ -92,7 +162,22 @@ impl Head {
                 has_capitals: host.has_capitals,
             });
         }
-        Ok(head)
+        Ok(())
+    }
+
+    /// Notes how many bytes it took on its way (`$request_length`).
+    pub fn set_wire_length(&mut self, bytes: usize) {
+        self.wire_length = bytes;
+    }
+
+    /// Bytes that it took on its way.
+    pub fn wire_length(&self) -> usize {
+        self.wire_length
+    }
+
+    /// The names of fields that were left out for them.
+    pub fn ignored(&self) -> &[Span] {
+        &self.ignored
     }
 
     /// The method.

@@ -1,11 +1,10 @@
 //! Protocols without I/O and without a clock: bytes go in, values and errors come out.
 //!
-//! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), heads that come as fields ([`head`]), request targets
-//! ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity tags ([`etag`]),
-//! content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]), what a TLS client
-//! says first ([`tls`]) and answers of name servers ([`dns`]). The reference for what is accepted and what is refused is
-//! nginx 1.31;
-//! the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1) and 3986 (URIs).
+//! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), HTTP/2 ([`h2`]), heads that come as
+//! fields ([`head`]), request targets ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity
+//! tags ([`etag`]), content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]),
+//! what a TLS client says first ([`tls`]) and answers of name servers ([`dns`]). The reference for what is accepted and what
+//! is refused is nginx 1.31; the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1), 9113 (HTTP/2) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
 //! log and the status for the response; who writes them is the server's business.
@@ -16,6 +15,7 @@ pub mod date;
 pub mod dns;
 pub mod etag;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod header;
 pub mod host;

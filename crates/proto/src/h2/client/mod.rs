@@ -1,0 +1,811 @@
+//! A connection of HTTP/2 whose other end is a server: requests go out, responses come in.
+//!
+//! Bytes are given to [`Client::handle`], again and again until it has used them up; each call does what frames ask for and
+//! returns at the first [`Event`] that its user must know of. What is to be sent gathers in [`Client::output`], in the order in
+//! which it must leave. How requests are sent is in `sending.rs`.
+//!
+//! ```text
+//! open ─▶ (its body: turn, put_data) ─▶ Interim* ─▶ Head ─▶ Data* ─▶ (Trailers) ─▶ release
+//!                                          └─ Reset, NotServed ───────────────────▲
+//! ```
+//!
+//! A connection holds the beginning of a frame that has not come whole, a header block that came in several frames, the last
+//! response's head, the tables of both directions, and a record for each stream that its user has not released. Parts of
+//! bodies are not kept: their user gets them as they come, never more than the window that it has given credit for.
+//!
+//! Not here: sockets, the time, whether a request may be sent again, and pushed responses, which are declined. RFC 9113.
+
+mod sending;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use base::hash::Map;
+
+use super::error::{ErrorCode, StreamFault, Violation};
+use super::frame::{self, FrameHead, Kind, PREFACE, STREAM_MAX, flags};
+use super::hpack::{Decoder, Encoder, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT};
+use super::incoming::{Frames, Incoming, Payload};
+use super::meter::{self, Meter};
+use super::response::{ResponseFault, ResponseHead};
+use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
+pub use sending::Opening;
+
+/// CONTINUATION frames of one header block.
+const CONTINUATIONS_MAX: u32 = 64;
+
+/// Streams of which we remember that we have reset them: what the server had sent until it heard of it is no fault.
+const FORGIVEN_MAX: usize = 1024;
+
+/// Streams that are opened before the server has said how many it takes: as few as any should take (RFC 9113, section 6.5.2).
+const STREAMS_BEFORE_SETTINGS: u32 = 100;
+
+/// Fields of a response at most.
+const FIELDS_MAX: usize = 1000;
+
+/// What a connection allows its server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of one response's body that may come before any of it is consumed.
+    pub stream_window: u32,
+    /// Bytes of the names and values of one response's head, and of its block as it comes.
+    pub head_size_max: usize,
+}
+
+/// What the server has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An interim response; its head is [`Client::head`] until the next event.
+    Interim {
+        /// The stream.
+        stream: u32,
+    },
+    /// The head of a response, which is [`Client::head`] until the next event.
+    Head {
+        /// The stream.
+        stream: u32,
+        /// There is no body, and nothing follows.
+        ends: bool,
+    },
+    /// A part of a body: these bytes of the input.
+    Data {
+        /// The stream.
+        stream: u32,
+        /// Where it begins in the input.
+        start: usize,
+        /// How many bytes it has.
+        length: usize,
+        /// Nothing follows.
+        ends: bool,
+    },
+    /// Trailers, which end a response; they are [`Client::head`] until the next event.
+    Trailers {
+        /// The stream.
+        stream: u32,
+    },
+    /// A stream has ended before its end.
+    Reset {
+        /// The stream.
+        stream: u32,
+        /// Why. After [`ErrorCode::RefusedStream`] the request may be sent again.
+        code: ErrorCode,
+        /// What the server did wrong, where it is we who have reset it.
+        fault: Option<StreamFault>,
+    },
+    /// The server has not looked at a request and never will, because it ends the connection: it may be sent again.
+    NotServed {
+        /// The stream.
+        stream: u32,
+    },
+    /// No stream can be opened any more. An event for each one that is not served follows.
+    GoAway(ErrorCode),
+    /// The server lives.
+    Pong,
+}
+
+/// What may come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaits {
+    /// The first frame.
+    Settings,
+    Frame,
+    /// More of a header block.
+    Continuation {
+        stream: u32,
+        ends: bool,
+        frames: u32,
+    },
+}
+
+/// The DATA frame that is being read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Body {
+    stream: u32,
+    ends: bool,
+    /// Its stream wants none of it.
+    is_dropped: bool,
+}
+
+/// What is known of a stream; `S` is what its user keeps of it.
+#[derive(Debug)]
+struct Stream<S> {
+    user: S,
+    /// The server may still send on it.
+    receives: bool,
+    /// We may still send on it.
+    sends: bool,
+    /// The final response's head has come.
+    has_head: bool,
+    /// The response has no body, whatever its head says.
+    is_head: bool,
+    /// It waits for its turn to send.
+    is_queued: bool,
+    /// It has something to send.
+    has_more: bool,
+    /// How many bytes we may send; below zero where the server has made its windows smaller.
+    send_window: i64,
+    /// How many bytes the server may send.
+    receive_window: u32,
+    /// Bytes that have come and not been consumed.
+    unread: u32,
+    /// What is left of the announced length of the body.
+    length_left: Option<u64>,
+}
+
+impl<S> Stream<S> {
+    fn is_closed(&self) -> bool {
+        !self.receives && !self.sends
+    }
+}
+
+/// A connection whose other end is a server; see the module.
+#[derive(Debug)]
+pub struct Client<S> {
+    limits: Limits,
+    awaits: Awaits,
+    frames: Frames,
+    body: Body,
+    block: Vec<u8>,
+    decoder: Decoder,
+    encoder: Encoder,
+    head: ResponseHead,
+    /// The block that `head` was read from, where it says the same when it comes again; else empty.
+    head_block: Vec<u8>,
+    /// How often the decoder's table had changed then.
+    head_changes: u32,
+    /// The same of the last request's block, and how it was opened.
+    request_block: Vec<u8>,
+    request_changes: Option<u32>,
+    request_opening: Opening,
+    streams: Map<u32, Stream<S>>,
+    /// Streams that have something to send and may, in turn.
+    queue: VecDeque<u32>,
+    peer: Settings,
+    send_window: i64,
+    receive_window: u32,
+    /// The number of the next stream.
+    next_stream: u32,
+    /// Streams that we have reset while the server could still send.
+    forgiven: VecDeque<u32>,
+    /// The last stream that is served, once the server ends the connection.
+    served_until: Option<u32>,
+    /// Streams above that, which its user does not know of yet.
+    not_served: Vec<u32>,
+    output: Vec<u8>,
+    pings: Meter,
+    settings: Meter,
+    second: u32,
+}
+
+impl<S> Client<S> {
+    /// A connection on which nothing was sent yet. What is to be sent begins with our preface.
+    #[must_use]
+    pub fn new(limits: Limits) -> Client<S> {
+        let mut output = PREFACE.to_vec();
+        frame::put_settings(
+            &mut output,
+            &[
+                (settings::ENABLE_PUSH, 0),
+                (settings::INITIAL_WINDOW_SIZE, limits.stream_window),
+            ],
+        );
+        // Each stream holds no more than its own window, so that one which is not read holds up no other.
+        let receive_window = WINDOW_MAX;
+        frame::put_window_update(&mut output, 0, receive_window - WINDOW_AT_FIRST);
+        Client {
+            limits,
+            awaits: Awaits::Settings,
+            frames: Frames::new(),
+            body: Body::default(),
+            block: Vec::new(),
+            decoder: Decoder::new(),
+            encoder: Encoder::new(TABLE_SIZE_DEFAULT as u32),
+            head: ResponseHead::default(),
+            head_block: Vec::new(),
+            head_changes: 0,
+            request_block: Vec::new(),
+            request_changes: None,
+            request_opening: Opening::default(),
+            streams: Map::default(),
+            queue: VecDeque::new(),
+            peer: Settings::default(),
+            send_window: i64::from(WINDOW_AT_FIRST),
+            receive_window,
+            next_stream: 1,
+            forgiven: VecDeque::new(),
+            served_until: None,
+            not_served: Vec::new(),
+            output,
+            pings: Meter::default(),
+            settings: Meter::default(),
+            second: 0,
+        }
+    }
+
+    /// Goes on with the input from `at` on, which moves with what is used. `None`: it is used up, and whether more streams may
+    /// be opened, or more be sent on them, is to be asked again. `second` is the time.
+    ///
+    /// # Errors
+    /// What ends the connection; [`fail`](Self::fail) then says so to the server.
+    pub fn handle(
+        &mut self,
+        input: &[u8],
+        at: &mut usize,
+        second: u32,
+    ) -> Result<Option<Event>, Violation> {
+        self.second = second;
+        while let Some(stream) = self.not_served.pop() {
+            if self.close(stream) {
+                return Ok(Some(Event::NotServed { stream }));
+            }
+        }
+        loop {
+            let awaits = self.awaits;
+            let incoming = self.frames.next(input, at, |head| examine(awaits, head))?;
+            let event = match incoming {
+                Incoming::Nothing => return Ok(None),
+                Incoming::Frame(head, payload) => self.frame(head, payload, input)?,
+                Incoming::BodyBegins(head, padding) => self.body_begins(head, padding)?,
+                Incoming::Body(range, is_last) => self.body(range, is_last),
+            };
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The head of the last response, or its trailers.
+    #[must_use]
+    pub fn head(&self) -> &ResponseHead {
+        &self.head
+    }
+
+    /// Whether the server's preface has come: it speaks HTTP/2.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.awaits != Awaits::Settings
+    }
+
+    /// Whether the beginning of a frame or of a header block has come, and not its end.
+    #[must_use]
+    pub fn is_within_frame(&self) -> bool {
+        self.frames.is_within_frame() || matches!(self.awaits, Awaits::Continuation { .. })
+    }
+
+    fn frame(
+        &mut self,
+        head: FrameHead,
+        payload: Payload,
+        input: &[u8],
+    ) -> Result<Option<Event>, Violation> {
+        let bytes = payload.of(input);
+        let event = match head.kind {
+            Kind::Headers => self.headers(head, bytes),
+            Kind::Continuation => self.continuation(head, bytes),
+            Kind::Reset => self.reset_by_peer(head, bytes),
+            Kind::Settings => self.settings(head, bytes),
+            Kind::Ping => self.ping(head, bytes),
+            Kind::GoAway => self.goes_away(head, bytes),
+            Kind::WindowUpdate => self.window_update(head, bytes),
+            Kind::Priority => priority(head),
+            // Only clients send these (RFC 9218, section 7.1).
+            Kind::PriorityUpdate => Err(Violation::PriorityUpdate),
+            Kind::PushPromise => Err(Violation::PushPromise),
+            Kind::Data | Kind::Unknown(_) => Ok(None),
+        };
+        self.frames.give_back(payload);
+        event
+    }
+
+    // Bodies.
+
+    /// A DATA frame begins.
+    fn body_begins(&mut self, head: FrameHead, padding: u32) -> Result<Option<Event>, Violation> {
+        let FrameHead { length, stream, .. } = head;
+        if self.is_idle(stream) {
+            return Err(Violation::Identifier("DATA"));
+        }
+        if length > self.receive_window {
+            return Err(Violation::ConnectionFlow(length, self.receive_window));
+        }
+        self.receive_window -= length;
+        if self.receive_window < WINDOW_MAX / 2 {
+            let credit = WINDOW_MAX - self.receive_window;
+            frame::put_window_update(&mut self.output, 0, credit);
+            self.receive_window = WINDOW_MAX;
+        }
+        let data = length - u32::from(head.has(flags::PADDED)) - padding;
+        let ends = head.has(flags::END_STREAM);
+        self.body = Body {
+            stream,
+            ends,
+            is_dropped: true,
+        };
+        match self.judge_body(stream, length, data, ends) {
+            Ok(()) => {
+                self.body.is_dropped = false;
+                // Padding is consumed by being passed over.
+                if length > data {
+                    self.consumed(stream, (length - data) as usize);
+                }
+                Ok(None)
+            }
+            // What was left behind by its own reset.
+            Err(None) => Ok(None),
+            Err(Some(fault)) => Ok(self.end_by_fault(stream, fault)),
+        }
+    }
+
+    /// Whether a stream may get a DATA frame of this length in all, with so many bytes of data.
+    fn judge_body(
+        &mut self,
+        stream: u32,
+        length: u32,
+        data: u32,
+        ends: bool,
+    ) -> Result<(), Option<StreamFault>> {
+        let Some(known) = self.streams.get_mut(&stream) else {
+            return Err(match self.forgiven.contains(&stream) {
+                true => None,
+                false => Some(StreamFault::HalfClosed("DATA", stream)),
+            });
+        };
+        if !known.receives {
+            return Err(match self.forgiven.contains(&stream) {
+                true => None,
+                false => Some(StreamFault::HalfClosed("DATA", stream)),
+            });
+        }
+        if !known.has_head {
+            return Err(Some(StreamFault::NoHead(stream)));
+        }
+        if length > known.receive_window {
+            let window = known.receive_window;
+            return Err(Some(StreamFault::Flow(stream, length, window)));
+        }
+        known.receive_window -= length;
+        known.unread += length;
+        if let Some(left) = &mut known.length_left {
+            *left = match left.checked_sub(u64::from(data)) {
+                Some(left) if ends && left > 0 => return Err(Some(StreamFault::BodyShort(stream))),
+                Some(left) => left,
+                None => return Err(Some(StreamFault::BodyLength(stream))),
+            };
+        }
+        if ends {
+            known.receives = false;
+        }
+        Ok(())
+    }
+
+    /// A part of a DATA frame's body.
+    fn body(&mut self, range: Range<usize>, is_last: bool) -> Option<Event> {
+        let Body {
+            stream,
+            ends,
+            is_dropped,
+        } = self.body;
+        let ends = ends && is_last;
+        if is_dropped || (range.is_empty() && !ends) {
+            return None;
+        }
+        Some(Event::Data {
+            stream,
+            start: range.start,
+            length: range.len(),
+            ends,
+        })
+    }
+
+    // Header blocks.
+
+    fn headers(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event>, Violation> {
+        let (mut block, mut padding) = (payload, 0);
+        let too_short = || Violation::Length("HEADERS", head.length);
+        if head.has(flags::PADDED) {
+            let (first, rest) = block.split_first().ok_or_else(too_short)?;
+            (padding, block) = (u32::from(*first), rest);
+        }
+        if head.has(flags::PRIORITY) {
+            let (_, rest) = block.split_first_chunk::<5>().ok_or_else(too_short)?;
+            block = rest;
+        }
+        let end = block.len().checked_sub(padding as usize);
+        let block = end.and_then(|end| block.get(..end));
+        let block = block.ok_or(Violation::Padding("HEADERS", head.length, padding))?;
+        if self.is_idle(head.stream) {
+            let last = self.next_stream.saturating_sub(2);
+            return Err(Violation::HeadersIdentifier(head.stream, last));
+        }
+        let ends = head.has(flags::END_STREAM);
+        if head.has(flags::END_HEADERS) {
+            return self.whole_block(head.stream, ends, block);
+        }
+        self.block.clear();
+        self.block.extend_from_slice(block);
+        self.awaits = Awaits::Continuation {
+            stream: head.stream,
+            ends,
+            frames: 0,
+        };
+        Ok(None)
+    }
+
+    fn continuation(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Option<Event>, Violation> {
+        let Awaits::Continuation {
+            stream,
+            ends,
+            frames,
+        } = self.awaits
+        else {
+            return Err(Violation::UnexpectedContinuation);
+        };
+        if frames >= CONTINUATIONS_MAX {
+            return Err(Violation::TooManyContinuations);
+        }
+        let longest = self
+            .limits
+            .head_size_max
+            .max(frame::SIZE_MAX_AT_FIRST as usize);
+        if self.block.len() + payload.len() > longest {
+            return Err(Violation::BlockTooLong);
+        }
+        self.block.extend_from_slice(payload);
+        if !head.has(flags::END_HEADERS) {
+            self.awaits = Awaits::Continuation {
+                stream,
+                ends,
+                frames: frames + 1,
+            };
+            return Ok(None);
+        }
+        self.awaits = Awaits::Frame;
+        let block = std::mem::take(&mut self.block);
+        let event = self.whole_block(stream, ends, &block);
+        self.block = block;
+        event
+    }
+
+    /// A header block has come whole: a head, or trailers.
+    fn whole_block(
+        &mut self,
+        stream: u32,
+        ends: bool,
+        block: &[u8],
+    ) -> Result<Option<Event>, Violation> {
+        let known = self.streams.get(&stream);
+        let is_trailers = known.is_some_and(|known| known.has_head);
+        let receives = known.is_some_and(|known| known.receives);
+        // Whatever becomes of it, the table must follow.
+        let read = self.read_block(is_trailers, block)?;
+        if !receives {
+            return match self.forgiven.contains(&stream) {
+                true => Ok(None),
+                false => Err(Violation::HeadersAfterEnd(stream)),
+            };
+        }
+        if let Err(fault) = read {
+            return Ok(self.end_by_fault(stream, StreamFault::Response(stream, fault)));
+        }
+        if is_trailers {
+            return Ok(self.trailers(stream, ends));
+        }
+        let status = self.head.status();
+        let content_length = self.head.content_length();
+        if status == 101 || (status < 200 && ends) {
+            let fault = StreamFault::Response(stream, ResponseFault::Interim);
+            return Ok(self.end_by_fault(stream, fault));
+        }
+        if status < 200 {
+            return Ok(Some(Event::Interim { stream }));
+        }
+        let Some(known) = self.streams.get_mut(&stream) else {
+            return Ok(None);
+        };
+        known.has_head = true;
+        known.length_left = match known.is_head || matches!(status, 204 | 304) {
+            true => Some(0),
+            false => content_length,
+        };
+        if ends {
+            if known.length_left.is_some_and(|left| left > 0) {
+                return Ok(self.end_by_fault(stream, StreamFault::BodyShort(stream)));
+            }
+            known.receives = false;
+        }
+        Ok(Some(Event::Head { stream, ends }))
+    }
+
+    /// Reads a block into `head`. One that repeats the last head's, byte for byte, says the same while the table is as it was,
+    /// and is not read again.
+    fn read_block(
+        &mut self,
+        is_trailers: bool,
+        block: &[u8],
+    ) -> Result<Result<(), ResponseFault>, Violation> {
+        let changes = self.decoder.changes();
+        let is_as_before = changes == self.head_changes && !self.head_block.is_empty();
+        if !is_trailers && is_as_before && self.head_block == block {
+            return Ok(Ok(()));
+        }
+        self.head_block.clear();
+        let size_max = self.limits.head_size_max + FIELDS_MAX * FIELD_OVERHEAD;
+        let decoder = &mut self.decoder;
+        let read = self.head.read(is_trailers, |bytes, sink| {
+            decoder.decode(block, size_max, bytes, sink)
+        });
+        let read = read.map_err(Violation::Compression)?;
+        if read.is_ok() && !is_trailers && self.decoder.changes() == changes {
+            self.head_block.extend_from_slice(block);
+            self.head_changes = changes;
+        }
+        Ok(read)
+    }
+
+    fn trailers(&mut self, stream: u32, ends: bool) -> Option<Event> {
+        if !ends {
+            return self.end_by_fault(stream, StreamFault::Trailers(stream));
+        }
+        let known = self.streams.get_mut(&stream)?;
+        if known.length_left.is_some_and(|left| left > 0) {
+            return self.end_by_fault(stream, StreamFault::BodyShort(stream));
+        }
+        known.receives = false;
+        Some(Event::Trailers { stream })
+    }
+
+    // What is about a stream or the connection.
+
+    /// Whether no request of ours was sent on it: nothing can come for it either.
+    fn is_idle(&self, stream: u32) -> bool {
+        stream >= self.next_stream || stream.is_multiple_of(2)
+    }
+
+    fn reset_by_peer(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Option<Event>, Violation> {
+        let Ok(code) = <[u8; 4]>::try_from(payload) else {
+            return Err(Violation::Length("RST_STREAM", head.length));
+        };
+        if self.is_idle(head.stream) {
+            return Err(Violation::Identifier("RST_STREAM"));
+        }
+        let code = ErrorCode::from_number(u32::from_be_bytes(code));
+        let was_open = self.close(head.stream);
+        Ok(was_open.then_some(Event::Reset {
+            stream: head.stream,
+            code,
+            fault: None,
+        }))
+    }
+
+    /// Resets a stream for what the server did on it.
+    fn end_by_fault(&mut self, stream: u32, fault: StreamFault) -> Option<Event> {
+        let code = fault.code();
+        frame::put_reset(&mut self.output, stream, code);
+        self.forgive(stream);
+        self.close(stream).then_some(Event::Reset {
+            stream,
+            code,
+            fault: Some(fault),
+        })
+    }
+
+    /// Closes both halves of a stream; whether one was open.
+    fn close(&mut self, stream: u32) -> bool {
+        let Some(known) = self.streams.get_mut(&stream) else {
+            return false;
+        };
+        let was_open = !known.is_closed();
+        known.receives = false;
+        known.sends = false;
+        known.has_more = false;
+        was_open
+    }
+
+    /// Remembers a stream that we have reset.
+    fn forgive(&mut self, stream: u32) {
+        if self.forgiven.len() >= FORGIVEN_MAX {
+            self.forgiven.pop_front();
+        }
+        self.forgiven.push_back(stream);
+    }
+
+    fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event>, Violation> {
+        if head.stream != 0 {
+            return Err(Violation::Identifier("SETTINGS"));
+        }
+        if head.has(flags::ACK) {
+            return match payload.is_empty() {
+                true => Ok(None),
+                false => Err(Violation::Length("SETTINGS", head.length)),
+            };
+        }
+        let (pairs, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(Violation::Length("SETTINGS", head.length));
+        }
+        if self.settings.exceeds(self.second, meter::SETTINGS_MAX) {
+            return Err(Violation::TooMany("SETTINGS frames"));
+        }
+        let before = self.peer;
+        for [n0, n1, v0, v1, v2, v3] in pairs {
+            let name = u16::from_be_bytes([*n0, *n1]);
+            let value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
+            if name == settings::ENABLE_PUSH && value != 0 {
+                return Err(Violation::Setting("ENABLE_PUSH", value));
+            }
+            self.peer.set(name, value)?;
+        }
+        if self.peer.header_table_size != before.header_table_size {
+            self.encoder.set_size_max(self.peer.header_table_size);
+            // The next block says so.
+            self.request_changes = None;
+        }
+        let after = self.peer.initial_window;
+        if after != before.initial_window {
+            self.move_windows(i64::from(after) - i64::from(before.initial_window), after)?;
+        }
+        frame::put_settings_ack(&mut self.output);
+        self.awaits = Awaits::Frame;
+        Ok(None)
+    }
+
+    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section 6.9.2).
+    fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
+        let queue = &mut self.queue;
+        for (number, stream) in &mut self.streams {
+            stream.send_window += by;
+            if stream.send_window > i64::from(WINDOW_MAX) {
+                return Err(Violation::SettingOverflows(value));
+            }
+            enqueue(queue, *number, stream);
+        }
+        Ok(())
+    }
+
+    fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event>, Violation> {
+        let Ok(payload) = <[u8; 8]>::try_from(payload) else {
+            return Err(Violation::Length("PING", head.length));
+        };
+        if head.stream != 0 {
+            return Err(Violation::Identifier("PING"));
+        }
+        if head.has(flags::ACK) {
+            return Ok(Some(Event::Pong));
+        }
+        if self.pings.exceeds(self.second, meter::PINGS_MAX) {
+            return Err(Violation::TooMany("PING frames"));
+        }
+        frame::put_ping(&mut self.output, true, payload);
+        Ok(None)
+    }
+
+    fn goes_away(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<Event>, Violation> {
+        if head.stream != 0 {
+            return Err(Violation::Identifier("GOAWAY"));
+        }
+        let Some(([l0, l1, l2, l3, c0, c1, c2, c3], _)) = payload.split_first_chunk::<8>() else {
+            return Err(Violation::Length("GOAWAY", head.length));
+        };
+        let last = u32::from_be_bytes([*l0, *l1, *l2, *l3]) & STREAM_MAX;
+        let code = ErrorCode::from_number(u32::from_be_bytes([*c0, *c1, *c2, *c3]));
+        let last = self.served_until.map_or(last, |before| before.min(last));
+        self.served_until = Some(last);
+        let above = self.streams.keys().copied().filter(|stream| *stream > last);
+        self.not_served.clear();
+        self.not_served.extend(above);
+        // They are told from the end.
+        self.not_served.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(Some(Event::GoAway(code)))
+    }
+
+    fn window_update(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Option<Event>, Violation> {
+        let Ok(bytes) = <[u8; 4]>::try_from(payload) else {
+            return Err(Violation::Length("WINDOW_UPDATE", head.length));
+        };
+        let increment = u32::from_be_bytes(bytes) & STREAM_MAX;
+        if head.stream == 0 {
+            if increment == 0 {
+                return Err(Violation::NoIncrement);
+            }
+            let window = self.send_window + i64::from(increment);
+            if window > i64::from(WINDOW_MAX) {
+                let before = u32::try_from(self.send_window).unwrap_or_default();
+                return Err(Violation::WindowOverflow(increment, before));
+            }
+            self.send_window = window;
+            return Ok(None);
+        }
+        if self.is_idle(head.stream) {
+            return Err(Violation::Identifier("WINDOW_UPDATE"));
+        }
+        let Some(stream) = self.streams.get_mut(&head.stream) else {
+            return Ok(None);
+        };
+        if !stream.sends {
+            return Ok(None);
+        }
+        if increment == 0 {
+            let fault = StreamFault::NoIncrement(head.stream);
+            return Ok(self.end_by_fault(head.stream, fault));
+        }
+        let window = stream.send_window + i64::from(increment);
+        if window > i64::from(WINDOW_MAX) {
+            let fault = StreamFault::WindowOverflow(head.stream, increment, stream.send_window);
+            return Ok(self.end_by_fault(head.stream, fault));
+        }
+        stream.send_window = window;
+        enqueue(&mut self.queue, head.stream, stream);
+        Ok(None)
+    }
+}
+
+/// What can be said of a frame before its payload has come.
+fn examine(awaits: Awaits, head: FrameHead) -> Result<(), Violation> {
+    match awaits {
+        Awaits::Settings if head.kind != Kind::Settings || head.has(flags::ACK) => {
+            return Err(Violation::NoSettings);
+        }
+        Awaits::Continuation { stream, .. } => match head.kind {
+            Kind::Continuation if head.stream == stream => {}
+            Kind::Continuation => return Err(Violation::ContinuationIdentifier),
+            _ => return Err(Violation::ContinuationExpected),
+        },
+        _ if head.kind == Kind::Continuation => return Err(Violation::UnexpectedContinuation),
+        _ => {}
+    }
+    match head.length > frame::SIZE_MAX_AT_FIRST {
+        true => Err(Violation::FrameTooLong(head.length)),
+        false => Ok(()),
+    }
+}
+
+/// PRIORITY, which means nothing any more.
+fn priority(head: FrameHead) -> Result<Option<Event>, Violation> {
+    match (head.length, head.stream) {
+        (5, 1..) => Ok(None),
+        (5, 0) => Err(Violation::Identifier("PRIORITY")),
+        _ => Err(Violation::Length("PRIORITY", head.length)),
+    }
+}
+
+/// Lets a stream wait for its turn that has something to send and may.
+fn enqueue<S>(queue: &mut VecDeque<u32>, number: u32, stream: &mut Stream<S>) {
+    if stream.has_more && !stream.is_queued && stream.send_window > 0 {
+        stream.is_queued = true;
+        queue.push_back(number);
+    }
+}

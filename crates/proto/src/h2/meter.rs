@@ -1,0 +1,56 @@
+//! How often in a second the other end may do what costs us more than it.
+//!
+//! Each limit stands far above what a browser or a proxy does, and far below what would keep a thread busy.
+
+/// Streams that end by a reset, the other end's or one that it made us send (CVE-2023-44487, CVE-2025-8671).
+pub const RESETS_MAX: u32 = 400;
+/// SETTINGS frames, and answers to ours.
+pub const SETTINGS_MAX: u32 = 100;
+/// PING frames.
+pub const PINGS_MAX: u32 = 200;
+/// PRIORITY and PRIORITY_UPDATE frames.
+pub const PRIORITIES_MAX: u32 = 2000;
+/// Frames that say nothing: DATA without bytes that does not end its stream, GOAWAY, kinds that are not known.
+pub const EMPTY_MAX: u32 = 200;
+/// WINDOW_UPDATE frames, beside one for each kilobyte that was sent. Some clients send two for each small response.
+pub const WINDOW_UPDATES_MAX: u32 = 20_000;
+/// DATA frames with few bytes that do not end their stream, each of which costs us as much as one with many.
+pub const SMALL_DATA_MAX: u32 = 20_000;
+/// Streams that were refused because there were too many, as nginx counts them; over the whole life of a connection.
+pub const REFUSED_MAX: u32 = 128;
+
+/// Counts what happens in a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meter {
+    second: u32,
+    count: u32,
+}
+
+impl Meter {
+    /// Counts once more; whether it has been more than `max` in this second.
+    #[inline]
+    pub fn exceeds(&mut self, second: u32, max: u32) -> bool {
+        if self.second != second {
+            self.second = second;
+            self.count = 0;
+        }
+        self.count = self.count.saturating_add(1);
+        self.count > max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_second_counts_for_itself() {
+        let mut meter = Meter::default();
+        for second in [0, 7, 8] {
+            for _ in 0..5 {
+                assert!(!meter.exceeds(second, 5));
+            }
+            assert!(meter.exceeds(second, 5));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! How urgent a response is (RFC 9218), and in which order what waits is sent.
+//!
+//! A client says it in the field `priority` or in a PRIORITY_UPDATE frame. Urgency 0 goes before 7; within one urgency responses
+//! that are used only whole go one after the other, in the order of their requests, and those that are used as they come
+//! (`i`) take turns. So that the last urgency is not starved by a client that keeps asking for more urgent things, every
+//! sixteenth turn is that of the urgency which has waited longest.
+
+use std::collections::VecDeque;
+
+/// Urgencies, from 0 to 7.
+const URGENCIES: usize = 8;
+
+/// One of so many turns goes to those that have waited longest.
+const FAIR_SHARE: u32 = 16;
+
+/// What a client says of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// 0 is the most urgent, 7 the least.
+    pub urgency: u8,
+    /// It is used as it comes.
+    pub incremental: bool,
+}
+
+impl Default for Priority {
+    /// What holds where the client says nothing.
+    fn default() -> Priority {
+        Priority {
+            urgency: 3,
+            incremental: false,
+        }
+    }
+}
+
+impl Priority {
+    /// Reads the value of a `priority` field: what it does not say, or says in another way than the RFC, stays as it is by
+    /// default.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Priority {
+        let mut priority = Priority::default();
+        for member in value.split(|byte| *byte == b',') {
+            match member.trim_ascii() {
+                [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
+                [b'u', b'=', digit @ b'0'..=b'7', b';', ..] => priority.urgency = digit - b'0',
+                b"i" | b"i=?1" => priority.incremental = true,
+                [b'i', b';', ..] => priority.incremental = true,
+                b"i=?0" => priority.incremental = false,
+                _ => {}
+            }
+        }
+        priority
+    }
+}
+
+/// Streams that wait for their turn to send, by urgency.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    lanes: [Lane; URGENCIES],
+    turns: u32,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// Those that are used whole, in the order of their numbers.
+    whole: VecDeque<u32>,
+    /// Those that are used as they come, in the order of their turns.
+    shared: VecDeque<u32>,
+    /// The next turn is that of the latter.
+    shared_next: bool,
+    /// The turn that was its last, or after which it began to wait.
+    since: u32,
+}
+
+impl Lane {
+    fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.shared.is_empty()
+    }
+
+    fn next(&mut self) -> Option<u32> {
+        let shared_first = self.shared_next;
+        self.shared_next = !shared_first;
+        match shared_first {
+            true => self.shared.pop_front().or_else(|| self.whole.pop_front()),
+            false => self.whole.pop_front().or_else(|| self.shared.pop_front()),
+        }
+    }
+}
+
+impl Schedule {
+    /// Lets a stream wait for its turn; it must not wait already.
+    pub fn add(&mut self, stream: u32, priority: Priority) {
+        let Some(lane) = self.lanes.get_mut(usize::from(priority.urgency)) else {
+            return;
+        };
+        if lane.is_empty() {
+            lane.since = self.turns;
+        }
+        match priority.incremental {
+            true => lane.shared.push_back(stream),
+            false => {
+                let place = lane.whole.partition_point(|waiting| *waiting < stream);
+                lane.whole.insert(place, stream);
+            }
+        }
+    }
+
+    /// Takes the stream whose turn it is out.
+    pub fn take(&mut self) -> Option<u32> {
+        let turn = self.turns.wrapping_add(1);
+        self.turns = turn;
+        let mut waiting = self.lanes.iter_mut().filter(|lane| !lane.is_empty());
+        let lane = match turn.is_multiple_of(FAIR_SHARE) {
+            false => waiting.next(),
+            true => waiting.max_by_key(|lane| turn.wrapping_sub(lane.since)),
+        }?;
+        lane.since = turn;
+        lane.next()
+    }
+
+    /// Takes a stream out that waits with this priority.
+    pub fn remove(&mut self, stream: u32, priority: Priority) {
+        if let Some(lane) = self.lanes.get_mut(usize::from(priority.urgency)) {
+            lane.whole.retain(|waiting| *waiting != stream);
+            lane.shared.retain(|waiting| *waiting != stream);
+        }
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lanes.iter().all(Lane::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(urgency: u8, incremental: bool) -> Priority {
+        Priority {
+            urgency,
+            incremental,
+        }
+    }
+
+    #[test]
+    fn priorities_are_read_as_the_rfc_writes_them() {
+        // Examples of RFC 9218, sections 4 and 5.
+        assert_eq!(Priority::parse(b"u=0"), of(0, false));
+        assert_eq!(Priority::parse(b"u=5, i"), of(5, true));
+        assert_eq!(Priority::parse(b"i"), of(3, true));
+        assert_eq!(Priority::parse(b"u=1;a=b,i=?1"), of(1, true));
+        assert_eq!(Priority::parse(b"i, i=?0"), of(3, false));
+        for odd in [
+            &b""[..],
+            b"u=8",
+            b"u=-1",
+            b"u",
+            b"U=1",
+            b"u=01",
+            b"i=1",
+            b"\xff,,;",
+        ] {
+            assert_eq!(Priority::parse(odd), Priority::default(), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn urgent_streams_go_first_and_incremental_ones_take_turns() {
+        let mut schedule = Schedule::default();
+        schedule.add(9, of(3, false));
+        schedule.add(7, of(3, false));
+        schedule.add(1, of(7, false));
+        schedule.add(3, of(5, true));
+        schedule.add(5, of(5, true));
+        schedule.add(11, of(0, false));
+        let mut order = Vec::new();
+        for _ in 0..7 {
+            let stream = schedule.take().unwrap();
+            order.push(stream);
+            // What is not done waits again.
+            if stream == 3 && order.len() < 6 {
+                schedule.add(3, of(5, true));
+            }
+        }
+        assert_eq!(order, [11, 7, 9, 3, 5, 3, 1]);
+        assert!(schedule.is_empty() && schedule.take().is_none());
+    }
+
+    #[test]
+    fn the_least_urgent_is_not_starved() {
+        let mut schedule = Schedule::default();
+        schedule.add(1, of(7, false));
+        schedule.add(3, of(0, true));
+        let mut turns = 0;
+        while schedule.take() != Some(1) {
+            turns += 1;
+            assert!(turns < 2 * FAIR_SHARE);
+            schedule.add(3, of(0, true));
+        }
+    }
+
+    #[test]
+    fn a_stream_that_is_taken_out_has_no_turn() {
+        let mut schedule = Schedule::default();
+        for stream in [1, 3, 5] {
+            schedule.add(stream, of(2, stream == 3));
+        }
+        schedule.remove(3, of(2, true));
+        schedule.remove(1, of(2, false));
+        assert_eq!(schedule.take(), Some(5));
+        assert!(schedule.is_empty());
+    }
+}

@@ -1,0 +1,491 @@
+//! The head of a request that comes as a header block (RFC 9113, section 8): its fields as the decoder tells them become a
+//! [`Head`], or the first fault that makes the request malformed.
+//!
+//! What nginx refuses is refused in its words, and what else the RFC calls malformed, too; a field whose name nginx leaves out is left
+//! out here. What a request is answered with is not decided here.
+
+use std::fmt;
+
+use super::hpack::{Decoded, Faults, Name};
+use crate::Span;
+use crate::h1::Field;
+use crate::head::{Head, Places, Refused};
+use crate::header::Known;
+
+/// The protocol as logs show it.
+pub const PROTOCOL: &[u8] = b"HTTP/2.0";
+
+/// What a request's head may be, in nginx's directives.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Bytes of one name or value: a buffer of `large_client_header_buffers`.
+    pub field_size_max: usize,
+    /// Bytes of all names and values: all of those buffers.
+    pub head_size_max: usize,
+    /// Fields, `max_headers`.
+    pub fields_max: usize,
+    /// Fields with unusual names are left out: `ignore_invalid_headers`.
+    pub ignore_invalid: bool,
+    /// `underscores_in_headers`
+    pub underscores: bool,
+    /// `merge_slashes`
+    pub merge_slashes: bool,
+    /// Whether CONNECT may name a protocol (RFC 8441).
+    pub extended_connect: bool,
+}
+
+/// Why a request is malformed: it is answered with 400, if at all, and its stream reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadFault {
+    /// A name that no field can have.
+    Name(Span),
+    /// A value that no field can have.
+    Value(Span, Span),
+    /// A pseudo-field behind a field.
+    OutOfOrder,
+    /// A pseudo-field that is none of a request's.
+    Unknown(Span),
+    /// A pseudo-field twice.
+    Duplicate(&'static str),
+    /// A pseudo-field without a value.
+    Empty(&'static str),
+    /// A pseudo-field that is missing.
+    Missing(&'static str),
+    /// A method that is none.
+    Method(Span),
+    /// A scheme that is none.
+    Scheme(Span),
+    /// A path that is none.
+    Path(Span),
+    /// An authority that names no host.
+    Authority,
+    /// A Host that names no host.
+    Host,
+    /// Authority and Host name two hosts.
+    TwoHosts,
+    /// Neither names one.
+    NoHost,
+    /// A field of the connection, which HTTP/2 has not.
+    OfConnection(&'static str),
+    /// TE says more than `trailers`.
+    Te,
+    /// Content-Length is no number, or there are two.
+    ContentLength,
+    /// More fields than `max_headers`.
+    TooMany,
+    /// CONNECT, which is not for us.
+    Connect,
+    /// TRACE.
+    Trace,
+}
+
+impl HeadFault {
+    /// The status of the answer.
+    pub fn status(self) -> u16 {
+        match self {
+            HeadFault::TooMany => 494,
+            HeadFault::Connect | HeadFault::Trace => 405,
+            _ => 400,
+        }
+    }
+
+    /// Whether the stream is reset behind the answer: the request is malformed by the RFC, not only refused.
+    pub fn is_malformed(self) -> bool {
+        !matches!(
+            self,
+            HeadFault::TooMany | HeadFault::Connect | HeadFault::Trace
+        )
+    }
+
+    /// The words for the log; `bytes` are those of the head.
+    pub fn words(self, bytes: &[u8]) -> Vec<u8> {
+        let quoted = |before: &str, span: Span| {
+            [
+                b"client sent ",
+                before.as_bytes(),
+                b": \"",
+                span.of(bytes),
+                b"\"",
+            ]
+            .concat()
+        };
+        match self {
+            HeadFault::Name(name) => quoted("invalid header name", name),
+            HeadFault::Value(name, value) => [
+                b"client sent header \"",
+                name.of(bytes),
+                b"\" with invalid value: \"",
+                value.of(bytes),
+                b"\"",
+            ]
+            .concat(),
+            HeadFault::Unknown(name) => [
+                b"client sent unknown pseudo-header \"",
+                name.of(bytes),
+                b"\"",
+            ]
+            .concat(),
+            HeadFault::Method(method) => quoted("invalid method", method),
+            HeadFault::Scheme(scheme) => quoted("invalid :scheme header", scheme),
+            HeadFault::Path(path) => quoted("invalid :path header", path),
+            fixed => fixed.to_string().into_bytes(),
+        }
+    }
+}
+
+impl fmt::Display for HeadFault {
+    /// The words without what the client sent.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HeadFault::Name(_) => write!(out, "client sent invalid header name"),
+            HeadFault::Value(..) => write!(out, "client sent header with invalid value"),
+            HeadFault::OutOfOrder => write!(out, "client sent out of order pseudo-headers"),
+            HeadFault::Unknown(_) => write!(out, "client sent unknown pseudo-header"),
+            HeadFault::Duplicate(name) => write!(out, "client sent duplicate {name} header"),
+            HeadFault::Empty(name) => write!(out, "client sent empty {name} header"),
+            HeadFault::Missing(name) => write!(out, "client sent no {name} header"),
+            HeadFault::Method(_) => write!(out, "client sent invalid method"),
+            HeadFault::Scheme(_) => write!(out, "client sent invalid :scheme header"),
+            HeadFault::Path(_) => write!(out, "client sent invalid :path header"),
+            HeadFault::Authority => write!(out, "client sent invalid \":authority\" header"),
+            HeadFault::Host => write!(out, "client sent invalid host header"),
+            HeadFault::TwoHosts => write!(
+                out,
+                "client sent \":authority\" and \"Host\" headers with different values"
+            ),
+            HeadFault::NoHost => write!(
+                out,
+                "client sent neither \":authority\" nor \"Host\" header"
+            ),
+            HeadFault::OfConnection(name) => write!(out, "client sent \"{name}\" header"),
+            HeadFault::Te => write!(out, "client sent invalid \"TE\" header"),
+            HeadFault::ContentLength => {
+                write!(out, "client sent invalid \"Content-Length\" header")
+            }
+            HeadFault::TooMany => write!(out, "client sent too many header lines"),
+            HeadFault::Connect => write!(out, "client sent CONNECT method"),
+            HeadFault::Trace => write!(out, "client sent TRACE method"),
+        }
+    }
+}
+
+/// The head is larger than the rules let any be: as in nginx the connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// What a head says beside its fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// What `content-length` says of the body.
+    pub content_length: Option<u64>,
+    /// The protocol that CONNECT asks for (RFC 8441).
+    pub protocol: Option<Span>,
+}
+
+/// Gathers the fields of one header block.
+pub struct HeadReader<'a> {
+    head: &'a mut Head,
+    rules: &'a Rules,
+    method: Option<Span>,
+    scheme: Option<Span>,
+    path: Option<Span>,
+    authority: Option<Span>,
+    protocol: Option<Span>,
+    size: usize,
+    cookies: usize,
+    in_fields: bool,
+    fault: Option<HeadFault>,
+    too_large: bool,
+}
+
+impl<'a> HeadReader<'a> {
+    /// A reader into this head, which is emptied.
+    pub fn new(head: &'a mut Head, rules: &'a Rules) -> HeadReader<'a> {
+        head.clear();
+        HeadReader {
+            head,
+            rules,
+            method: None,
+            scheme: None,
+            path: None,
+            authority: None,
+            protocol: None,
+            size: 0,
+            cookies: 0,
+            in_fields: false,
+            fault: None,
+            too_large: false,
+        }
+    }
+
+    /// Takes a field, whose spans are those of `bytes`.
+    #[inline]
+    pub fn take(&mut self, field: Decoded, bytes: &[u8]) {
+        let (name, value) = (field.name.len(), field.value.len());
+        self.size += name + value;
+        self.too_large |=
+            name.max(value) > self.rules.field_size_max || self.size > self.rules.head_size_max;
+        if self.fault.is_some() {
+            return;
+        }
+        let judged = match field.which {
+            Name::Field(known) => self.take_field(field, known),
+            _ => self.take_pseudo(field, bytes),
+        };
+        self.fault = judged.err();
+    }
+
+    #[inline]
+    fn take_field(&mut self, field: Decoded, known: Known) -> Result<(), HeadFault> {
+        self.in_fields = true;
+        if !field.faults.is_none() && !self.is_kept(field)? {
+            self.head.ignore(field.name);
+            return Ok(());
+        }
+        let named = match known {
+            Known::Connection => Some("Connection"),
+            Known::KeepAlive => Some("Keep-Alive"),
+            Known::ProxyConnection => Some("Proxy-Connection"),
+            Known::TransferEncoding => Some("Transfer-Encoding"),
+            Known::Upgrade => Some("Upgrade"),
+            _ => None,
+        };
+        if let Some(name) = named {
+            return Err(HeadFault::OfConnection(name));
+        }
+        match known {
+            Known::Cookie => self.cookies += 1,
+            // Crumbs of cookies are not counted, as in nginx.
+            _ if self.head.fields().len() - self.cookies >= self.rules.fields_max => {
+                return Err(HeadFault::TooMany);
+            }
+            _ => {}
+        }
+        self.head.push(Field {
+            name: field.name,
+            value: field.value,
+            known,
+        });
+        Ok(())
+    }
+
+    /// Whether a field with something odd about it is kept, as in nginx.
+    #[cold]
+    fn is_kept(&self, field: Decoded) -> Result<bool, HeadFault> {
+        let bad_name = Faults::NAME_EMPTY
+            .or(Faults::NAME_CAPITAL)
+            .or(Faults::NAME_INVALID)
+            .or(Faults::NAME_NOT_ASCII);
+        if field.faults.has(bad_name) {
+            return Err(HeadFault::Name(field.name));
+        }
+        if field
+            .faults
+            .has(Faults::VALUE_INVALID.or(Faults::VALUE_SPACE))
+        {
+            return Err(HeadFault::Value(field.name, field.value));
+        }
+        let unusual = field.faults.has(Faults::NAME_UNUSUAL)
+            || field.faults.has(Faults::NAME_UNDERSCORE) && !self.rules.underscores;
+        Ok(!unusual || !self.rules.ignore_invalid)
+    }
+
+    fn take_pseudo(&mut self, field: Decoded, bytes: &[u8]) -> Result<(), HeadFault> {
+        if self.in_fields {
+            return Err(HeadFault::OutOfOrder);
+        }
+        if field
+            .faults
+            .has(Faults::VALUE_INVALID.or(Faults::VALUE_SPACE))
+        {
+            return Err(HeadFault::Value(field.name, field.value));
+        }
+        let (place, name) = match field.which {
+            Name::Method => (&mut self.method, ":method"),
+            Name::Scheme => (&mut self.scheme, ":scheme"),
+            Name::Path => (&mut self.path, ":path"),
+            Name::Authority => (&mut self.authority, "\":authority\""),
+            Name::Protocol if self.rules.extended_connect => (&mut self.protocol, ":protocol"),
+            _ => return Err(HeadFault::Unknown(field.name)),
+        };
+        if place.is_some() {
+            return Err(HeadFault::Duplicate(name));
+        }
+        if field.value.is_empty() && !matches!(field.which, Name::Authority) {
+            return Err(HeadFault::Empty(name));
+        }
+        *place = Some(field.value);
+        let value = field.value;
+        match field.which {
+            Name::Method if field.static_index.is_none() && !is_method(value.of(bytes)) => {
+                Err(HeadFault::Method(value))
+            }
+            Name::Scheme if field.static_index.is_none() && !is_scheme(value.of(bytes)) => {
+                Err(HeadFault::Scheme(value))
+            }
+            Name::Path if !is_target(value.of(bytes)) => Err(HeadFault::Path(value)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The block has ended, whole or not: what it says, or why the request is malformed. The head's line is appended to `bytes`.
+    ///
+    /// # Errors
+    /// [`TooLarge`] ends the connection, a [`HeadFault`] the request.
+    pub fn finish(
+        mut self,
+        bytes: &mut Vec<u8>,
+        is_whole: bool,
+    ) -> Result<Result<Asked, HeadFault>, TooLarge> {
+        if self.too_large || !is_whole {
+            return Err(TooLarge);
+        }
+        let judged = self.judge(bytes);
+        if judged.is_err() && self.head.line().is_empty() {
+            // Logs and the error page tell of what is known.
+            let places = Places {
+                method: self.method.unwrap_or_default(),
+                target: self.path.unwrap_or_default(),
+                authority: None,
+            };
+            self.head.remove(Known::Host);
+            let _ = self
+                .head
+                .settle(places, PROTOCOL, self.rules.merge_slashes, bytes);
+        }
+        Ok(judged)
+    }
+
+    fn judge(&mut self, bytes: &mut Vec<u8>) -> Result<Asked, HeadFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let method = self.method.ok_or(HeadFault::Missing(":method"))?;
+        let is_connect = method.of(bytes) == b"CONNECT";
+        self.scheme.ok_or(HeadFault::Missing(":scheme"))?;
+        let target = self.path.ok_or(HeadFault::Missing(":path"))?;
+        if self.protocol.is_some() && !is_connect {
+            return Err(HeadFault::Unknown(self.protocol.unwrap_or_default()));
+        }
+        self.join_cookies(bytes);
+        self.name_host(bytes)?;
+        let places = Places {
+            method,
+            target,
+            authority: self.authority,
+        };
+        self.head
+            .settle(places, PROTOCOL, self.rules.merge_slashes, bytes)
+            .map_err(|refused| match refused {
+                Refused::Target => HeadFault::Path(target),
+                Refused::Host if self.authority.is_some() => HeadFault::Authority,
+                Refused::Host => HeadFault::Host,
+            })?;
+        let mut te = self.head.all(Known::Te);
+        if let Some(first) = te.next()
+            && (te.next().is_some() || !first.value(bytes).eq_ignore_ascii_case(b"trailers"))
+        {
+            return Err(HeadFault::Te);
+        }
+        let content_length = self.content_length(bytes)?;
+        match method.of(bytes) {
+            b"CONNECT" if self.protocol.is_none() => return Err(HeadFault::Connect),
+            b"TRACE" => return Err(HeadFault::Trace),
+            _ => {}
+        }
+        Ok(Asked {
+            content_length,
+            protocol: self.protocol,
+        })
+    }
+
+    /// Crumbs of cookies become one field, the last, as in nginx (RFC 9113, section 8.2.3).
+    fn join_cookies(&mut self, bytes: &mut Vec<u8>) {
+        let is_last = |head: &Head| head.fields().last().map(|field| field.known);
+        if self.cookies == 0 || self.cookies == 1 && is_last(self.head) == Some(Known::Cookie) {
+            return;
+        }
+        let crumbs: Vec<Field> = self.head.all(Known::Cookie).copied().collect();
+        self.head.remove(Known::Cookie);
+        let Some(first) = crumbs.first() else {
+            return;
+        };
+        let mut joined = *first;
+        if crumbs.len() > 1 {
+            let start = bytes.len();
+            for (number, crumb) in crumbs.iter().enumerate() {
+                if number > 0 {
+                    bytes.extend_from_slice(b"; ");
+                }
+                bytes.extend_from_within(crumb.value.start as usize..crumb.value.end as usize);
+            }
+            joined.value = Span::new(start, bytes.len());
+        }
+        self.head.push(joined);
+    }
+
+    /// Host says what the authority says, also to those who only know Host.
+    fn name_host(&mut self, bytes: &mut Vec<u8>) -> Result<(), HeadFault> {
+        let mut hosts = self.head.all(Known::Host);
+        let (host, second) = (hosts.next().copied(), hosts.next().copied());
+        drop(hosts);
+        if second.is_some() {
+            return Err(HeadFault::Host);
+        }
+        match (self.authority, host) {
+            (None, None) => Err(HeadFault::NoHost),
+            (Some(authority), _) if authority.is_empty() && host.is_none() => {
+                Err(HeadFault::Authority)
+            }
+            (Some(authority), Some(host)) if authority.of(bytes) != host.value(bytes) => {
+                Err(HeadFault::TwoHosts)
+            }
+            (Some(authority), None) => {
+                let start = bytes.len();
+                bytes.extend_from_slice(b"host");
+                self.head.push(Field {
+                    name: Span::new(start, bytes.len()),
+                    value: authority,
+                    known: Known::Host,
+                });
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn content_length(&self, bytes: &[u8]) -> Result<Option<u64>, HeadFault> {
+        let mut lengths = self.head.all(Known::ContentLength);
+        let Some(first) = lengths.next() else {
+            return Ok(None);
+        };
+        let value = first.value(bytes);
+        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let number = std::str::from_utf8(value)
+            .ok()
+            .and_then(|text| text.parse::<i64>().ok());
+        match number {
+            Some(number) if digits && lengths.next().is_none() => Ok(u64::try_from(number).ok()),
+            _ => Err(HeadFault::ContentLength),
+        }
+    }
+}
+
+/// Whether nginx takes it for a method.
+fn is_method(name: &[u8]) -> bool {
+    name.iter()
+        .all(|byte| matches!(byte, b'A'..=b'Z' | b'_' | b'-'))
+}
+
+fn is_scheme(scheme: &[u8]) -> bool {
+    scheme.iter().enumerate().all(|(at, byte)| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' => true,
+        b'0'..=b'9' | b'+' | b'-' | b'.' => at > 0,
+        _ => false,
+    })
+}
+
+/// Whether it begins as a path does and holds nothing that would end a request line of HTTP/1.
+fn is_target(target: &[u8]) -> bool {
+    target.first() == Some(&b'/') && target.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+}

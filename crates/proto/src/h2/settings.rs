@@ -1,0 +1,114 @@
+//! The settings of both ends (RFC 9113, section 6.5.2; RFC 8441; RFC 9218).
+
+use super::error::Violation;
+use super::frame::{SIZE_MAX, SIZE_MAX_AT_FIRST};
+
+/// SETTINGS_HEADER_TABLE_SIZE
+pub const HEADER_TABLE_SIZE: u16 = 1;
+/// SETTINGS_ENABLE_PUSH
+pub const ENABLE_PUSH: u16 = 2;
+/// SETTINGS_MAX_CONCURRENT_STREAMS
+pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+/// SETTINGS_INITIAL_WINDOW_SIZE
+pub const INITIAL_WINDOW_SIZE: u16 = 4;
+/// SETTINGS_MAX_FRAME_SIZE
+pub const MAX_FRAME_SIZE: u16 = 5;
+/// SETTINGS_MAX_HEADER_LIST_SIZE
+pub const MAX_HEADER_LIST_SIZE: u16 = 6;
+/// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441, section 3)
+pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
+/// SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218, section 2.1)
+pub const NO_RFC7540_PRIORITIES: u16 = 9;
+
+/// The largest window, in bytes.
+pub const WINDOW_MAX: u32 = (1 << 31) - 1;
+
+/// The window that every stream and the connection have at first, in bytes.
+pub const WINDOW_AT_FIRST: u32 = 65_535;
+
+/// The size that both tables for header blocks have at first, in bytes.
+pub const TABLE_SIZE_AT_FIRST: u32 = 4096;
+
+/// What the other end has set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The largest table for the header blocks that we send, in bytes.
+    pub header_table_size: u32,
+    /// Streams that we may have open at once.
+    pub streams_max: u32,
+    /// What we may send at first on each stream, in bytes.
+    pub initial_window: u32,
+    /// The largest frame that we may send, in bytes.
+    pub frame_size_max: u32,
+    /// CONNECT may name a protocol.
+    pub connect_protocol: bool,
+}
+
+impl Default for Settings {
+    /// What holds until the other end says something else.
+    fn default() -> Settings {
+        Settings {
+            header_table_size: TABLE_SIZE_AT_FIRST,
+            streams_max: u32::MAX,
+            initial_window: WINDOW_AT_FIRST,
+            frame_size_max: SIZE_MAX_AT_FIRST,
+            connect_protocol: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Takes one setting over. Those that are not known have no meaning.
+    ///
+    /// # Errors
+    /// Where it has a value that it cannot have.
+    pub fn set(&mut self, name: u16, value: u32) -> Result<(), Violation> {
+        match name {
+            HEADER_TABLE_SIZE => self.header_table_size = value,
+            ENABLE_PUSH if value > 1 => return Err(Violation::Setting("ENABLE_PUSH", value)),
+            MAX_CONCURRENT_STREAMS => self.streams_max = value,
+            INITIAL_WINDOW_SIZE if value > WINDOW_MAX => {
+                return Err(Violation::Setting("INITIAL_WINDOW_SIZE", value));
+            }
+            INITIAL_WINDOW_SIZE => self.initial_window = value,
+            MAX_FRAME_SIZE if !(SIZE_MAX_AT_FIRST..=SIZE_MAX).contains(&value) => {
+                return Err(Violation::Setting("MAX_FRAME_SIZE", value));
+            }
+            MAX_FRAME_SIZE => self.frame_size_max = value,
+            ENABLE_CONNECT_PROTOCOL if value > 1 => {
+                return Err(Violation::Setting("ENABLE_CONNECT_PROTOCOL", value));
+            }
+            ENABLE_CONNECT_PROTOCOL => self.connect_protocol = value == 1,
+            NO_RFC7540_PRIORITIES if value > 1 => {
+                return Err(Violation::Setting("NO_RFC7540_PRIORITIES", value));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_the_bounds_of_the_rfc() {
+        let mut settings = Settings::default();
+        for (name, good, bad) in [
+            (ENABLE_PUSH, 1, 2),
+            (INITIAL_WINDOW_SIZE, (1 << 31) - 1, 1 << 31),
+            (MAX_FRAME_SIZE, 16_384, 16_383),
+            (MAX_FRAME_SIZE, 16_777_215, 16_777_216),
+            (ENABLE_CONNECT_PROTOCOL, 1, 2),
+            (NO_RFC7540_PRIORITIES, 0, 2),
+        ] {
+            assert_eq!(settings.set(name, good), Ok(()));
+            assert!(settings.set(name, bad).is_err(), "{name}");
+        }
+        assert_eq!(settings.frame_size_max, 16_777_215);
+        assert_eq!(settings.initial_window, WINDOW_MAX);
+        assert!(settings.connect_protocol);
+        assert_eq!(settings.set(0xfff, u32::MAX), Ok(()));
+    }
+}

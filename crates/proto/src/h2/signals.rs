@@ -1,0 +1,269 @@
+//! A connection of HTTP/2: frames that are about a stream or the connection, and hold no part of a request.
+//!
+//! Here is what they mean and how often they may come. Which frame may come at all is said in [`connection`](super::connection).
+
+use super::connection::{Awaits, Connection, Event, TableUpdate, Taken};
+use super::error::{ErrorCode, StreamFault, Violation};
+use super::frame::{self, FrameHead, STREAM_MAX, flags};
+use super::meter;
+use super::priority::Priority;
+use super::settings::{self, WINDOW_MAX};
+
+/// Priorities that are kept of streams which have not begun.
+const EARLY_PRIORITIES_MAX: usize = 32;
+
+impl<S> Connection<S> {
+    pub(super) fn reset_by_peer(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Taken, Violation> {
+        let Ok(code) = <[u8; 4]>::try_from(payload) else {
+            return Err(Violation::Length("RST_STREAM", head.length));
+        };
+        if self.is_idle(head.stream) {
+            return Err(Violation::Identifier("RST_STREAM"));
+        }
+        if self.meters.resets.exceeds(self.second, meter::RESETS_MAX) {
+            return Err(Violation::TooMany("RST_STREAM frames"));
+        }
+        let code = ErrorCode::from_number(u32::from_be_bytes(code));
+        // It knows now that the stream has ended.
+        self.forgiven.retain(|forgiven| *forgiven != head.stream);
+        let was_open = self.close(head.stream);
+        Ok(match was_open {
+            true => Taken::Event(Event::Reset {
+                stream: head.stream,
+                code,
+                fault: None,
+            }),
+            false => Taken::Nothing,
+        })
+    }
+
+    pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<Taken, Violation> {
+        if head.stream != 0 {
+            return Err(Violation::Identifier("SETTINGS"));
+        }
+        let (settings, rest) = payload.as_chunks::<6>();
+        let is_answer = head.has(flags::ACK);
+        if !rest.is_empty() || is_answer && !payload.is_empty() {
+            return Err(Violation::Length("SETTINGS", head.length));
+        }
+        if self
+            .meters
+            .settings
+            .exceeds(self.second, meter::SETTINGS_MAX)
+        {
+            return Err(Violation::TooMany("SETTINGS frames"));
+        }
+        if is_answer {
+            self.is_acknowledged = true;
+            return Ok(Taken::Nothing);
+        }
+        let before = self.peer.initial_window;
+        for [n0, n1, v0, v1, v2, v3] in settings {
+            let name = u16::from_be_bytes([*n0, *n1]);
+            let value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
+            self.peer.set(name, value)?;
+            // A smaller table may be followed by the one at first in the same frame.
+            if name == settings::HEADER_TABLE_SIZE
+                && value < settings::TABLE_SIZE_AT_FIRST
+                && self.table_update == TableUpdate::Unneeded
+            {
+                self.table_update = TableUpdate::Owed;
+            }
+        }
+        let after = self.peer.initial_window;
+        if after != before {
+            self.move_windows(i64::from(after) - i64::from(before), after)?;
+        }
+        frame::put_settings_ack(&mut self.control);
+        self.awaits = Awaits::Frame;
+        Ok(Taken::Nothing)
+    }
+
+    /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section 6.9.2).
+    fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
+        let mut opened = Vec::new();
+        for (number, stream) in &mut self.streams {
+            // What is sent no more has no window: the other end has forgotten such a stream.
+            if !stream.sends {
+                continue;
+            }
+            stream.send_window += by;
+            if stream.send_window > i64::from(WINDOW_MAX) {
+                return Err(Violation::SettingOverflows(value));
+            }
+            if stream.has_more {
+                opened.push(*number);
+            }
+        }
+        opened.into_iter().for_each(|stream| self.schedule(stream));
+        Ok(())
+    }
+
+    /// Whether a stream has not begun, or never can.
+    fn is_idle(&self, stream: u32) -> bool {
+        stream > self.last_stream || stream.is_multiple_of(2)
+    }
+
+    pub(super) fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<Taken, Violation> {
+        let Ok(payload) = <[u8; 8]>::try_from(payload) else {
+            return Err(Violation::Length("PING", head.length));
+        };
+        if head.stream != 0 {
+            return Err(Violation::Identifier("PING"));
+        }
+        if self.meters.pings.exceeds(self.second, meter::PINGS_MAX) {
+            return Err(Violation::TooMany("PING frames"));
+        }
+        if head.has(flags::ACK) {
+            return Ok(Taken::Event(Event::Pong));
+        }
+        frame::put_ping(&mut self.control, true, payload);
+        Ok(Taken::Nothing)
+    }
+
+    pub(super) fn go_away_by_peer(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Taken, Violation> {
+        if head.stream != 0 {
+            return Err(Violation::Identifier("GOAWAY"));
+        }
+        let code = payload
+            .get(4..8)
+            .and_then(|code| <[u8; 4]>::try_from(code).ok());
+        let Some(code) = code else {
+            return Err(Violation::Length("GOAWAY", head.length));
+        };
+        // All after the first say nothing new.
+        self.count_empty()?;
+        let code = ErrorCode::from_number(u32::from_be_bytes(code));
+        Ok(Taken::Event(Event::GoAway(code)))
+    }
+
+    pub(super) fn window_update(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Taken, Violation> {
+        let Ok(bytes) = <[u8; 4]>::try_from(payload) else {
+            return Err(Violation::Length("WINDOW_UPDATE", head.length));
+        };
+        let increment = u32::from_be_bytes(bytes) & STREAM_MAX;
+        if self
+            .meters
+            .updates
+            .exceeds(self.second, meter::WINDOW_UPDATES_MAX)
+            && increment < 1024
+        {
+            return Err(Violation::TooMany("WINDOW_UPDATE frames"));
+        }
+        if head.stream == 0 {
+            if increment == 0 {
+                return Err(Violation::NoIncrement);
+            }
+            let window = self.send_window + i64::from(increment);
+            if window > i64::from(WINDOW_MAX) {
+                let before = u32::try_from(self.send_window).unwrap_or_default();
+                return Err(Violation::WindowOverflow(increment, before));
+            }
+            self.send_window = window;
+            return Ok(Taken::Nothing);
+        }
+        if self.is_idle(head.stream) {
+            return Err(Violation::Identifier("WINDOW_UPDATE"));
+        }
+        let Some(stream) = self.streams.get_mut(&head.stream) else {
+            return Ok(Taken::Nothing);
+        };
+        if !stream.sends {
+            return Ok(Taken::Nothing);
+        }
+        if increment == 0 {
+            return self.end_by_fault(head.stream, StreamFault::NoIncrement(head.stream));
+        }
+        let window = stream.send_window + i64::from(increment);
+        if window > i64::from(WINDOW_MAX) {
+            let fault = StreamFault::WindowOverflow(head.stream, increment, stream.send_window);
+            return self.end_by_fault(head.stream, fault);
+        }
+        stream.send_window = window;
+        self.schedule(head.stream);
+        Ok(Taken::Nothing)
+    }
+
+    pub(super) fn priority(&mut self, head: FrameHead, payload: &[u8]) -> Result<Taken, Violation> {
+        let Ok(dependency) = <[u8; 5]>::try_from(payload) else {
+            return Err(Violation::Length("PRIORITY", head.length));
+        };
+        if head.stream == 0 {
+            return Err(Violation::Identifier("PRIORITY"));
+        }
+        if depends_on(&dependency) == head.stream {
+            return Err(Violation::Dependency("PRIORITY", head.stream));
+        }
+        self.count_priority()
+    }
+
+    fn count_priority(&mut self) -> Result<Taken, Violation> {
+        match self
+            .meters
+            .priorities
+            .exceeds(self.second, meter::PRIORITIES_MAX)
+        {
+            true => Err(Violation::TooMany("PRIORITY frames")),
+            false => Ok(Taken::Nothing),
+        }
+    }
+
+    pub(super) fn priority_update(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Taken, Violation> {
+        let Some((stream, value)) = payload.split_first_chunk::<4>() else {
+            return Err(Violation::Length("PRIORITY_UPDATE", head.length));
+        };
+        let stream = u32::from_be_bytes(*stream) & STREAM_MAX;
+        if head.stream != 0 || stream == 0 || stream.is_multiple_of(2) {
+            return Err(Violation::PriorityUpdate);
+        }
+        let priority = Priority::parse(value);
+        self.count_priority()?;
+        if stream > self.last_stream {
+            // Those of streams that were answered without being opened are of no use any more.
+            let last = self.last_stream;
+            self.early_priorities
+                .retain(|(known, _)| *known != stream && *known > last);
+            if self.early_priorities.len() < EARLY_PRIORITIES_MAX {
+                self.early_priorities.push((stream, priority));
+            }
+        } else {
+            self.set_priority(stream, priority);
+        }
+        Ok(Taken::Nothing)
+    }
+
+    /// The priority that came for a stream before it.
+    pub(super) fn take_early_priority(&mut self, stream: u32) -> Option<Priority> {
+        if self.early_priorities.is_empty() {
+            return None;
+        }
+        let found = self
+            .early_priorities
+            .iter()
+            .find(|(known, _)| *known == stream);
+        let found = found.map(|(_, priority)| *priority);
+        self.early_priorities.retain(|(known, _)| *known > stream);
+        found
+    }
+}
+
+/// The stream that a priority of RFC 7540 names.
+pub(super) fn depends_on([s0, s1, s2, s3, _]: &[u8; 5]) -> u32 {
+    u32::from_be_bytes([*s0, *s1, *s2, *s3]) & STREAM_MAX
+}
