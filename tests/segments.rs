@@ -1,6 +1,6 @@
 //! How responses are cut into TCP segments: `tcp_nopush`. TIDEGATE_BINARY may name nginx, which gives the same.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
@@ -17,7 +17,10 @@ fn segments(server: &Server, path: &str) -> u32 {
     let mut received = Vec::new();
     let length = loop {
         let mut buffer = [0; 64 * 1024];
-        let count = stream.read(&mut buffer).unwrap();
+        let count = match stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read.unwrap(),
+        };
         assert!(count > 0, "the response is cut off");
         received.extend_from_slice(&buffer[..count]);
         if let Some(end) = received.windows(4).position(|bytes| bytes == b"\r\n\r\n")

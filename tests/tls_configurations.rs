@@ -156,7 +156,10 @@ impl Site {
 
     /// The response for a path by this version of TLS, if there is one.
     fn get(&self, version: &'static SupportedProtocolVersion) -> Result<support::Response, String> {
-        let client = Client::new().name("example.test").version(version);
+        let client = Client::new()
+            .name("example.test")
+            .version(version)
+            .protocol("http/1.1");
         client.connect(self.secure)?.get_from("example.test", "/")
     }
 

@@ -11,6 +11,8 @@ const OWN_WARNINGS: &[&str] = &[
     "is not supported on this platform, ignored",
     "has no effect here",
     "not supported here, skipped",
+    // Newer versions of nginx say it of pushed responses, which the oldest still makes.
+    "directive is obsolete, ignored",
     // Of nginx's tables; those here size themselves.
     "could not build optimal ",
 ];

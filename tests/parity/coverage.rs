@@ -26,6 +26,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "daemon pid worker_cpu_affinity worker_processes",
     ),
     (
+        "tests/http2.rs",
+        "http2 http2_body_preread_size http2_chunk_size http2_max_concurrent_streams",
+    ),
+    (
         "tests/compression.rs",
         "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window zstd
          zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",

@@ -98,7 +98,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("load", &["proto", "engine"]),
-    ("support", &["engine"]),
+    ("support", &["proto", "engine"]),
     ("xtask", &[]),
 ];
 

@@ -44,7 +44,6 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &EPOLL_EVENTS,
     &WORKER_AIO_REQUESTS,
     &SEND_LOWAT,
-    &HTTP2,
 ];
 
 accepted! {
@@ -87,9 +86,6 @@ accepted! {
     SEND_LOWAT = "send_lowat", "size", HSL, size,
         "Linux has no low-water mark for sending",
         "Makes nginx send only when the kernel takes so many bytes.";
-    HTTP2 = "http2", "on | off", HS, flag,
-        "clients are answered by HTTP/1.1, the later versions are still to come",
-        "Lets clients speak HTTP/2.";
 }
 
 static SERVER_NAMES_HASH_MAX_SIZE: Setting<u64> =
@@ -169,7 +165,7 @@ fn buffers(setter: &Setter<'_>) -> Result<(), Fault> {
 const POOL_SIZE_MIN: u64 = 112;
 const POOL_ALIGNMENT: u64 = 16;
 
-fn pool_size(setter: &Setter<'_>) -> Result<(), Fault> {
+pub(crate) fn pool_size(setter: &Setter<'_>) -> Result<(), Fault> {
     let size = parse::size(setter)?;
     if size < POOL_SIZE_MIN {
         let text = format!("the pool size must be no less than {POOL_SIZE_MIN}");

@@ -18,8 +18,10 @@ pub struct ClientHead {
     pub host: Vec<u8>,
     /// The head as HTTP/1 has parsed it. It is kept from one request to the next.
     h1: h1::Head,
-    /// The head as another protocol has brought it, which counts where there is one.
-    of_fields: Option<Box<head::Head>>,
+    /// The head as another protocol has brought it, kept in the same way.
+    of_fields: head::Head,
+    /// Which of the two counts.
+    has_fields: bool,
 }
 
 impl ClientHead {
@@ -29,23 +31,41 @@ impl ClientHead {
             bytes,
             host,
             h1: head,
-            of_fields: None,
+            ..ClientHead::default()
         }
     }
 
     /// Takes a head that came as fields; its spans are those of `bytes`.
     pub fn take_fields(&mut self, head: head::Head) {
-        self.of_fields = Some(Box::new(head));
+        self.of_fields = head;
+        self.has_fields = true;
+    }
+
+    /// The same without a copy: what is left in `bytes` and `head` is of no meaning.
+    pub fn swap_fields(&mut self, bytes: &mut Vec<u8>, head: &mut head::Head) {
+        std::mem::swap(&mut self.bytes, bytes);
+        std::mem::swap(&mut self.of_fields, head);
+        self.has_fields = true;
+    }
+
+    /// The head that another protocol has brought.
+    fn fields_head(&self) -> Option<&head::Head> {
+        self.has_fields.then_some(&self.of_fields)
+    }
+
+    /// Whether another protocol than HTTP/1 has brought it.
+    pub fn is_of_fields(&self) -> bool {
+        self.has_fields
     }
 
     /// The head as HTTP/1 has parsed it; `None` where another protocol has brought it.
     pub fn h1(&self) -> Option<&h1::Head> {
-        self.of_fields.is_none().then_some(&self.h1)
+        (!self.has_fields).then_some(&self.h1)
     }
 
     /// The bytes of HTTP/1, and what is parsed of them.
     pub fn h1_mut(&mut self) -> (&mut Vec<u8>, &mut h1::Head) {
-        self.of_fields = None;
+        self.has_fields = false;
         (&mut self.bytes, &mut self.h1)
     }
 
@@ -57,16 +77,18 @@ impl ClientHead {
             host,
             h1,
             of_fields,
+            has_fields,
         } = self;
         bytes.clear();
         host.clear();
         h1.clear();
-        *of_fields = None;
+        of_fields.clear();
+        *has_fields = false;
     }
 
     /// The method.
     pub fn method(&self) -> Method {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.method(),
             Some(head) => head.method(),
         }
@@ -74,7 +96,7 @@ impl ClientHead {
 
     /// The method's name as sent.
     pub fn method_name(&self) -> &[u8] {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.method_name(&self.bytes),
             Some(head) => head.method_name().of(&self.bytes),
         }
@@ -82,7 +104,7 @@ impl ClientHead {
 
     /// The version of HTTP/1 whose rules hold: the newest where another protocol carries the request.
     pub fn version(&self) -> Version {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.version(),
             Some(_) => Version::Http11,
         }
@@ -90,7 +112,7 @@ impl ClientHead {
 
     /// Protocol and version as the client wrote them (`$server_protocol`); empty in HTTP/0.9.
     pub fn protocol(&self) -> &[u8] {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.protocol(&self.bytes),
             Some(head) => head.protocol().of(&self.bytes),
         }
@@ -103,7 +125,7 @@ impl ClientHead {
 
     /// The request line (`$request`); see [`h1::Head::request_line`].
     pub fn request_line(&self) -> &[u8] {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.request_line(&self.bytes),
             Some(head) => head.line().of(&self.bytes),
         }
@@ -111,7 +133,7 @@ impl ClientHead {
 
     /// The target as sent (`$request_uri`).
     pub fn target(&self) -> &[u8] {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.target(&self.bytes),
             Some(head) => head.target().of(&self.bytes),
         }
@@ -119,7 +141,7 @@ impl ClientHead {
 
     /// The decoded and normalised path.
     pub fn path(&self) -> &[u8] {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.path(&self.bytes),
             Some(head) => head.path(),
         }
@@ -127,7 +149,7 @@ impl ClientHead {
 
     /// The query; `None` where the target has no `?`.
     pub fn args(&self) -> Option<&[u8]> {
-        let args = match &self.of_fields {
+        let args = match self.fields_head() {
             None => self.h1.args(),
             Some(head) => head.args(),
         };
@@ -136,7 +158,7 @@ impl ClientHead {
 
     /// Whether the path holds escapes or `+`.
     pub fn is_escaped(&self) -> bool {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.has_escapes() || self.h1.has_plus(),
             Some(head) => head.has_escapes() || head.has_plus(),
         }
@@ -149,7 +171,7 @@ impl ClientHead {
 
     /// The name that chooses the virtual server, within `bytes`; `None` where the request names none.
     pub fn server_name(&self) -> Option<ServerName> {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.server_name(),
             Some(head) => head.server_name(),
         }
@@ -162,7 +184,7 @@ impl ClientHead {
     }
 
     fn fields(&self) -> &[h1::Field] {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.fields(),
             Some(head) => head.fields(),
         }
@@ -174,14 +196,26 @@ impl ClientHead {
         fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
     }
 
+    /// The value of the first field of a name that is not known, in lower case.
+    pub fn value_named(&self, name: &[u8]) -> Option<&[u8]> {
+        let mut fields = self.fields().iter();
+        let field = fields.find(|field| {
+            field.known == Known::Other && field.name(&self.bytes).eq_ignore_ascii_case(name)
+        })?;
+        Some(field.value(&self.bytes))
+    }
+
     /// Field lines that were left out for their names, within `bytes`.
     pub fn ignored(&self) -> &[Span] {
-        self.h1().map(h1::Head::ignored).unwrap_or_default()
+        match self.fields_head() {
+            None => self.h1.ignored(),
+            Some(head) => head.ignored(),
+        }
     }
 
     /// Whether a field of that name came.
     pub fn has(&self, known: Known) -> bool {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.has(known),
             Some(head) => head.has(known),
         }
@@ -234,9 +268,9 @@ impl ClientHead {
 
     /// Bytes that count for `$request_length`.
     pub fn length(&self) -> usize {
-        match &self.of_fields {
+        match self.fields_head() {
             None => self.h1.request_length(),
-            Some(_) => self.bytes.len(),
+            Some(head) => head.wire_length(),
         }
     }
 }

@@ -12,7 +12,7 @@ use proto::header::Known;
 
 use crate::error_page;
 use crate::exchange::h1::{After, may_keep_alive};
-use crate::hot::{self, Dated};
+use crate::hot::{self, Dated, Form, Forms, Leaves};
 use crate::module::Prebuilt;
 use crate::request::Request;
 
@@ -36,8 +36,8 @@ pub struct Constant {
     content_type: Bytes,
     /// Whether another URI's name may give it another type.
     typed: bool,
-    /// As it is sent on a connection that ends, and on one that is kept alive.
-    responses: [Option<Dated>; 2],
+    /// In each form.
+    responses: Forms,
 }
 
 impl Constant {
@@ -87,12 +87,12 @@ impl Sent {
     }
 
     /// It has been sent to its end.
-    pub fn keep(self, request: &Request) {
+    pub fn keep(self, request: &Request, form: Form) {
         let constant = Constant {
             status: request.response.status,
             content_type: request.response.content_type.clone(),
             typed: request.course.error_status == 0 && request.response.status != 204,
-            responses: [None, None],
+            responses: Forms::default(),
         };
         let dated = Dated {
             second: self.second,
@@ -103,9 +103,9 @@ impl Sent {
         let mut kept = cache.take_constant(request.plan.id).unwrap_or(constant);
         if kept.content_type != request.response.content_type {
             kept.content_type = request.response.content_type.clone();
-            kept.responses = [None, None];
+            kept.responses = Forms::default();
         }
-        kept.responses[usize::from(request.keepalive.on)] = Some(dated);
+        kept.responses[form as usize] = Some(dated);
         cache.insert_constant(request.plan.id, kept);
     }
 }
@@ -113,10 +113,7 @@ impl Sent {
 /// Whether nothing in the scope tells requests apart but what [`hot::respond`] looks at in any case.
 fn is_answered_alike(request: &Request, status: u16) -> bool {
     let plan = &request.plan;
-    let has_condition = || {
-        let head = request.client.h1();
-        head.is_none_or(|head| CONDITIONS.iter().any(|field| head.has(*field)))
-    };
+    let has_condition = || CONDITIONS.iter().any(|field| request.client.has(*field));
     !plan.phases.endings_read_response
         && !plan.core.msie_refresh
         && !plan.error_pages.has(status)
@@ -129,13 +126,13 @@ fn is_padded(request: &Request, status: u16) -> bool {
 }
 
 /// Answers a plain request under a plan that always gives the same answer. `None`: take the long way.
-pub fn answer(request: &mut Request) -> Option<After> {
+pub fn answer(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
     let asks_to_stay = request.client.keeps_alive();
-    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(asks_to_stay && may_keep_alive(&request.connection, request));
     let http = Rc::clone(&request.http);
     let cache = http.hot.borrow();
     let kept = cache.constant(request.plan.id)?;
-    let dated = kept.responses[usize::from(keep_alive)].as_ref()?;
+    let dated = kept.responses[form as usize].as_ref()?;
     if dated.second != engine::wall().as_secs()
         || !is_answered_alike(request, kept.status)
         || is_padded(request, kept.status)
@@ -154,8 +151,8 @@ pub fn answer(request: &mut Request) -> Option<After> {
         return None;
     }
     request.response.status = kept.status;
-    request.connection.stream.push(dated.bytes.clone());
-    let after = hot::leave(request, dated, keep_alive);
-    hot::note_repeatable(request, dated, Duration::MAX, keep_alive);
+    to.leave(request, dated);
+    let after = hot::leave(request, dated, form);
+    hot::note_repeatable(request, dated, Duration::MAX, form);
     Some(after)
 }

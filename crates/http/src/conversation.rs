@@ -32,11 +32,12 @@ use crate::exchange::h1::{After, H1};
 use crate::exchange::{Abort, Exchange};
 use crate::handshake::ServersOf;
 use crate::head::Refusal;
+use crate::http2::conversation::Begins;
 use crate::log;
 use crate::request::{self, Request};
 use crate::state::Repeatable;
 use crate::subject::HeadUpTo;
-use crate::{body, error_page, hot, pool};
+use crate::{body, error_page, hot, http2, pool};
 
 /// Memory that responses of a pipelining client may occupy before we wait for it to read, in bytes. As much as a full receive
 /// buffer of browsers' requests asks for in small files, so that these leave in one send.
@@ -107,6 +108,9 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
         let Some(mut input) = preamble(connection).await else {
             return After::CLOSE;
         };
+        if http2::conversation::is_agreed(connection) {
+            return Box::pin(http2::conversation::converse(connection, input)).await;
+        }
         let mut pipelined = false;
         let mut queued: u16 = 0;
         loop {
@@ -116,6 +120,15 @@ fn converse(connection: &Rc<Connection>) -> impl Future<Output = After> {
                 match next_input(connection).await {
                     Some(buffer) => input = buffer,
                     None => return After::CLOSE,
+                }
+            }
+            if connection.requests.get() == 0 && http2::conversation::is_spoken(connection, &input)
+            {
+                // A box of its own, so that connections of HTTP/1 need no room for it.
+                let taken = std::mem::take(&mut input);
+                match Box::pin(http2::conversation::begin_in_clear(connection, taken)).await {
+                    Begins::Http1(received) => input = received,
+                    Begins::Ended(after) => return after,
                 }
             }
             let Served { after, read_apart } = match serve_next(connection, &mut input, pipelined) {
@@ -323,6 +336,13 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
 
 /// The end of a request that has met a bug of ours. It may be in any state, so it is not kept.
 fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
+    note_panic(&mut request, panicked);
+    end(&mut request, &Ok(()), &After::Drop);
+    After::CLOSE
+}
+
+/// Writes down that a request has met a bug of ours.
+pub(crate) fn note_panic(request: &mut Request, panicked: &panics::Panicked) {
     let panics::Panicked { place, message } = panicked;
     request.connection.worker.counts().panics.add(1);
     logs::error!(
@@ -333,8 +353,6 @@ fn lost(mut request: Box<Request>, panicked: &panics::Panicked) -> After {
     if request.response.status == 0 {
         request.response.status = 500;
     }
-    end(&mut request, &Ok(()), &After::Drop);
-    After::CLOSE
 }
 
 /// Waits for the first bytes of the next request. `None` ends the
@@ -662,7 +680,7 @@ fn begin(
 
 /// Writes down which header lines are left out for their names: those before the host is named in the log of the server that the
 /// request begins under, and once the host has chosen the server (`is_chosen`) the others in that one's.
-fn tell_ignored(request: &Request, is_chosen: bool) {
+pub(crate) fn tell_ignored(request: &Request, is_chosen: bool) {
     let client = &request.client;
     let ignored = client.ignored();
     if ignored.is_empty() {
@@ -704,7 +722,7 @@ fn end(request: &mut Request, outcome: &Result<(), Abort>, after: &After) {
 }
 
 /// A status for the log where no response was completed.
-fn note_abort(request: &mut Request, abort: &Abort) {
+pub(crate) fn note_abort(request: &mut Request, abort: &Abort) {
     log::abort(request, abort);
     match abort {
         Abort::Closed(_) if request.response.status == 0 => request.response.status = 499,

@@ -13,6 +13,7 @@ use proto::h1;
 use proto::method::Method;
 use variables::Compiling as _;
 
+use crate::http2::settings::{BODY_PREREAD_SIZE, CHUNK_SIZE, CONCURRENT_STREAMS, HTTP2, Http2};
 use crate::request::Request;
 use crate::server_tokens::ServerTokens;
 use crate::tasks::{Task, TaskKind};
@@ -322,6 +323,8 @@ pub struct Core {
     pub send_timeout: Duration,
     limit_rate: RateText,
     limit_rate_after: RateText,
+    /// `http2_chunk_size` in bytes.
+    pub http2_chunk_size: usize,
     /// `keepalive_timeout`, first value.
     pub keepalive_timeout: Duration,
     /// `keepalive_timeout`, second value, in seconds.
@@ -417,6 +420,7 @@ impl Feature for Core {
         &KEEPALIVE_MIN_TIMEOUT,
         &MAX_RANGES,
         &SUBREQUEST_OUTPUT_BUFFER_SIZE,
+        &CHUNK_SIZE,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -431,6 +435,7 @@ impl Feature for Core {
             send_timeout: scope.get(&SEND_TIMEOUT)?,
             limit_rate: RateText::compile(compiler, scope.get(&LIMIT_RATE)?),
             limit_rate_after: RateText::compile(compiler, scope.get(&LIMIT_RATE_AFTER)?),
+            http2_chunk_size: usize::try_from(scope.get(&CHUNK_SIZE)?).unwrap_or(usize::MAX),
             keepalive_timeout,
             keepalive_header: keepalive_header(scope)?,
             keepalive_time: scope.get(&KEEPALIVE_TIME)?,
@@ -504,6 +509,8 @@ pub const TASKS: &[Task] = &[
 pub struct ServerCore {
     /// `client_header_timeout`.
     pub client_header_timeout: Duration,
+    /// HTTP/2.
+    pub http2: Http2,
     /// `client_body_early_read`.
     early_read: Box<[Text]>,
     limits: h1::Limits,
@@ -539,6 +546,9 @@ impl Feature for ServerCore {
         &MERGE_SLASHES,
         &MAX_HEADERS,
         &CLIENT_BODY_EARLY_READ,
+        &HTTP2,
+        &CONCURRENT_STREAMS,
+        &BODY_PREREAD_SIZE,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -551,6 +561,7 @@ impl Feature for ServerCore {
                 .map(|template| compiler.text(template))
                 .collect(),
             client_header_timeout: scope.get(&CLIENT_HEADER_TIMEOUT)?,
+            http2: Http2::of(scope)?,
             limits: h1::Limits {
                 buffer_size: first as usize,
                 large_buffers: number as usize,

@@ -30,6 +30,7 @@ use variables::{
     TableBuilder, Values,
 };
 
+use crate::address::AddressServers;
 use crate::connection::Connection;
 use crate::local::HttpLocal;
 use crate::plan::Server;
@@ -157,6 +158,11 @@ impl Names for ServersOf<'_> {
 
     fn tls(server: &Arc<Server>) -> Option<&Arc<ServerTls>> {
         server.tls.as_ref()
+    }
+
+    fn speaks_http2(&self, local: &Local, server: &Arc<Server>) -> bool {
+        let of_address = |servers: &AddressServers| servers.protocols.http2;
+        server.core.http2.on || self.0.with_servers(local, of_address) == Some(true)
     }
 
     fn time_limit(server: &Arc<Server>) -> Duration {

@@ -30,7 +30,7 @@ use crate::module::Prebuilt;
 use crate::not_modified::{self, Verdict};
 use crate::plan::{Permits, Plan};
 use crate::request::Request;
-use crate::{error_page, location, secure, status_page};
+use crate::{error_page, http2, location, secure, status_page};
 
 /// Files up to this size are kept whole, in bytes.
 pub const FILE_SIZE_MAX: u64 = 64 * 1024;
@@ -56,12 +56,75 @@ struct Entry {
     origin: Origin,
     /// When it was last confirmed, as [`engine::uptime`] counts.
     confirmed: Duration,
-    /// The response as it is sent on a connection that ends, and on one that is kept alive.
-    responses: [Option<Dated>; 2],
+    /// The response in each form.
+    responses: Forms,
     /// The same for a client that has the file already: 304.
-    unmodified: [Option<Dated>; 2],
+    unmodified: Forms,
     body: Bytes,
     content_type: Bytes,
+}
+
+/// How a response from memory is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// For HTTP/1, on a connection that ends.
+    Ending,
+    /// For HTTP/1, on a connection that is kept alive.
+    KeptAlive,
+    /// For HTTP/2: a header block, and the body without frames.
+    Http2,
+}
+
+impl Form {
+    /// That of HTTP/1.
+    pub fn of_http1(keep_alive: bool) -> Form {
+        match keep_alive {
+            true => Form::KeptAlive,
+            false => Form::Ending,
+        }
+    }
+
+    /// Bytes of framing beside a head, and beside a body of this length.
+    fn framing(self, length: usize) -> (u64, u64) {
+        const FRAME_HEAD: u64 = proto::h2::frame::HEAD_LENGTH as u64;
+        match self {
+            Form::Ending | Form::KeptAlive => (0, 0),
+            Form::Http2 if length == 0 => (FRAME_HEAD, 0),
+            Form::Http2 => (FRAME_HEAD, FRAME_HEAD),
+        }
+    }
+}
+
+/// A response in each form, as it was written last.
+pub type Forms = [Option<Dated>; 3];
+
+/// What a response from memory leaves by.
+pub trait Leaves {
+    /// The form that it takes; `keep_alive`: its connection may serve another request of HTTP/1.
+    fn form(&self, keep_alive: bool) -> Form;
+
+    /// Whether the server that a request names may answer by it.
+    fn suits(&self, _: &Request) -> bool {
+        true
+    }
+
+    /// Takes a response of that form.
+    fn leave(&mut self, request: &Request, response: &Dated);
+}
+
+/// The connection itself.
+struct OfHttp1;
+
+impl Leaves for OfHttp1 {
+    #[inline]
+    fn form(&self, keep_alive: bool) -> Form {
+        Form::of_http1(keep_alive)
+    }
+
+    #[inline]
+    fn leave(&mut self, request: &Request, response: &Dated) {
+        request.connection.stream.push(response.bytes.clone());
+    }
 }
 
 /// What a kept response says of its path.
@@ -193,12 +256,12 @@ impl Entry {
     }
 
     /// The response as it was written last.
-    fn response(&self, status: u16, keep_alive: bool) -> Option<&Dated> {
-        let slots = match status {
+    fn response(&self, status: u16, form: Form) -> Option<&Dated> {
+        let forms = match status {
             304 => &self.unmodified,
             _ => &self.responses,
         };
-        slots[usize::from(keep_alive)].as_ref()
+        forms[form as usize].as_ref()
     }
 }
 
@@ -214,7 +277,7 @@ pub const NOT_IN_LOCATIONS: &[&str] = &[
 
 /// Which requests [`respond`] declines, beside those that a module does not permit.
 pub const NOT_FOR_REQUESTS: &[&str] = &[
-    "it is of another protocol than HTTP/1.0 or HTTP/1.1",
+    "it is of another protocol than HTTP/1.0, HTTP/1.1 or HTTP/2",
     "its method is another one than GET, also HEAD",
     "it has a body",
     "it asks for parts of a file in another way than by one `Range` that lies within it, alone, or for parts of a `return`",
@@ -253,10 +316,19 @@ pub fn suits(plan: &Plan) -> bool {
 /// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
 /// way; what has been prepared of the request stays prepared.
 pub fn respond(request: &mut Request) -> Option<After> {
+    respond_through(request, &mut OfHttp1)
+}
+
+/// The same, whatever it leaves by. Of a request that comes without lines the caller knows that it has no body.
+#[inline]
+pub fn respond_through(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
     if !request.connection.takes_shortcuts() || !is_simple(request) {
         return None;
     }
     request.begin().ok()?;
+    if !to.suits(request) {
+        return None;
+    }
     let of_server = &request.server.plan.phases.shortcuts_of_server;
     if !of_server.permit_head(request) {
         return None;
@@ -281,7 +353,7 @@ pub fn respond(request: &mut Request) -> Option<After> {
     if !request.plan.phases.shortcuts.permit_head(request) {
         return None;
     }
-    let after = find(request)?;
+    let after = find(request, to)?;
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
@@ -298,14 +370,16 @@ pub fn is_plain(request: &Request) -> bool {
 }
 
 fn asks_for_part(request: &Request) -> bool {
-    let head = request.client.h1();
-    head.is_some_and(|head| head.has(header::Known::Range))
+    request.client.has(header::Known::Range)
 }
 
 /// Whether a request's head alone says that it may be answered here.
 fn is_simple(request: &Request) -> bool {
     let Some(head) = request.client.h1() else {
-        return false;
+        let client = &request.client;
+        return matches!(client.method(), Method::Get)
+            && !client.has(header::Known::Expect)
+            && client.ignored().is_empty();
     };
     let get = matches!(head.method(), Method::Get);
     get && head.version() >= Version::Http10
@@ -323,14 +397,14 @@ fn is_simple(request: &Request) -> bool {
 /// are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
     let Some(mut last) = request.repeatable.last.take() else {
-        return find(request);
+        return find(request, &mut OfHttp1);
     };
     let client = Rc::clone(&request.client);
     let mut count = 0;
     while last.holds(request) {
         count += 1;
         request.response.status = last.status;
-        let after = leave(request, &last.response, true);
+        let after = leave(request, &last.response, Form::KeptAlive);
         let full = count * last.response.bytes.len() >= COPIES_MAX;
         if full || !input.starts_with(&client.bytes) {
             request.connection.stream.push(last.copies(count));
@@ -343,15 +417,15 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
     if count > 0 {
         request.connection.stream.push(last.copies(count));
     }
-    find(request)
+    find(request, &mut OfHttp1)
 }
 
 /// Answers a request whose plan is found with what is kept for it.
-fn find(request: &mut Request) -> Option<After> {
+fn find(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
     match request.plan.phases.answers_constantly {
         true if asks_for_part(request) => None,
-        true => constant::answer(request),
-        false => look_up(request),
+        true => constant::answer(request, to),
+        false => look_up(request, to),
     }
 }
 
@@ -378,7 +452,7 @@ impl LastResponse {
 }
 
 /// Looks for the response of the request's plan and path, and sends it.
-fn look_up(request: &mut Request) -> Option<After> {
+fn look_up(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
     request.course.root_tested = false;
     let http = Rc::clone(&request.http);
     let mut cache = http.hot.borrow_mut();
@@ -386,7 +460,7 @@ fn look_up(request: &mut Request) -> Option<After> {
     path.clear();
     path.extend_from_slice(&request.uri);
     let key = (request.plan.id, path);
-    let after = answer(request, &mut cache, &key);
+    let after = answer(request, &mut cache, &key, to);
     cache.scratch = key.1;
     after
 }
@@ -397,7 +471,12 @@ fn permits_of(request: &Request) -> impl Iterator<Item = &Permits> {
     [of_server, &request.plan.phases.shortcuts].into_iter()
 }
 
-fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> Option<After> {
+fn answer(
+    request: &mut Request,
+    cache: &mut HotCache,
+    key: &(u32, Vec<u8>),
+    to: &mut impl Leaves,
+) -> Option<After> {
     let entry = cache.entries.get_mut(key)?;
     let Some(until) = confirm(entry, &request.plan) else {
         cache.remove(key);
@@ -430,20 +509,20 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
     request.response.status = status;
     request.course.root_tested = matches!(entry.origin, Origin::File { .. });
     let asks_to_stay = request.client.keeps_alive();
-    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(asks_to_stay && may_keep_alive(&request.connection, request));
     if let Some(part) = part {
-        return Some(send_part(request, entry, part, keep_alive));
+        return Some(send_part(request, entry, part, form, to));
     }
     let logged = match &entry.origin {
         Origin::Missing => file::log_missing(request, &entry.path),
         Origin::File { .. } => false,
     };
     let second = engine::wall().as_secs();
-    let kept = entry.response(status, keep_alive);
+    let kept = entry.response(status, form);
     let is_current = kept.is_some_and(|kept| kept.second == second);
     let logs_response = request.plan.phases.endings_read_response;
     if !is_current {
-        renew(entry, request, second, keep_alive);
+        renew(entry, request, second, form);
     } else if logs_response {
         let body_length = match status {
             304 => 0,
@@ -451,11 +530,11 @@ fn answer(request: &mut Request, cache: &mut HotCache, key: &(u32, Vec<u8>)) -> 
         };
         describe(request, &entry.origin, &entry.content_type, body_length);
     }
-    let response = entry.response(status, keep_alive)?;
-    request.connection.stream.push(response.bytes.clone());
-    let after = leave(request, response, keep_alive);
+    let response = entry.response(status, form)?;
+    to.leave(request, response);
+    let after = leave(request, response, form);
     if !logged && !logs_response {
-        note_repeatable(request, response, until, keep_alive);
+        note_repeatable(request, response, until, form);
     }
     Some(after)
 }
@@ -472,13 +551,19 @@ fn part_asked_for(request: &Request, entry: &Entry) -> Option<ByteRange> {
 }
 
 /// Sends that part. Its head is made each time, by the filters that make it on the long way; they see the same `Range`.
-fn send_part(request: &mut Request, entry: &Entry, part: ByteRange, keep_alive: bool) -> After {
+fn send_part(
+    request: &mut Request,
+    entry: &Entry,
+    part: ByteRange,
+    form: Form,
+    to: &mut impl Leaves,
+) -> After {
     let bytes = entry.body.get(part.start as usize..part.end as usize);
     let bytes = bytes.unwrap_or_default(); // a range lies within its file
     let second = engine::wall().as_secs();
-    let response = write(request, entry, bytes, second, keep_alive);
-    request.connection.stream.push(response.bytes.clone());
-    leave(request, &response, keep_alive)
+    let response = write(request, entry, bytes, second, form);
+    to.leave(request, &response);
+    leave(request, &response, form)
 }
 
 /// Whether what is done for each request, or for this response, lets it answer.
@@ -490,12 +575,12 @@ pub fn permit(request: &Request, prebuilt: Prebuilt<'_>) -> bool {
 
 /// Notes of a head that has come twice that it may be answered alike until this moment. Where every use asks the file system or the access rules,
 /// it must go on to do so; and what ends its connection will not be asked for again.
-pub fn note_repeatable(request: &mut Request, response: &Dated, until: Duration, keep_alive: bool) {
+pub fn note_repeatable(request: &mut Request, response: &Dated, until: Duration, form: Form) {
     if request.repeatable.servers.is_none() {
         return; // most heads never come again
     }
     let asks_nothing = permits_of(request).all(|permits| permits.of_request.is_empty());
-    if until > engine::uptime() && asks_nothing && keep_alive {
+    if until > engine::uptime() && asks_nothing && form == Form::KeptAlive {
         request.repeatable.last = Some(LastResponse {
             response: response.clone(),
             copies: Bytes::new(),
@@ -506,42 +591,38 @@ pub fn note_repeatable(request: &mut Request, response: &Dated, until: Duration,
 }
 
 /// Writes the response with this second's date and keeps it.
-fn renew(entry: &mut Entry, request: &mut Request, second: u64, keep_alive: bool) {
+fn renew(entry: &mut Entry, request: &mut Request, second: u64, form: Form) {
     let unmodified = request.response.status == 304;
     let body = match unmodified {
         true => &[][..],
         false => &entry.body,
     };
-    let dated = write(request, entry, body, second, keep_alive);
-    let slots = match unmodified {
+    let dated = write(request, entry, body, second, form);
+    let forms = match unmodified {
         true => &mut entry.unmodified,
         false => &mut entry.responses,
     };
-    slots[usize::from(keep_alive)] = Some(dated);
+    forms[form as usize] = Some(dated);
 }
 
 /// Writes a response out, head and body contiguous.
-fn write(
-    request: &mut Request,
-    entry: &Entry,
-    body: &[u8],
-    second: u64,
-    keep_alive: bool,
-) -> Dated {
+fn write(request: &mut Request, entry: &Entry, body: &[u8], second: u64, form: Form) -> Dated {
     let whole = match request.response.status {
         304 => 0,
         _ => entry.body.len() as u64,
     };
     describe(request, &entry.origin, &entry.content_type, whole);
     let mut bytes = Vec::with_capacity(512 + body.len());
-    write_head(
-        request,
-        Framing {
-            chunked: false,
-            keep_alive,
-        },
-        &mut bytes,
-    );
+    match form {
+        Form::Http2 => http2::head::write(request, &mut bytes),
+        Form::Ending | Form::KeptAlive => {
+            let framing = Framing {
+                chunked: false,
+                keep_alive: form == Form::KeptAlive,
+            };
+            write_head(request, framing, &mut bytes);
+        }
+    }
     let head_length = bytes.len();
     bytes.extend_from_slice(body);
     Dated {
@@ -571,13 +652,15 @@ fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_l
 }
 
 /// The end of a request that was answered here, with this response.
-pub fn leave(request: &mut Request, response: &Dated, keep_alive: bool) -> After {
-    request.sent.bytes = response.bytes.len() as u64;
-    request.sent.body_bytes = request.sent.bytes - response.head_length as u64;
+pub fn leave(request: &mut Request, response: &Dated, form: Form) -> After {
+    let body_length = response.bytes.len() - response.head_length;
+    let (of_head, of_body) = form.framing(body_length);
+    request.sent.body_bytes = body_length as u64 + of_body;
+    request.sent.bytes = response.head_length as u64 + of_head + request.sent.body_bytes;
     request.sent.complete = true;
-    request.keepalive.on = keep_alive;
+    request.keepalive.on = form != Form::Ending;
     ending::log(request);
-    if !keep_alive {
+    if form == Form::Ending {
         let client_is_done = !request.client.keeps_alive();
         return After::Close { client_is_done };
     }
@@ -692,8 +775,8 @@ fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_typ
         path: Request::path_of(path),
         origin,
         confirmed: engine::uptime(),
-        responses: [None, None],
-        unmodified: [None, None],
+        responses: Forms::default(),
+        unmodified: Forms::default(),
         body: Bytes::copy_from_slice(&body),
         content_type: content_type.unwrap_or_else(|| request.response.content_type.clone()),
     };

@@ -30,6 +30,7 @@ pub mod file;
 pub mod handshake;
 pub mod head;
 pub mod hot;
+pub mod http2;
 pub mod local;
 pub mod location;
 pub mod log;

@@ -47,6 +47,7 @@ pub const FEATURES: Modules = Modules(&[
         open_file_cache::OpenFileCache::DIRECTIVES,
         Resolving::DIRECTIVES,
         accepted::DIRECTIVES,
+        http::http2::OBSOLETE,
     ])
     .tasks(http::core::TASKS)
     .variables(&[

@@ -87,6 +87,8 @@ pub struct Protocols {
     pub proxy_protocol: bool,
     /// TLS (`ssl`).
     pub ssl: bool,
+    /// HTTP/2 (`http2`), whatever their servers say.
+    pub http2: bool,
 }
 
 impl Protocols {
@@ -96,6 +98,7 @@ impl Protocols {
         Protocols {
             proxy_protocol: self.proxy_protocol || other.proxy_protocol,
             ssl: self.ssl || other.ssl,
+            http2: self.http2 || other.http2,
         }
     }
 
@@ -170,7 +173,7 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
         {
             setter.warn(
                 word,
-                "\"http2\" has no effect yet: clients are answered by HTTP/1.1",
+                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
             );
         }
         all.push(listen(&line.args)?);
@@ -266,8 +269,11 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
             listen.protocols.ssl = true;
             return Ok(());
         }
-        // Its listener speaks HTTP/1; `listens` says so.
-        ("http2", None) => return Ok(()),
+        // `listens` says that it is deprecated.
+        ("http2", None) => {
+            listen.protocols.http2 = true;
+            return Ok(());
+        }
         ("quic", None) => {
             let text = format!("the \"{name}\" parameter is not supported by this version yet");
             return Err(Fault::at(word, text));

@@ -531,6 +531,9 @@ impl Own<'_> {
             }
             "secure_link_secret" => self.one(&["secret"]),
             "http2" => self.mostly("off", &["on"]),
+            "http2_pool_size" => self.one(&["4k", "512"]),
+            "http2_recv_buffer_size" => self.one(&["64k", "256k"]),
+            "http2_streams_index_size" => self.one(&["32", "64"]),
             "uninitialized_variable_warn" => self.one(&["on", "off"]),
             _ => None,
         }

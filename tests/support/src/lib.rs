@@ -6,6 +6,7 @@
 
 pub mod date;
 pub mod engines;
+pub mod http2;
 pub mod load;
 pub mod master;
 pub mod port;
@@ -103,6 +104,15 @@ impl Server {
     /// The processes that the master has started.
     pub fn workers(&self) -> Vec<u32> {
         children(self.child.id())
+    }
+
+    /// Waits until the error log holds this text.
+    pub fn wait_for_log(&self, text: &str) {
+        let started = Instant::now();
+        while !self.error_log().contains(text) {
+            assert!(started.elapsed() < PATIENCE, "{text}: {}", self.error_log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The error log so far.

@@ -26,6 +26,7 @@ use crate::exchange::Abort;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::fields::{self, Line};
 use crate::exchange::sender::Wire;
+use crate::hot::Form;
 use crate::log;
 use crate::request::Request;
 use crate::response::Field;
@@ -466,7 +467,7 @@ impl H1 {
             return (self.break_off(request), Buffer::default());
         }
         if let Some(sent) = self.constant.take() {
-            sent.keep(request);
+            sent.keep(request, Form::of_http1(request.keepalive.on));
         }
         let core = Arc::clone(&request.plan.core);
         // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to

@@ -23,6 +23,7 @@ use crate::ahead;
 use crate::chain::Encoder;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::sender::{Sender, Wire};
+use crate::http2::exchange::H2;
 use crate::output::Piece;
 use crate::request::Request;
 use crate::response::{Field, last_modified};
@@ -82,6 +83,7 @@ impl From<io::Error> for Abort {
 
 enum Protocol {
     H1(h1::H1),
+    H2(Box<H2>),
     Ahead(ahead::Writer),
     /// There is no client to ask, to send to or to wait for.
     Sink,
@@ -108,6 +110,11 @@ impl Exchange {
     /// An exchange of HTTP/1.
     pub fn h1(h1: h1::H1) -> Exchange {
         Exchange::of(Protocol::H1(h1))
+    }
+
+    /// An exchange of HTTP/2.
+    pub fn h2(h2: H2) -> Exchange {
+        Exchange::of(Protocol::H2(Box::new(h2)))
     }
 
     /// An exchange that leads nowhere: of the request's body nothing comes, and what is answered is counted and dropped.
@@ -137,6 +144,8 @@ impl Exchange {
         self.encoder.is_none()
             && match &self.protocol {
                 Protocol::H1(h1) => h1.takes_file(length),
+                // It stands in frames.
+                Protocol::H2(_) => false,
                 _ => true,
             }
     }
@@ -146,6 +155,7 @@ impl Exchange {
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.read_body(request).await,
+            Protocol::H2(h2) => h2.read_body(request).await,
             Protocol::Ahead(_) | Protocol::Sink => Ok(None),
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.read_body(request).await,
@@ -156,6 +166,7 @@ impl Exchange {
     pub fn body_at_hand(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.body_at_hand(),
+            Protocol::H2(h2) => h2.body_at_hand(),
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.body_at_hand(),
             _ => true,
@@ -166,6 +177,7 @@ impl Exchange {
     pub async fn receive_at_hand(&mut self, request: &Request) -> bool {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.receive_at_hand(request).await,
+            Protocol::H2(h2) => h2.body_at_hand(),
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.body_at_hand(),
             _ => true,
@@ -177,6 +189,10 @@ impl Exchange {
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request).await,
+            Protocol::H2(h2) => {
+                h2.drop_body_at_hand(request);
+                Ok(())
+            }
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => {
                 stream.drop_body_at_hand(request);
@@ -190,6 +206,7 @@ impl Exchange {
     pub async fn client_gone(&mut self) -> Abort {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.client_gone().await,
+            Protocol::H2(h2) => h2.client_gone().await,
             Protocol::Ahead(writer) => writer.client_gone().await,
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.client_gone().await,
@@ -199,8 +216,10 @@ impl Exchange {
 
     /// A 103 (Early Hints) with these fields, for a client that can take one; never after the head.
     pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
-        if let Protocol::H1(h1) = &mut self.protocol {
-            h1.send_early_hints(request, fields);
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.send_early_hints(request, fields),
+            Protocol::H2(h2) => h2.send_early_hints(request, fields),
+            _ => {}
         }
     }
 
@@ -217,6 +236,7 @@ impl Exchange {
     pub fn has_sent_head(&self) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.has_sent_head(),
+            Protocol::H2(h2) => h2.has_sent_head(),
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.has_sent_head(),
             _ => true,
@@ -227,6 +247,7 @@ impl Exchange {
     pub fn holds_back(&self, request: &Request) -> bool {
         match &self.protocol {
             Protocol::H1(h1) => h1.holds_back(request),
+            Protocol::H2(h2) => !h2.has_sent_head(),
             // What it sends waits with the main request's.
             Protocol::Ahead(_) | Protocol::Sink => {
                 let stream = &request.connection.stream;
@@ -244,6 +265,11 @@ impl Exchange {
             Protocol::H1(h1) => {
                 self.sender.begin(h1, request);
                 h1.send_head(request)
+            }
+            Protocol::H2(h2) => {
+                self.sender.begin(&mut **h2, request);
+                h2.send_head(request);
+                Ok(())
             }
             Protocol::Ahead(_) | Protocol::Sink => Ok(()),
             #[cfg(any(test, feature = "testing"))]
@@ -276,6 +302,7 @@ impl Exchange {
     async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.send(h1, request, piece).await,
+            Protocol::H2(h2) => self.sender.send(&mut **h2, request, piece).await,
             Protocol::Ahead(writer) => writer.send(request, piece).await,
             Protocol::Sink => {
                 request.sent.body_bytes += piece.length();
@@ -291,6 +318,10 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => {
                 h1.start_send();
+                Ok(())
+            }
+            Protocol::H2(h2) => {
+                h2.start_send();
                 Ok(())
             }
             #[cfg(any(test, feature = "testing"))]
@@ -310,6 +341,7 @@ impl Exchange {
         }
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.end(h1, request).await,
+            Protocol::H2(h2) => self.sender.end(&mut **h2, request).await,
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => self.sender.end(stream, request).await,
             _ => Ok(()),
@@ -335,6 +367,14 @@ impl Exchange {
     pub fn into_h1(self) -> Option<h1::H1> {
         match self.protocol {
             Protocol::H1(h1) => Some(h1),
+            _ => None,
+        }
+    }
+
+    /// The exchange of HTTP/2 that it is, for the task that has begun it.
+    pub fn into_h2(self) -> Option<Box<H2>> {
+        match self.protocol {
+            Protocol::H2(h2) => Some(h2),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ use std::{fmt, io};
 use framework::address::append_address;
 use logs::network::{TIMED_OUT, failure_level};
 use logs::{Errno, ErrorLog, Level, Printable, Subject, Subsystem, error, write};
+use proto::h2::{ErrorCode, StreamFault, Violation};
 use transport::tls::messages;
 
 use crate::connection::Connection;
@@ -77,6 +78,57 @@ pub fn connection_closed_early(connection: &Connection, cause: &io::Error, first
             }
         }
     }
+}
+
+/// What is being done on a connection of HTTP/2, as log lines end.
+const PROCESSING: &str = "while processing HTTP/2 connection";
+
+/// A client has broken the protocol of its connection.
+pub fn http2_violation(connection: &Connection, violation: &Violation) {
+    let text = format_args!("client {violation} {PROCESSING}");
+    write(connection, Level::Info, text);
+}
+
+/// A client has broken the protocol of a stream, which has been reset.
+pub fn http2_fault(connection: &Connection, fault: &StreamFault) {
+    let text = format_args!("client {fault} {PROCESSING}");
+    write(connection, Level::Info, text);
+}
+
+/// A client has reset a stream.
+pub fn http2_reset(connection: &Connection, stream: u32, code: ErrorCode) {
+    match code {
+        ErrorCode::Cancel => {
+            let text = format_args!("client canceled stream {stream} {PROCESSING}");
+            write(connection, Level::Info, text);
+        }
+        ErrorCode::InternalError => {
+            let text = format_args!(
+                "client terminated stream {stream} due to internal error {PROCESSING}"
+            );
+            write(connection, Level::Info, text);
+        }
+        code => {
+            let number = code.number();
+            let text =
+                format_args!("client terminated stream {stream} with status {number} {PROCESSING}");
+            write(connection, Level::Info, text);
+        }
+    }
+}
+
+/// A client has closed its connection of HTTP/2.
+pub fn http2_closed(connection: &Connection, unfinished: bool) {
+    if unfinished {
+        let text = format_args!("client prematurely closed connection {PROCESSING}");
+        write(connection, Level::Info, text);
+    }
+}
+
+/// A client has not sent the rest of a frame in time.
+pub fn http2_timed_out(connection: &Connection) {
+    let text = format_args!("client timed out {TIMED_OUT} {PROCESSING}");
+    write(connection, Level::Info, text);
 }
 
 /// Why a session of TLS could not go on, if that is what failed.

@@ -15,6 +15,7 @@ use proto::header::Known;
 use variables::write::{decimal, seconds, text};
 
 use super::{Evaluate, EvaluateFamily, Found, Source};
+use crate::http2;
 use crate::request::Request;
 use crate::server_tokens::{NGINX_VERSION, VERSION};
 
@@ -87,6 +88,7 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "document_root" => document_root,
         "document_uri" | "uri" => client::path,
         "host" => client::host,
+        "http2" => http2::settings::variable,
         "http_cookie" => client::cookies,
         "http_host" => |request, out| client::known_header(request, Known::Host, out),
         "http_referer" => |request, out| client::known_header(request, Known::Referer, out),

@@ -1,7 +1,7 @@
 //! What listeners show to ACME servers, and the certificates that have come: known to the whole process,
 //! because both outlive a configuration.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use acme::{Certificate, Host, Level, Shown};
 use base::hash::Map;
@@ -186,6 +186,7 @@ fn validation(key: &Arc<CertifiedKey>) -> Result<ServerTls, rustls::Error> {
         .with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![VALIDATION_PROTOCOL.to_vec()];
     Ok(ServerTls {
+        with_http2: OnceLock::new(),
         config: Arc::new(config),
         clients: None,
         status: None,

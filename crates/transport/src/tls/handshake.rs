@@ -65,6 +65,9 @@ pub trait Names {
     /// TLS as a server wants it; `None` where it has no settings of its own.
     fn tls(server: &Self::Server) -> Option<&Arc<ServerTls>>;
 
+    /// Whether clients of a server may speak HTTP/2 with it, as they have come.
+    fn speaks_http2(&self, local: &Local, server: &Self::Server) -> bool;
+
     /// How long a client that has asked for nothing yet may take to shake hands.
     fn time_limit(server: &Self::Server) -> Duration;
 
@@ -253,14 +256,15 @@ async fn begin<N: Names>(
         stapling.refresh(&local);
     }
     let name = name.filter(|_| named.is_some());
+    let http2 = names.speaks_http2(&local, server);
     let shows_number = names.shows(&local, "ssl_session_id");
     let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);
     let mut hello = hello;
     let certificates = names.certificates(&local, owner, server, &mut hello).await;
     let hello = hello.filter(|_| OF_HELLO.iter().any(|name| names.shows(&local, name)));
     let config = match certificates {
-        Ok(None) => Arc::clone(&settings.config),
-        Ok(Some(loaded)) => Arc::new(settings.with_certificates(loaded)),
+        Ok(None) => Arc::clone(settings.config_for(http2)),
+        Ok(Some(loaded)) => Arc::new(settings.with_certificates(http2, loaded)),
         Err(failed) => {
             messages::certificate_not_loaded(connection, &failed);
             refuse(connection, INTERNAL_ERROR);

@@ -1,6 +1,6 @@
 //! What a virtual server's TLS settings amount to.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::sign::CertifiedKey;
 
@@ -9,11 +9,16 @@ use crate::tls::ocsp::StatusCheck;
 use crate::tls::stapling::Stapling;
 use crate::tls::verify::ClientVerification;
 
+/// HTTP/2 as it is called in handshakes (RFC 9113, section 3.2).
+pub const HTTP2: &[u8] = b"h2";
+
 /// TLS as one virtual server wants it. Only servers with a certificate, or with
 /// `ssl_reject_handshake`, have one.
 pub struct ServerTls {
     /// Certificates, versions, algorithms, sessions: as rustls takes them.
     pub config: Arc<rustls::ServerConfig>,
+    /// The same for clients that may speak HTTP/2, once one may.
+    pub with_http2: OnceLock<Arc<rustls::ServerConfig>>,
     /// How the certificates of clients are looked at; `None` where none is asked for.
     pub clients: Option<Arc<ClientVerification>>,
     /// Who is asked whether those certificates have been revoked; `None` where nobody is.
@@ -32,12 +37,28 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
+    /// What a client is offered that may speak HTTP/2, or may not.
+    pub fn config_for(&self, http2: bool) -> &Arc<rustls::ServerConfig> {
+        match http2 {
+            false => &self.config,
+            true => self.with_http2.get_or_init(|| {
+                let mut config = rustls::ServerConfig::clone(&self.config);
+                config.alpn_protocols.insert(0, HTTP2.to_vec());
+                Arc::new(config)
+            }),
+        }
+    }
+
     /// The same configuration with these certificates.
-    pub fn with_certificates(&self, certificates: Vec<Arc<CertifiedKey>>) -> rustls::ServerConfig {
+    pub fn with_certificates(
+        &self,
+        http2: bool,
+        certificates: Vec<Arc<CertifiedKey>>,
+    ) -> rustls::ServerConfig {
         let slots = certificates
             .into_iter()
             .map(|one| Arc::new(Slot::new(Some(one))));
-        let mut config = rustls::ServerConfig::clone(&self.config);
+        let mut config = rustls::ServerConfig::clone(self.config_for(http2));
         config.cert_resolver = Arc::new(Resolver(slots.collect()));
         config
     }

@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_ssl_module.html>
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::hash::Map;
@@ -451,6 +451,7 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         remember_sessions(compiler, scope, context, ticket_keys, &mut config)?;
         Ok(TlsSettings {
             server: Some(Arc::new(ServerTls {
+                with_http2: OnceLock::new(),
                 config: Arc::new(config),
                 clients,
                 status,

@@ -1,0 +1,716 @@
+//! What goes on on a client's connection that speaks HTTP/2.
+//!
+//! One task reads, answers from memory what can be, and sends for all streams by their turns. Every other request has a task of its
+//! own (`serve`), which shares the connection with it ([`Shared`]); its stream's place is free when that task has ended.
+//!
+//! Nothing is read from a client that does not take what answers its frames, and requests that are answered at once wait while
+//! earlier answers do: so what is queued for one client has a bound, whatever it asks for.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use engine::Buffer;
+use framework::generation::Local;
+use framework::panics;
+use proto::h1::BodyLength;
+use proto::h2::connection::Heads;
+use proto::h2::frame::PREFACE;
+use proto::h2::priority::Priority;
+use proto::h2::request::{Asked, HeadFault, Rules};
+use proto::h2::{ErrorCode, Event, Limits, Violation};
+use proto::head::Head;
+use transport::tls::server::HTTP2;
+
+use crate::connection::Connection;
+use crate::conversation::{note_abort, note_panic, tell_ignored};
+use crate::exchange::h1::After;
+use crate::exchange::{Abort, Exchange};
+use crate::hot::{self, Dated, Form, Leaves};
+use crate::http2::exchange::H2;
+use crate::http2::stream::{Flow, IN_TRANSPORT_MAX, Shared};
+use crate::plan::Server;
+use crate::request::{self, Request};
+use crate::{ending, error_page, log, pool};
+
+/// Bytes of frames that answer frames, beyond which a client that takes none of them is not read any more.
+const CONTROL_MAX: usize = 64 * 1024;
+
+/// How long what a client still sends is read away once it has been told why its connection ends.
+const LINGERING_TIME: Duration = Duration::from_secs(1);
+
+/// Where heads are decoded: their memory goes from here to the request, and that of the request comes back.
+#[derive(Default)]
+struct Scratch {
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Why the task goes on.
+enum Woken {
+    /// Something has come.
+    Received(io::Result<Buffer>),
+    /// A stream has something to send, or the transport has room.
+    Called,
+    /// The client takes nothing.
+    Stuck,
+}
+
+/// How a connection ends.
+enum End {
+    /// The client has closed, or its connection is broken.
+    Gone,
+    /// Nothing is under way, and nothing more comes.
+    Done,
+    /// The client has not sent the rest of a frame in time.
+    TimedOut,
+    /// The client has broken the protocol.
+    Violated(Violation),
+}
+
+/// What a client in the clear has begun with.
+pub enum Begins {
+    /// HTTP/1, and what has come of it.
+    Http1(Buffer),
+    /// HTTP/2, and how that has ended.
+    Ended(After),
+}
+
+/// Whether the handshake has agreed on HTTP/2.
+pub fn is_agreed(connection: &Connection) -> bool {
+    let session = connection.stream.session();
+    session.is_some_and(|session| session.with(|agreed| agreed.protocol.as_deref() == Some(HTTP2)))
+}
+
+/// Whether what has come first of a client in the clear may be the preface of HTTP/2, where that is spoken.
+pub fn is_spoken(connection: &Connection, input: &[u8]) -> bool {
+    let length = input.len().min(PREFACE.len());
+    input.get(..length) == PREFACE.get(..length)
+        && !connection.stream.is_secure()
+        && connection.with_servers(&connection.generation(), |servers| {
+            !servers.protocols.ssl && (servers.protocols.http2 || servers.default.core.http2.on)
+        }) == Some(true)
+}
+
+/// Serves a client whose first bytes may be those of the preface.
+pub async fn begin_in_clear(connection: &Rc<Connection>, first: Buffer) -> Begins {
+    let mut input = first;
+    let deadline = connection.client.started() + connection.first_byte_timeout();
+    while input.len() < PREFACE.len() {
+        match connection.stream.recv(Some(deadline)).await {
+            Ok(more) if !more.is_empty() => {
+                input = Buffer::copy_of(&[&*input, &*more].concat());
+            }
+            // The other protocol's way finds the end again.
+            _ => return Begins::Http1(input),
+        }
+        if !is_spoken(connection, &input) {
+            return Begins::Http1(input);
+        }
+    }
+    Begins::Ended(converse(connection, input).await)
+}
+
+/// Serves the requests of a connection, of which this much has come already, until it ends.
+pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
+    let local = connection.generation();
+    let Some(server) = connection.first_server(&local) else {
+        return After::Drop;
+    };
+    let limits = Limits {
+        streams_max: server.core.http2.streams_max,
+        stream_window: server.core.http2.window,
+        block_size_max: rules_of(&server).head_size_max,
+        extended_connect: false,
+    };
+    if server.plan.core.tcp_nodelay && !connection.nodelay.replace(true) {
+        connection.stream.set_nodelay(true);
+    }
+    connection
+        .stream
+        .set_send_timeout(server.plan.core.send_timeout);
+    drop((server, local));
+    let shared = Rc::new(Shared::new(connection, limits));
+    let end = Talk::new(&shared).go_on(first).await;
+    let after = leave(&shared, end).await;
+    shared.lose_all();
+    // The work for requests ends before their connection does.
+    poll_fn(|context| {
+        while shared.with(|machine| machine.live()) > 0 {
+            if !shared.is_called(context.waker()) {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+    after
+}
+
+/// Says why the connection ends, and waits for the client to hear it.
+async fn leave(shared: &Rc<Shared>, end: End) -> After {
+    let stream = &shared.connection.stream;
+    match end {
+        End::Gone => return After::Drop,
+        End::Done => {
+            shared.with(|machine| machine.go_away());
+            shared.flush();
+            return After::CLOSE;
+        }
+        End::TimedOut => {
+            log::http2_timed_out(&shared.connection);
+            shared.with(|machine| machine.fail(ErrorCode::ProtocolError));
+            shared.flush();
+        }
+        End::Violated(violation) => {
+            log::http2_violation(&shared.connection, &violation);
+            shared.with(|machine| machine.fail(violation.code()));
+            shared.flush();
+        }
+    }
+    shared.lose_all();
+    if stream.drained(0).await.is_err() {
+        return After::Drop;
+    }
+    stream.shutdown_write();
+    stream.drop_received();
+    let end = engine::now() + LINGERING_TIME;
+    while let Ok(received) = stream.recv(Some(end)).await
+        && !received.is_empty()
+    {}
+    After::Drop
+}
+
+/// What a head may be for a server.
+fn rules_of(server: &Server) -> Rules {
+    let limits = server.core.head_limits();
+    Rules {
+        field_size_max: limits.large_buffer_size,
+        head_size_max: limits
+            .large_buffer_size
+            .saturating_mul(limits.large_buffers),
+        fields_max: limits.headers_max,
+        ignore_invalid: limits.ignore_invalid_headers,
+        underscores: limits.underscores_in_headers,
+        merge_slashes: limits.merge_slashes,
+        extended_connect: false,
+    }
+}
+
+/// The connection's task.
+struct Talk<'a> {
+    shared: &'a Rc<Shared>,
+    input: Buffer,
+    /// Where the input goes on.
+    at: usize,
+    /// Since when nothing is under way; `None` while something is.
+    idle_since: Option<Instant>,
+    /// Since when a frame has not come whole.
+    within_frame_since: Option<Instant>,
+    has_announced_end: bool,
+    /// The frame that has not come whole has been given up.
+    is_late: bool,
+}
+
+impl<'a> Talk<'a> {
+    fn new(shared: &'a Rc<Shared>) -> Talk<'a> {
+        Talk {
+            shared,
+            input: Buffer::default(),
+            at: 0,
+            idle_since: None,
+            within_frame_since: Some(engine::now()),
+            has_announced_end: false,
+            is_late: false,
+        }
+    }
+
+    async fn go_on(&mut self, first: Buffer) -> End {
+        self.input = first;
+        loop {
+            let is_held_up = match self.read() {
+                Ok(is_held_up) => is_held_up,
+                Err(violation) => return End::Violated(violation),
+            };
+            let is_full = self.shared.flush();
+            if self.ends() {
+                return End::Done;
+            }
+            let woken = match self.wait(is_held_up, is_full).await {
+                Some(woken) => woken,
+                None => return End::Done,
+            };
+            match woken {
+                Woken::Received(Ok(buffer)) if !buffer.is_empty() => {
+                    self.set_idle(false);
+                    self.input = buffer;
+                    self.at = 0;
+                }
+                Woken::Received(Ok(_)) => {
+                    let unfinished = self.within_frame_since.is_some() || self.live() > 0;
+                    log::http2_closed(&self.shared.connection, unfinished);
+                    // It may be we who want it to end, to make room or because the thread ends.
+                    return match unfinished {
+                        true => End::Gone,
+                        false => End::Done,
+                    };
+                }
+                Woken::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
+                    return match self.within_frame_since {
+                        Some(_) if self.shared.with(|machine| machine.give_up_frame()) => {
+                            log::http2_timed_out(&self.shared.connection);
+                            self.within_frame_since = None;
+                            self.is_late = true;
+                            continue;
+                        }
+                        Some(_) => End::TimedOut,
+                        None => End::Done,
+                    };
+                }
+                Woken::Received(Err(_)) | Woken::Stuck => return End::Gone,
+                Woken::Called => {}
+            }
+        }
+    }
+
+    fn connection(&self) -> &'a Rc<Connection> {
+        &self.shared.connection
+    }
+
+    fn live(&self) -> usize {
+        self.shared.with(|machine| machine.live())
+    }
+
+    /// Whether the connection has ended by itself: it was said that it would, and nothing is under way.
+    fn ends(&mut self) -> bool {
+        let connection = self.connection();
+        let must_end = connection.worker.quitting() || connection.is_left_over();
+        if must_end && !self.has_announced_end {
+            self.has_announced_end = true;
+            // What is on its way is still served.
+            self.shared.with(|machine| machine.announce_end());
+            self.shared.flush();
+        }
+        self.shared.with(|machine| machine.goes_away()) && self.live() == 0 && !self.has_input()
+    }
+
+    fn has_input(&self) -> bool {
+        self.at < self.input.len()
+    }
+
+    /// Does what has come asks for. Whether some of it must wait for the client to take what it was sent.
+    fn read(&mut self) -> Result<bool, Violation> {
+        if !self.has_input() {
+            return Ok(false);
+        }
+        let second = engine::uptime().as_secs() as u32;
+        let input = std::mem::take(&mut self.input);
+        let mut scratch = SCRATCH.take();
+        let read = self.read_input(&input, second, &mut scratch);
+        SCRATCH.set(scratch);
+        if self.at < input.len() {
+            self.input = input;
+        }
+        let within = self.shared.with(|machine| machine.is_within_frame());
+        self.is_late &= within;
+        self.within_frame_since = match (within && !self.is_late, self.within_frame_since) {
+            (false, _) => None,
+            (true, None) => Some(engine::now()),
+            (true, since) => since,
+        };
+        read
+    }
+
+    fn read_input(
+        &mut self,
+        input: &Buffer,
+        second: u32,
+        scratch: &mut Scratch,
+    ) -> Result<bool, Violation> {
+        let connection = Rc::clone(self.connection());
+        let mut local = connection.generation();
+        let Some(mut server) = connection.first_server(&local) else {
+            return Ok(false);
+        };
+        let mut rules = rules_of(&server);
+        loop {
+            if self.is_held_up() {
+                return Ok(true);
+            }
+            let mut at = self.at;
+            let event = self.shared.with(|machine| {
+                let mut heads = Heads {
+                    head: &mut scratch.head,
+                    bytes: &mut scratch.bytes,
+                    rules: &rules,
+                };
+                machine.handle(input, &mut at, second, &mut heads)
+            });
+            self.at = at;
+            let Some(event) = event? else {
+                return Ok(false);
+            };
+            match event {
+                Event::Head {
+                    stream,
+                    ends,
+                    asked,
+                } => {
+                    if !Rc::ptr_eq(&local, &connection.generation()) {
+                        local = connection.generation();
+                        server = connection.first_server(&local).unwrap_or(server);
+                        rules = rules_of(&server);
+                    }
+                    self.begin(&local, &server, stream, ends, asked, scratch);
+                }
+                Event::Data {
+                    stream,
+                    start,
+                    length,
+                    ends,
+                } => {
+                    if let Some(flow) = self.flow(stream) {
+                        let bytes = input.get(start..start + length).unwrap_or_default();
+                        flow.receive(bytes, ends);
+                    }
+                }
+                Event::Reset {
+                    stream,
+                    fault,
+                    code,
+                } => {
+                    if let Some(fault) = fault {
+                        log::http2_fault(&connection, &fault);
+                    } else {
+                        log::http2_reset(&connection, stream, code);
+                    }
+                    if let Some(flow) = self.flow(stream) {
+                        flow.lose();
+                        if flow.is_unattended() {
+                            self.shared.with(|machine| machine.release(stream));
+                        }
+                    }
+                }
+                Event::Malformed { stream, fault } => {
+                    log::http2_fault(&connection, &fault);
+                    if let Some(flow) = self.flow(stream) {
+                        flow.receive_fault(fault);
+                    }
+                }
+                Event::Refused(fault) => log::http2_fault(&connection, &fault),
+                // What it has begun is still served.
+                Event::GoAway(_) => self.shared.with(|machine| machine.go_away()),
+                Event::Pong => {
+                    if self.has_announced_end {
+                        self.shared.with(|machine| machine.go_away());
+                    }
+                }
+            }
+        }
+    }
+
+    fn flow(&self, stream: u32) -> Option<Rc<Flow>> {
+        self.shared.with(|machine| {
+            let stream = machine.stream(stream)?;
+            Some(Rc::clone(&stream.user))
+        })
+    }
+
+    /// Whether nothing more is read for now.
+    fn is_held_up(&self) -> bool {
+        let waiting = self.shared.waiting();
+        let control = self.shared.with(|machine| machine.control_length());
+        if waiting + control < CONTROL_MAX {
+            return false;
+        }
+        // Then it goes to the transport, as far as that takes it.
+        self.shared.flush();
+        self.shared.connection.stream.start_send() >= IN_TRANSPORT_MAX
+    }
+
+    /// A request's head has come.
+    fn begin(
+        &mut self,
+        local: &Rc<Local>,
+        server: &Arc<Server>,
+        stream: u32,
+        ends: bool,
+        asked: Result<Asked, HeadFault>,
+        scratch: &mut Scratch,
+    ) {
+        let connection = self.connection();
+        let mut request = pool::take(local, connection, server);
+        request
+            .client_mut()
+            .swap_fields(&mut scratch.bytes, &mut scratch.head);
+        let core = &server.plan.core;
+        let requests = connection.requests.get() + 1;
+        let age = engine::uptime().saturating_sub(connection.client.accepted());
+        if core.keepalive_timeout.is_zero()
+            || requests >= core.keepalive_requests
+            || age > core.keepalive_time
+        {
+            self.shared.with(|machine| machine.go_away());
+        }
+        if let Some(watched) = connection.worker.watched() {
+            watched.begins(connection.client.serial);
+        }
+        if ends && asked.is_ok_and(|asked| asked.content_length.unwrap_or_default() == 0) {
+            let mut at_once = AtOnce {
+                shared: self.shared,
+                stream,
+            };
+            if hot::respond_through(&mut request, &mut at_once).is_some() {
+                pool::give_back(request);
+                return;
+            }
+        }
+        let priority = request.client.value_named(b"priority");
+        let priority = priority.map(Priority::parse).unwrap_or_default();
+        let length = asked.ok().and_then(|asked| asked.content_length);
+        let flow = Rc::new(Flow::new(stream));
+        if ends || asked.is_err() {
+            flow.receive_nothing();
+        }
+        self.shared
+            .with(|machine| machine.open(stream, ends, length, priority, Rc::clone(&flow)));
+        if asked.is_err() {
+            self.shared.with(|machine| machine.ignore_rest(stream));
+        }
+        engine::spawn(serve(Rc::clone(self.shared), flow, request, ends, asked));
+    }
+
+    /// Waits for what comes next. `None`: the connection has been idle for long enough.
+    async fn wait(&mut self, is_held_up: bool, is_full: bool) -> Option<Woken> {
+        let shared = self.shared;
+        let stream = &shared.connection.stream;
+        let live = self.live();
+        let deadline = match (self.within_frame_since, live) {
+            (Some(since), _) => Some(since + self.header_timeout()),
+            (None, 0) => {
+                self.set_idle(true);
+                let since = *self.idle_since.get_or_insert_with(engine::now);
+                Some(since + self.idle_timeout())
+            }
+            _ => None,
+        };
+        if live > 0 || self.within_frame_since.is_some() {
+            self.idle_since = None;
+        }
+        let mut receiving = pin!(stream.recv_idle(deadline.into()));
+        let mut draining = pin!(stream.drained(IN_TRANSPORT_MAX / 2));
+        let has_backlog = stream.backlog() > 0;
+        let woken = poll_fn(|context| {
+            if shared.is_called(context.waker()) {
+                return Poll::Ready(Woken::Called);
+            }
+            if (is_full || is_held_up || has_backlog)
+                && let Poll::Ready(drained) = draining.as_mut().poll(context)
+            {
+                match drained {
+                    Err(_) => return Poll::Ready(Woken::Stuck),
+                    Ok(()) if is_full || is_held_up => return Poll::Ready(Woken::Called),
+                    Ok(()) => {}
+                }
+            }
+            match is_held_up {
+                true => Poll::Pending,
+                false => receiving.as_mut().poll(context).map(Woken::Received),
+            }
+        })
+        .await;
+        Some(woken)
+    }
+
+    fn header_timeout(&self) -> Duration {
+        let connection = self.connection();
+        let server = connection.first_server(&connection.generation());
+        server.map_or(Duration::from_secs(60), |server| {
+            server.core.client_header_timeout
+        })
+    }
+
+    fn idle_timeout(&self) -> Duration {
+        let connection = self.connection();
+        if connection.requests.get() == 0 && !self.is_late {
+            return self.header_timeout();
+        }
+        let server = connection.first_server(&connection.generation());
+        server.map_or(Duration::from_secs(75), |server| {
+            server.plan.core.keepalive_timeout
+        })
+    }
+
+    fn set_idle(&self, idle: bool) {
+        self.connection().set_idle(idle);
+    }
+}
+
+/// Lets responses from memory leave on a stream.
+struct AtOnce<'a> {
+    shared: &'a Rc<Shared>,
+    stream: u32,
+}
+
+impl Leaves for AtOnce<'_> {
+    fn form(&self, _: bool) -> Form {
+        Form::Http2
+    }
+
+    fn suits(&self, request: &Request) -> bool {
+        is_spoken_by(request)
+    }
+
+    fn leave(&mut self, request: &Request, response: &Dated) {
+        let block = response.bytes.get(..response.head_length);
+        let body = response.bytes.slice(response.head_length..);
+        let chunk_size = request.plan.core.http2_chunk_size;
+        self.shared
+            .answer(self.stream, block.unwrap_or_default(), body, chunk_size);
+    }
+}
+
+/// Lets go of a stream, however its task ends.
+struct Place {
+    shared: Rc<Shared>,
+    flow: Rc<Flow>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared
+            .with(|machine| machine.release(self.flow.number));
+        self.shared.call();
+    }
+}
+
+/// Serves one request.
+async fn serve(
+    shared: Rc<Shared>,
+    flow: Rc<Flow>,
+    mut request: Box<Request>,
+    ends: bool,
+    asked: Result<Asked, HeadFault>,
+) {
+    let place = Place { shared, flow };
+    let served = {
+        let mut served = pin!(serve_one(&place, &mut request, ends, asked));
+        panics::catch(served.as_mut()).await
+    };
+    match served {
+        Ok(()) => {
+            place.shared.connection.keep_error_log(&request);
+            pool::give_back(request);
+        }
+        Err(panicked) => {
+            note_panic(&mut request, &panicked);
+            ending::log(&mut request);
+        }
+    }
+}
+
+async fn serve_one(
+    place: &Place,
+    request: &mut Request,
+    ends: bool,
+    asked: Result<Asked, HeadFault>,
+) {
+    let Place { shared, flow } = place;
+    let connection = &shared.connection;
+    if let Some(watched) = connection.worker.watched() {
+        let client = &request.client;
+        watched.is_at(connection.client.serial, client.request_line());
+    }
+    let mut exchange = Exchange::h2(H2::new(shared, flow));
+    let outcome = match begin(connection, request, ends, asked) {
+        Ok(()) => request::handle(request, &mut exchange).await,
+        Err((text, status)) => {
+            request.activity.doing = crate::doing::READING_HEADERS;
+            if !text.is_empty() {
+                logs::error!(request, Info, "{}", logs::Printable(&text));
+            }
+            error_page::refuse(request, &mut exchange, status).await
+        }
+    };
+    if let Err(abort) = &outcome {
+        note_abort(request, abort);
+    }
+    if let Some(mut h2) = exchange.into_h2() {
+        let complete = outcome.is_ok() && (request.sent.complete || request.response.header_only);
+        let ended = match complete {
+            true => h2.ended().await,
+            false => Err(ErrorKind::Other.into()),
+        };
+        if let Err(error) = ended {
+            let late = matches!(&outcome, Err(Abort::TimedOut | Abort::BodyTimedOut));
+            h2.break_off(late || error.kind() == ErrorKind::TimedOut);
+        }
+    }
+    let is_malformed = match asked {
+        Ok(asked) => flow.is_malformed() || ends && asked.content_length > Some(0),
+        Err(fault) => fault.is_malformed(),
+    };
+    if is_malformed {
+        let code = ErrorCode::ProtocolError;
+        shared.with(|machine| machine.reset_answered(flow.number, code));
+        shared.call();
+    }
+    ending::log(request);
+}
+
+/// Whether the server that the request names speaks HTTP/2 there.
+fn is_spoken_by(request: &Request) -> bool {
+    request.server.core.http2.on || {
+        let connection = &request.connection;
+        let of_address = connection.with_servers(&request.local, |servers| servers.protocols.http2);
+        of_address == Some(true)
+    }
+}
+
+/// From a head to a request: host, virtual server and URI, the body's length.
+fn begin(
+    connection: &Rc<Connection>,
+    request: &mut Request,
+    ends: bool,
+    asked: Result<Asked, HeadFault>,
+) -> Result<(), (Vec<u8>, u16)> {
+    tell_ignored(request, false);
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(fault) => {
+            request.begin_refused();
+            return Err((fault.words(&request.client.bytes), fault.status()));
+        }
+    };
+    request.begin()?;
+    tell_ignored(request, true);
+    let host = request.client.host.clone();
+    if connection.is_misdirected(&request.local, &host) {
+        let text = b"client attempted to request the server name different from the one that was negotiated";
+        return Err((text.to_vec(), 421));
+    }
+    if !is_spoken_by(request) {
+        let text = b"client attempted to request the server name for which the negotiated protocol is disabled";
+        return Err((text.to_vec(), 421));
+    }
+    let length = match (ends, asked.content_length) {
+        // As nginx says it of a client that announces a body and sends none.
+        (true, Some(1..)) => {
+            return Err((b"client prematurely closed stream".to_vec(), 400));
+        }
+        (true, _) => BodyLength::None,
+        (false, Some(length)) => BodyLength::Length(length),
+        (false, None) => BodyLength::Chunked,
+    };
+    request.body.begin(length, 0);
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! The exchange of one stream: what a handler sees of its request and its response.
+//!
+//! Framing, windows and turns are the connection's; pacing and waiting for a slow client are decided above, as with HTTP/1
+//! ([`sender`](crate::exchange::sender)).
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::net::Segment;
+use engine::select::{Either, either};
+use proto::h2::ErrorCode;
+use proto::method::Method;
+
+use crate::exchange::Abort;
+use crate::exchange::sender::Wire;
+use crate::http2::head;
+use crate::http2::stream::{Flow, Shared};
+use crate::request::Request;
+use crate::response::Field;
+
+/// Bytes that the head of a frame takes.
+const FRAME_HEAD: u64 = proto::h2::frame::HEAD_LENGTH as u64;
+
+/// How much of a request's body may come ahead of a handler that reads it, in bytes.
+const READING_WINDOW: u32 = 256 * 1024;
+
+/// One request and its response on a stream.
+pub struct H2 {
+    shared: Rc<Shared>,
+    flow: Rc<Flow>,
+    send_timeout: Duration,
+    head_sent: bool,
+    /// What is left of the announced length of the response's body.
+    announced: Option<u64>,
+    expects_trailers: bool,
+    trailers: Vec<Field>,
+}
+
+impl H2 {
+    /// The exchange of a stream that has been opened.
+    pub fn new(shared: &Rc<Shared>, flow: &Rc<Flow>) -> H2 {
+        H2 {
+            shared: Rc::clone(shared),
+            flow: Rc::clone(flow),
+            send_timeout: Duration::from_secs(60),
+            head_sent: false,
+            announced: None,
+            expects_trailers: false,
+            trailers: Vec::new(),
+        }
+    }
+
+    /// See `Exchange::read_body`.
+    pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        let core = Arc::clone(&request.plan.core);
+        let flow = Rc::clone(&self.flow);
+        self.shared
+            .with(|machine| machine.widen(flow.number, READING_WINDOW));
+        let next = poll_fn(|context| {
+            flow.poll_received(context.waker(), |flow| {
+                if flow.is_gone() {
+                    return Some(Err(reset()));
+                }
+                if flow.take_fault().is_some() {
+                    return Some(Err(Abort::BadBody(
+                        "client sent a body that is not as long as announced",
+                    )));
+                }
+                match flow.take_received() {
+                    Some(part) => Some(Ok(Some(part))),
+                    None => flow.is_read().then_some(Ok(None)),
+                }
+            })
+        });
+        let part = match either(next, engine::sleep(core.client_body_timeout)).await {
+            Either::First(part) => part?,
+            Either::Second(()) => return Err(Abort::BodyTimedOut),
+        };
+        let Some(part) = part else {
+            request.body.note_end();
+            return Ok(None);
+        };
+        self.give_credit(part.len());
+        let (length, size_max) = (part.len() as u64, core.client_max_body_size);
+        let received = request.body.received();
+        request.body.note_received(length);
+        if size_max != 0 && received + length > size_max {
+            return Err(Abort::BodyTooLarge {
+                received,
+                chunk: length,
+            });
+        }
+        if self.flow.is_read() {
+            request.body.note_end();
+        }
+        Ok(Some(part))
+    }
+
+    /// Bytes have been read: as many more may come.
+    fn give_credit(&self, bytes: usize) {
+        self.shared
+            .with(|machine| machine.consumed(self.flow.number, bytes));
+        self.shared.call();
+    }
+
+    /// See `Exchange::body_at_hand`.
+    pub fn body_at_hand(&self) -> bool {
+        self.flow.is_readable()
+    }
+
+    /// See `Exchange::drop_body_at_hand`.
+    pub fn drop_body_at_hand(&mut self, request: &mut Request) {
+        if self.flow.is_read() {
+            return;
+        }
+        if let Some(part) = self.flow.take_received() {
+            self.give_credit(part.len());
+        }
+        request.body.note_skipped();
+        if self.flow.is_read() {
+            request.body.note_end();
+        }
+    }
+
+    /// See `Exchange::send_head`.
+    pub fn send_head(&mut self, request: &mut Request) {
+        let response = &request.response;
+        let header_only = response.header_only
+            || request.method == Method::Head
+            || matches!(response.status, 204 | 304 | 100..=199);
+        let is_empty = response.content_length == Some(0) && !response.expect_trailers;
+        self.announced = response.content_length;
+        self.expects_trailers = response.expect_trailers;
+        self.head_sent = true;
+        let mut block = Vec::with_capacity(256);
+        head::write(request, &mut block);
+        request.sent.bytes += FRAME_HEAD + block.len() as u64;
+        let chunk_size = request.plan.core.http2_chunk_size;
+        self.shared
+            .send_head(&self.flow, &block, header_only || is_empty, chunk_size);
+    }
+
+    /// See `Exchange::send_early_hints`.
+    pub fn send_early_hints(&mut self, request: &mut Request, fields: &[Field]) {
+        if self.head_sent || fields.is_empty() {
+            return;
+        }
+        let mut block = Vec::new();
+        head::write_informational(103, fields, &mut block);
+        let sent = FRAME_HEAD + block.len() as u64;
+        request.sent.bytes += sent;
+        request.sent.body_bytes += sent;
+        self.shared.send_head(&self.flow, &block, false, usize::MAX);
+    }
+
+    /// See `Exchange::has_sent_head`.
+    pub fn has_sent_head(&self) -> bool {
+        self.head_sent
+    }
+
+    /// Waits until all of the response has been given to the transport.
+    ///
+    /// # Errors
+    /// `TimedOut` where the client gives no credit for the send timeout; `ConnectionReset` where it has ended the stream.
+    pub async fn ended(&mut self) -> io::Result<()> {
+        self.wait(|flow| flow.has_ended()).await
+    }
+
+    /// Ends a stream whose response will not be completed.
+    pub fn break_off(&self, timed_out: bool) {
+        if !self.flow.has_ended() {
+            // The codes are nginx's.
+            let code = match timed_out {
+                true => ErrorCode::ProtocolError,
+                false => ErrorCode::InternalError,
+            };
+            self.shared.reset(&self.flow, code);
+        }
+    }
+
+    /// Waits for the response to be taken, for as long as some of it is.
+    async fn wait(&mut self, is_done: impl Fn(&Flow) -> bool) -> io::Result<()> {
+        let flow = Rc::clone(&self.flow);
+        loop {
+            let before = flow.queued();
+            let progress = poll_fn(|context| {
+                flow.poll_sent(context.waker(), |flow| match is_done(flow) {
+                    true => Some(Ok(true)),
+                    false if flow.is_gone() => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                    false => (flow.queued() < before).then_some(Ok(false)),
+                })
+            });
+            match either(progress, engine::sleep(self.send_timeout)).await {
+                Either::First(Ok(true)) => return Ok(()),
+                Either::First(Ok(false)) => {}
+                Either::First(Err(error)) => return Err(error),
+                Either::Second(()) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+}
+
+fn reset() -> Abort {
+    Abort::Closed(io::ErrorKind::ConnectionReset.into())
+}
+
+impl Wire for H2 {
+    fn push(&mut self, segment: Segment, length: u64) -> u64 {
+        self.shared.send(&self.flow, segment, length);
+        if let Some(announced) = &mut self.announced {
+            *announced = announced.saturating_sub(length);
+            if *announced == 0 && !self.expects_trailers {
+                // The end stands in the frame of the last bytes.
+                self.shared.send_end(&self.flow, &[]);
+            }
+        }
+        FRAME_HEAD
+    }
+
+    fn push_end(&mut self, request: &Request) -> u64 {
+        self.trailers.clone_from(&request.response.trailers);
+        0
+    }
+
+    fn start_send(&self) {
+        self.shared.call();
+    }
+
+    fn backlog(&self) -> usize {
+        usize::try_from(self.flow.queued()).unwrap_or(usize::MAX)
+    }
+
+    async fn drained(&mut self, limit: usize) -> io::Result<()> {
+        self.wait(|flow| flow.queued() <= limit as u64).await
+    }
+
+    fn set_send_timeout(&mut self, timeout: Duration) {
+        self.send_timeout = timeout;
+    }
+
+    async fn client_gone(&mut self) -> Abort {
+        let flow = Rc::clone(&self.flow);
+        poll_fn(|context| flow.poll_received(context.waker(), |flow| flow.is_gone().then_some(())))
+            .await;
+        reset()
+    }
+
+    fn finish(&mut self) {
+        if self.is_whole() {
+            self.shared.send_end(&self.flow, &self.trailers);
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.announced.is_none_or(|left| left == 0)
+    }
+}

@@ -1,0 +1,53 @@
+//! The head of a response as a header block: static names and literals alone, so that its bytes depend on no connection and can be
+//! kept for many.
+
+use proto::h2::hpack::literal::{self, FieldName};
+use proto::header::{Known, append_value};
+
+use crate::exchange::fields::{self, Line};
+use crate::request::Request;
+use crate::response::Field;
+
+/// Writes the head of the request's response.
+pub fn write(request: &mut Request, out: &mut Vec<u8>) {
+    literal::status(request.response.status, out);
+    let mut value = Vec::new();
+    fields::for_each(request, |line| {
+        if let Line::Field(name, parts) = line {
+            value.clear();
+            parts.iter().for_each(|part| append_value(part, &mut value));
+            write_field(name, &value, out);
+        }
+    });
+}
+
+/// Writes an informational head with these fields.
+pub fn write_informational(status: u16, fields: &[Field], out: &mut Vec<u8>) {
+    literal::status(status, out);
+    write_fields(fields, out);
+}
+
+/// Writes trailers.
+pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
+    let mut value = Vec::new();
+    for field in fields {
+        value.clear();
+        append_value(&field.value, &mut value);
+        write_field(&field.name, &value, out);
+    }
+}
+
+fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    let of_connection = matches!(
+        Known::from_name(name),
+        Known::Connection
+            | Known::KeepAlive
+            | Known::ProxyConnection
+            | Known::TransferEncoding
+            | Known::Upgrade
+    );
+    // Neither a field of the connection nor what would be taken for another kind of field.
+    if !of_connection && !name.is_empty() && name.first() != Some(&b':') {
+        literal::field(FieldName::of(name), value, out);
+    }
+}

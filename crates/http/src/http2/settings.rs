@@ -1,0 +1,182 @@
+//! The directives of HTTP/2, and `$http2`.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_v2_module.html>.
+
+use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setter, Setting, parse};
+
+use crate::accepted::pool_size;
+use crate::request::Request;
+
+const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+const HSL: Contexts = HS.or(Contexts::LOCATION);
+
+/// The largest window that a stream may begin with, in bytes.
+const WINDOW_MAX: u64 = (1 << 31) - 1;
+
+/// `http2`
+pub static HTTP2: Setting<bool> = Setting::new("http2", &["on | off"], parse::flag)
+    .contexts(HS)
+    .default("off")
+    .since("1.25.1")
+    .manual("Lets clients speak HTTP/2: over TLS where they offer it (ALPN), in the clear where they begin with its preface.");
+
+/// `http2_max_concurrent_streams`
+pub static CONCURRENT_STREAMS: Setting<u64> =
+    Setting::new("http2_max_concurrent_streams", &["number"], parse::number)
+    .contexts(HS)
+    .default("128")
+    .manual("How many requests a client may have at once on a connection. A place is free again when the work for its request has ended.");
+
+/// `http2_body_preread_size`
+pub static BODY_PREREAD_SIZE: Setting<u64> =
+    Setting::new("http2_body_preread_size", &["size"], |setter| {
+        let size = parse::size(setter)?;
+        match size <= WINDOW_MAX {
+            true => Ok(size),
+            false => Err(Fault::new(format!(
+                "the maximum body preread buffer size is {WINDOW_MAX}"
+            ))),
+        }
+    })
+    .contexts(HS)
+    .default("64k")
+    .manual("How much of a request's body may come before it is read: the window of each stream.");
+
+/// `http2_chunk_size`
+pub static CHUNK_SIZE: Setting<u64> = Setting::new("http2_chunk_size", &["size"], |setter| {
+    match parse::size(setter)? {
+        0 => Err(Fault::new("the http2 chunk size cannot be zero")),
+        size => Ok(size.min(proto::h2::frame::SIZE_MAX.into())),
+    }
+})
+.contexts(HSL)
+.default("8k")
+.manual("At most so much of a response stands in one frame, so that another one has its turn.");
+
+macro_rules! without_effect {
+    ($($name:ident = $directive:literal, $syntax:literal, $contexts:expr, $parse:expr, $reason:literal, $manual:literal;)*) => {
+        $(static $name: Setting<()> = Setting::new($directive, &[$syntax], $parse)
+            .contexts($contexts)
+            .arity(Arity::exactly(1))
+            .no_effect($reason)
+            .manual($manual);)*
+    };
+}
+
+without_effect! {
+    RECV_BUFFER_SIZE = "http2_recv_buffer_size", "size", Contexts::HTTP, receive_buffer,
+        "buffers are those of the event loop",
+        "Sets the size of the buffer in which a worker of nginx receives.";
+    POOL_SIZE = "http2_pool_size", "size", HS, pool_size,
+        "there are no memory pools",
+        "Sets how much memory nginx takes at once for a stream.";
+    STREAMS_INDEX_SIZE = "http2_streams_index_size", "number", HS, power_of_two,
+        "tables size themselves",
+        "Sets the size of nginx's table of streams.";
+    RECV_TIMEOUT = "http2_recv_timeout", "time", HS, |setter| obsolete(setter, Some("client_header_timeout")),
+        "it is obsolete: use `client_header_timeout`",
+        "Was the time within which a client had to send more.";
+    IDLE_TIMEOUT = "http2_idle_timeout", "time", HS, |setter| obsolete(setter, Some("keepalive_timeout")),
+        "it is obsolete: use `keepalive_timeout`",
+        "Was the time after which an idle connection was closed.";
+    MAX_REQUESTS = "http2_max_requests", "number", HS, |setter| obsolete(setter, Some("keepalive_requests")),
+        "it is obsolete: use `keepalive_requests`",
+        "Was the number of requests of a connection.";
+    MAX_FIELD_SIZE = "http2_max_field_size", "size", HS, |setter| obsolete(setter, Some("large_client_header_buffers")),
+        "it is obsolete: use `large_client_header_buffers`",
+        "Was the largest size of a field of a head.";
+    MAX_HEADER_SIZE = "http2_max_header_size", "size", HS, |setter| obsolete(setter, Some("large_client_header_buffers")),
+        "it is obsolete: use `large_client_header_buffers`",
+        "Was the largest size of a head.";
+    MAX_CONCURRENT_PUSHES = "http2_max_concurrent_pushes", "number", HS, |setter| obsolete(setter, None),
+        "browsers take no pushed responses any more",
+        "Was the number of pushed responses at once.";
+    PUSH_PRELOAD = "http2_push_preload", "on | off", HSL, |setter| obsolete(setter, None),
+        "browsers take no pushed responses any more",
+        "Made nginx push what `Link` fields name.";
+    PUSH = "http2_push", "uri | off", HSL, |setter| obsolete(setter, None),
+        "browsers take no pushed responses any more",
+        "Made nginx push a response.";
+}
+
+/// The directives that have no effect.
+pub const OBSOLETE: &[&dyn Declared] = &[
+    &RECV_BUFFER_SIZE,
+    &POOL_SIZE,
+    &STREAMS_INDEX_SIZE,
+    &RECV_TIMEOUT,
+    &IDLE_TIMEOUT,
+    &MAX_REQUESTS,
+    &MAX_FIELD_SIZE,
+    &MAX_HEADER_SIZE,
+    &MAX_CONCURRENT_PUSHES,
+    &PUSH_PRELOAD,
+    &PUSH,
+];
+
+/// The size of nginx's buffer, which holds at least what is left of a frame.
+fn receive_buffer(setter: &Setter<'_>) -> Result<(), Fault> {
+    match parse::size(setter)? {
+        0..=16 => Err(Fault::new(format!(
+            "\"{}\" directive value is too small",
+            setter.name()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn power_of_two(setter: &Setter<'_>) -> Result<(), Fault> {
+    match parse::number(setter)?.is_power_of_two() {
+        true => Ok(()),
+        false => Err(Fault::new(format!(
+            "\"{}\" directive must be a power of two",
+            setter.name()
+        ))),
+    }
+}
+
+/// Takes a directive that nginx ignores too, with its warning.
+fn obsolete(setter: &Setter<'_>, instead: Option<&str>) -> Result<(), Fault> {
+    let name = setter.name();
+    let text = match instead {
+        Some(instead) => {
+            format!("the \"{name}\" directive is obsolete, use the \"{instead}\" directive instead")
+        }
+        None => format!("the \"{name}\" directive is obsolete, ignored"),
+    };
+    setter.warn(setter.word()?, text);
+    Ok(())
+}
+
+/// HTTP/2 as one virtual server has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Http2 {
+    /// `http2`
+    pub on: bool,
+    /// `http2_max_concurrent_streams`
+    pub streams_max: u32,
+    /// `http2_body_preread_size`
+    pub window: u32,
+}
+
+impl Http2 {
+    /// What a scope says.
+    pub fn of(scope: ScopeRef<'_>) -> Result<Http2, Fault> {
+        Ok(Http2 {
+            on: scope.get(&HTTP2)?,
+            streams_max: u32::try_from(scope.get(&CONCURRENT_STREAMS)?).unwrap_or(u32::MAX),
+            window: u32::try_from(scope.get(&BODY_PREREAD_SIZE)?).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+/// `$http2`: `h2` over TLS, `h2c` in the clear, empty with another protocol.
+pub fn variable(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let name: &[u8] = match (request.client.is_of_fields(), request.is_secure()) {
+        (false, _) => return false,
+        (true, true) => b"h2",
+        (true, false) => b"h2c",
+    };
+    out.extend_from_slice(name);
+    true
+}

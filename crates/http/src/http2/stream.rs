@@ -1,0 +1,452 @@
+//! What the requests of a connection share with the task that reads and sends for them.
+//!
+//! Each stream has a [`Flow`]: what has come of its request's body and has not been read, what is to be sent of its response, and
+//! whom to wake. The connection's task alone touches the transport; the others put things down here and wake it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use engine::net::Segment;
+use proto::h2::{self, ErrorCode, StreamFault};
+
+use crate::connection::Connection;
+use crate::http2::head;
+use crate::response::Field;
+
+/// Bytes that may be with the transport at once: enough to keep a fast client busy, few enough that what is more urgent does
+/// not wait long behind them.
+pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
+
+/// Bytes of a segment from which on it is passed on as it is; smaller ones are copied behind the heads of their frames.
+const COPIED_MAX: usize = 4 * 1024;
+
+/// One stream of a connection.
+#[derive(Default)]
+pub struct Flow {
+    /// Its number.
+    pub number: u32,
+    /// What has come of the request's body, in one piece, however small the frames were.
+    received: RefCell<Vec<u8>>,
+    /// Nothing more of it comes.
+    received_all: Cell<bool>,
+    /// What is to be sent of the response's body.
+    queue: RefCell<VecDeque<Segment>>,
+    queued: Cell<u64>,
+    /// Nothing follows what is queued but this: trailers, which may be none.
+    end: RefCell<Option<Vec<u8>>>,
+    /// The last frame has been given to the transport.
+    ended: Cell<bool>,
+    /// The client has ended the stream, or the connection has.
+    gone: Cell<bool>,
+    /// At most so much of its body stands in one frame.
+    chunk_size: Cell<usize>,
+    /// What is wrong with the request's body, which so far nobody has been told.
+    fault: Cell<Option<StreamFault>>,
+    /// The request is malformed: its stream is reset behind the answer.
+    is_malformed: Cell<bool>,
+    /// No task works for it: its place is free as soon as all of it has been sent.
+    is_unattended: bool,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+}
+
+impl Flow {
+    /// A stream for which a task works.
+    pub fn new(number: u32) -> Flow {
+        Flow {
+            number,
+            ..Flow::default()
+        }
+    }
+
+    /// A stream that only has this body to send.
+    fn unattended(number: u32, body: Bytes, chunk_size: usize) -> Flow {
+        let flow = Flow {
+            number,
+            chunk_size: Cell::new(chunk_size),
+            is_unattended: true,
+            received_all: Cell::new(true),
+            ..Flow::default()
+        };
+        flow.queued.set(body.len() as u64);
+        flow.queue.borrow_mut().push_back(Segment::Bytes(body));
+        flow.end.replace(Some(Vec::new()));
+        flow
+    }
+
+    /// A part of the request's body has come.
+    pub fn receive(&self, bytes: &[u8], ends: bool) {
+        if !bytes.is_empty() {
+            self.received.borrow_mut().extend_from_slice(bytes);
+        }
+        if ends {
+            self.received_all.set(true);
+        }
+        self.wake_reader();
+    }
+
+    /// The request's body is not what its head has announced.
+    pub fn receive_fault(&self, fault: StreamFault) {
+        self.fault.set(Some(fault));
+        self.is_malformed.set(true);
+        self.received_all.set(true);
+        self.wake_reader();
+    }
+
+    /// What is wrong with the body; told once.
+    pub fn take_fault(&self) -> Option<StreamFault> {
+        self.fault.take()
+    }
+
+    /// Whether the request is malformed.
+    pub fn is_malformed(&self) -> bool {
+        self.is_malformed.get()
+    }
+
+    /// The request has no body.
+    pub fn receive_nothing(&self) {
+        self.received_all.set(true);
+    }
+
+    /// The stream has ended before its end.
+    pub fn lose(&self) {
+        self.gone.set(true);
+        self.queue.borrow_mut().clear();
+        self.queued.set(0);
+        self.received.take();
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    /// Whether it has.
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
+    /// Whether no task works for it.
+    pub fn is_unattended(&self) -> bool {
+        self.is_unattended
+    }
+
+    /// Whether its last frame has been given to the transport.
+    pub fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Bytes of the response's body that wait here.
+    pub fn queued(&self) -> u64 {
+        self.queued.get()
+    }
+
+    /// Whether bytes of the request's body, or its end, are there.
+    pub fn is_readable(&self) -> bool {
+        self.received_all.get() || !self.received.borrow().is_empty()
+    }
+
+    /// Whether nothing of the request's body is still to be read.
+    pub fn is_read(&self) -> bool {
+        self.received_all.get() && self.received.borrow().is_empty()
+    }
+
+    /// What is there of the request's body; `None` at its end, and where nothing is there yet.
+    pub fn take_received(&self) -> Option<Bytes> {
+        let received = self.received.take();
+        (!received.is_empty()).then(|| received.into())
+    }
+
+    /// Waits for the request's body, or for the end of the stream.
+    pub fn poll_received<T>(
+        &self,
+        waker: &Waker,
+        look: impl FnOnce(&Flow) -> Option<T>,
+    ) -> Poll<T> {
+        match look(self) {
+            Some(found) => Poll::Ready(found),
+            None => {
+                self.reader.set(Some(waker.clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for the response to be taken, or for the end of the stream.
+    pub fn poll_sent<T>(&self, waker: &Waker, look: impl FnOnce(&Flow) -> Option<T>) -> Poll<T> {
+        match look(self) {
+            Some(found) => Poll::Ready(found),
+            None => {
+                self.writer.set(Some(waker.clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    fn wake_reader(&self) {
+        self.reader.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_writer(&self) {
+        self.writer.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes at most so many bytes off the front of what is queued.
+    fn take_queued(&self, most: usize) -> Option<(Segment, usize)> {
+        let mut queue = self.queue.borrow_mut();
+        let first = queue.front_mut()?;
+        let (part, length) = match first {
+            Segment::Bytes(bytes) if bytes.len() <= most => {
+                let length = bytes.len();
+                (queue.pop_front()?, length)
+            }
+            Segment::Bytes(bytes) => (Segment::Bytes(bytes.split_to(most)), most),
+            Segment::File {
+                file,
+                offset,
+                length,
+            } => {
+                let taken = (*length).min(most as u64);
+                let part = Segment::File {
+                    file: file.clone(),
+                    offset: *offset,
+                    length: taken,
+                };
+                *offset += taken;
+                *length -= taken;
+                if *length == 0 {
+                    queue.pop_front();
+                }
+                (part, taken as usize)
+            }
+            _ => return None, // bodies are bytes and files
+        };
+        self.queued
+            .set(self.queued.get().saturating_sub(length as u64));
+        Some((part, length))
+    }
+}
+
+/// A connection, as all that work for it see it.
+pub struct Shared {
+    /// The client's connection.
+    pub connection: Rc<Connection>,
+    machine: RefCell<h2::Connection<Rc<Flow>>>,
+    /// Frames that have not been given to the transport: heads, and the bodies that came with them.
+    out: RefCell<Vec<u8>>,
+    /// The connection's task, and whether it is to look.
+    waker: Cell<Option<Waker>>,
+    is_called: Cell<bool>,
+}
+
+impl Shared {
+    /// What a new connection shares.
+    pub fn new(connection: &Rc<Connection>, limits: h2::Limits) -> Shared {
+        Shared {
+            connection: Rc::clone(connection),
+            machine: RefCell::new(h2::Connection::new(limits)),
+            out: RefCell::default(),
+            waker: Cell::new(None),
+            is_called: Cell::new(false),
+        }
+    }
+
+    /// The machine, for a moment: nothing that is done meanwhile may come back here.
+    pub fn with<T>(&self, look: impl FnOnce(&mut h2::Connection<Rc<Flow>>) -> T) -> T {
+        look(&mut self.machine.borrow_mut())
+    }
+
+    /// Has the connection's task look at what there is to send.
+    pub fn call(&self) {
+        self.is_called.set(true);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether it was called since it last asked; else it will be woken.
+    pub fn is_called(&self, waker: &Waker) -> bool {
+        if self.is_called.take() {
+            return true;
+        }
+        self.waker.set(Some(waker.clone()));
+        false
+    }
+
+    /// Answers a request at once, head and body. What the windows do not let go waits without a task.
+    pub fn answer(&self, stream: u32, block: &[u8], body: Bytes, chunk_size: usize) {
+        let mut machine = self.machine.borrow_mut();
+        let mut out = self.out.borrow_mut();
+        if machine.answer(stream, block, &body, chunk_size, &mut out) {
+            return;
+        }
+        let flow = Rc::new(Flow::unattended(stream, body, chunk_size));
+        machine.open(stream, true, None, h2::priority::Priority::default(), flow);
+        machine.move_control(&mut out);
+        machine.put_head(stream, block, false, &mut out);
+        machine.wants_to_send(stream);
+    }
+
+    /// Sends the head of a response; `ends` where no body follows.
+    pub fn send_head(&self, flow: &Flow, block: &[u8], ends: bool, chunk_size: usize) {
+        flow.chunk_size.set(chunk_size);
+        let mut out = self.out.borrow_mut();
+        self.with(|machine| machine.put_head(flow.number, block, ends, &mut out));
+        drop(out);
+        if ends {
+            flow.ended.set(true);
+        }
+        self.call();
+    }
+
+    /// Queues a part of a response's body.
+    pub fn send(&self, flow: &Flow, segment: Segment, length: u64) {
+        if flow.is_gone() || length == 0 {
+            return;
+        }
+        flow.queued.set(flow.queued.get() + length);
+        flow.queue.borrow_mut().push_back(segment);
+        self.with(|machine| machine.wants_to_send(flow.number));
+        self.call();
+    }
+
+    /// Ends a response's body, with these trailers.
+    pub fn send_end(&self, flow: &Flow, trailers: &[Field]) {
+        if flow.has_ended() || flow.is_gone() || flow.end.borrow().is_some() {
+            return;
+        }
+        let mut block = Vec::new();
+        head::write_fields(trailers, &mut block);
+        flow.end.replace(Some(block));
+        match flow.queued() {
+            // What has no bytes needs no window.
+            0 => self.put_end(flow, &mut self.out.borrow_mut()),
+            _ => self.with(|machine| machine.wants_to_send(flow.number)),
+        }
+        self.call();
+    }
+
+    /// The end of a body of which all has been sent.
+    fn put_end(&self, flow: &Flow, out: &mut Vec<u8>) {
+        let mut machine = self.machine.borrow_mut();
+        let trailers = flow.end.take().unwrap_or_default();
+        match trailers.is_empty() {
+            true => {
+                let head = machine.sent(flow.number, 0, true, false);
+                out.extend_from_slice(&head);
+                machine.end_other_half(flow.number, out);
+            }
+            false => machine.put_head(flow.number, &trailers, true, out),
+        }
+        flow.ended.set(true);
+    }
+
+    /// Resets a stream.
+    pub fn reset(&self, flow: &Flow, code: ErrorCode) {
+        self.with(|machine| machine.reset(flow.number, code));
+        self.call();
+    }
+
+    /// Gives the transport what may leave, as far as it takes it; whether there is more that the transport has no room for.
+    pub fn flush(&self) -> bool {
+        let transport = &self.connection.stream;
+        let mut out = std::mem::take(&mut *self.out.borrow_mut());
+        let mut in_transport = transport.backlog();
+        self.put_control(&mut out);
+        let mut is_full = false;
+        loop {
+            if in_transport + out.len() >= IN_TRANSPORT_MAX {
+                is_full = true;
+                break;
+            }
+            let Some((number, allowed)) = self.with(h2::Connection::turn) else {
+                break;
+            };
+            let flow = self.with(|machine| {
+                let stream = machine.stream(number)?;
+                Some(Rc::clone(&stream.user))
+            });
+            let Some(flow) = flow else {
+                continue;
+            };
+            in_transport += self.send_part(&flow, allowed.min(flow.chunk_size.get()), &mut out);
+            // Settings and pings are answered before the rest of a body.
+            self.put_control(&mut out);
+        }
+        if !out.is_empty() {
+            transport.push(Segment::Bytes(out.into()));
+        }
+        if transport.backlog() > 0 {
+            self.connection.finish_response();
+            self.connection.send_finished();
+        }
+        is_full
+    }
+
+    /// Frames that go before all else.
+    fn put_control(&self, out: &mut Vec<u8>) {
+        self.with(|machine| machine.move_control(out));
+    }
+
+    /// Sends a part of a stream whose turn it is, in one frame. Bytes that went to the transport by themselves.
+    fn send_part(&self, flow: &Rc<Flow>, most: usize, out: &mut Vec<u8>) -> usize {
+        let length = usize::try_from(flow.queued())
+            .unwrap_or(usize::MAX)
+            .min(most);
+        if length == 0 {
+            if flow.queued() == 0 && flow.end.borrow().is_some() {
+                self.put_end(flow, out);
+            }
+            return 0;
+        }
+        let is_last = flow.queued() == length as u64;
+        let (has_end, has_trailers) = match &*flow.end.borrow() {
+            Some(trailers) => (true, !trailers.is_empty()),
+            None => (false, false),
+        };
+        let ends = is_last && has_end && !has_trailers;
+        let head = self.with(|machine| machine.sent(flow.number, length, ends, !is_last));
+        out.extend_from_slice(&head);
+        let (mut left, mut passed_on) = (length, 0);
+        while left > 0
+            && let Some((part, taken)) = flow.take_queued(left)
+        {
+            left -= taken;
+            match part {
+                Segment::Bytes(bytes) if taken <= COPIED_MAX => out.extend_from_slice(&bytes),
+                part => {
+                    let before = std::mem::take(out);
+                    passed_on += before.len() + taken;
+                    self.connection.stream.push(Segment::Bytes(before.into()));
+                    self.connection.stream.push(part);
+                }
+            }
+        }
+        if ends {
+            flow.end.take();
+            flow.ended.set(true);
+            self.with(|machine| machine.end_other_half(flow.number, out));
+        } else if is_last && has_trailers {
+            self.put_end(flow, out);
+        }
+        if flow.has_ended() && flow.is_unattended {
+            self.with(|machine| machine.release(flow.number));
+        }
+        flow.wake_writer();
+        passed_on
+    }
+
+    /// Bytes of frames that have not been given to the transport.
+    pub fn waiting(&self) -> usize {
+        self.out.borrow().len()
+    }
+
+    /// All streams have ended with their connection.
+    pub fn lose_all(&self) {
+        let flows: Vec<Rc<Flow>> = self.with(|machine| machine.users().map(Rc::clone).collect());
+        for flow in flows {
+            flow.lose();
+            if flow.is_unattended {
+                self.with(|machine| machine.release(flow.number));
+            }
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! HTTP/2 from outside: requests on streams of one connection, in the clear, on both engines.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
+
+use proto::h2::ErrorCode;
+use proto::h2::frame::{self, Kind};
+use support::http2::{Client, put_data};
+use support::{PATIENCE, Server, engines};
+
+const ON: &str = "http2 on; ";
+
+fn each_server(lines: &str, check: impl Fn(&Server)) {
+    for engine in engines::lines() {
+        let server = Server::start(engine, &format!("{ON}{lines}"));
+        check(&server);
+    }
+}
+
+#[test]
+fn files_come_from_memory_and_by_the_long_way() {
+    each_server("open_file_cache max=10;", |server| {
+        server.write("small", b"small file");
+        let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+        let file = fs::File::options()
+            .write(true)
+            .open(server.prefix.join("www/small"));
+        file.unwrap().set_modified(old).unwrap();
+        let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7) as u8).collect();
+        server.write("large", &large);
+        let mut client = Client::connect(server.port);
+        for _ in 0..5 {
+            let response = client.get("/small");
+            assert_eq!(response.status, 200, "{response:?}");
+            assert_eq!(response.text(), "small file");
+            assert_eq!(response.field("content-length"), Some("10"));
+            assert_eq!(response.field("connection"), None);
+            assert!(response.field("etag").is_some());
+        }
+        let many: Vec<u32> = (0..50).map(|_| client.request("/small", &[])).collect();
+        let large_one = client.request("/large", &[]);
+        for stream in many {
+            assert_eq!(client.response(stream).text(), "small file");
+        }
+        assert!(client.response(large_one).body == large);
+        assert_eq!(client.get("/missing").status, 404);
+        let head = client.request_with("HEAD", "/small", &[], None);
+        let head = client.response(head);
+        assert_eq!((head.status, head.body.len()), (200, 0));
+        assert_eq!(head.field("content-length"), Some("10"));
+    });
+}
+
+#[test]
+fn http1_is_spoken_on_the_same_port() {
+    each_server(
+        "location / { return 200 \"$server_protocol $http2\"; }",
+        |server| {
+            let lines = server.lines_for("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            assert_eq!(lines.last().map(String::as_str), Some("HTTP/1.1 "));
+            let mut client = Client::connect(server.port);
+            for _ in 0..3 {
+                assert_eq!(client.get("/").text(), "HTTP/2.0 h2c");
+            }
+        },
+    );
+}
+
+#[test]
+fn without_the_directive_a_preface_is_no_request() {
+    for engine in engines::lines() {
+        let server = Server::start(engine, "");
+        let lines = server.lines_for("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        assert!(
+            lines[0].starts_with("HTTP/1.1 4") || lines[0].starts_with("HTTP/1.1 5"),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
+fn bodies_are_read_by_credit() {
+    let lines = "client_max_body_size 10m; location / { dav_methods PUT; }
+        location /small { client_max_body_size 1k; dav_methods PUT; }";
+    each_server(lines, |server| {
+        let www = server.prefix.join("www");
+        fs::set_permissions(www, fs::Permissions::from_mode(0o777)).unwrap();
+        let mut client = Client::connect(server.port);
+        let body: Vec<u8> = (0..1_000_000_u32).map(|n| (n / 3) as u8).collect();
+        let stream = client.next_stream();
+        let fields = [
+            (":method", "PUT"),
+            (":scheme", "http"),
+            (":path", "/up"),
+            (":authority", "localhost"),
+        ];
+        let block = client.encode(&fields);
+        let mut out = Vec::new();
+        frame::put_header_block(&mut out, stream, &block, false, 16_384);
+        client.send(&out);
+        // 64 KB may be sent, then as much as the server gives credit for.
+        let (mut credit, mut sent) = (65_536, 0);
+        while sent < body.len() {
+            let part = body[sent..].len().min(credit).min(16_384);
+            if part > 0 {
+                let mut out = Vec::new();
+                let ends = sent + part == body.len();
+                put_data(&mut out, stream, &body[sent..sent + part], ends);
+                client.send(&out);
+                (sent, credit) = (sent + part, credit - part);
+                continue;
+            }
+            let frame = client.read_frame().expect("credit");
+            if frame.head.kind == Kind::WindowUpdate && frame.head.stream == stream {
+                credit += u32::from_be_bytes(frame.payload.try_into().unwrap()) as usize;
+            }
+        }
+        assert_eq!(client.response(stream).status, 201);
+        assert!(fs::read(server.prefix.join("www/up")).unwrap() == body);
+        let refused = client.request_with("PUT", "/small/x", &[], Some(&body[..2000]));
+        assert_eq!(client.response(refused).status, 413);
+        let announced = [("content-length", "2000")];
+        let refused = client.request_with("PUT", "/small/x", &announced, Some(&body[..2000]));
+        assert_eq!(client.response(refused).status, 413);
+        assert_eq!(client.get("/up").status, 200);
+    });
+}
+
+#[test]
+fn malformed_requests_are_answered_and_reset_and_others_go_on() {
+    each_server("location / { return 200 fine; }", |server| {
+        let mut client = Client::connect(server.port);
+        let usual = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", "a"),
+        ];
+        let with = |more: (&'static str, &'static str)| {
+            let mut all = usual.to_vec();
+            all.push(more);
+            all
+        };
+        for bad in [
+            usual[1..].to_vec(),
+            with(("connection", "close")),
+            with(("transfer-encoding", "chunked")),
+            with(("te", "gzip")),
+            with((":path", "/")),
+            with((":other", "/")),
+            with(("Capital", "x")),
+            with(("host", "b")),
+            with(("content-length", "5")),
+        ] {
+            let (stream, out) = client.frames_of(&bad, None);
+            client.send(&out);
+            let mut response = client.response(stream);
+            while response.reset.is_none() {
+                client.read_frame().expect("a reset");
+                response = client.responses[&stream].clone();
+            }
+            assert_eq!(response.status, 400, "{bad:?}");
+            assert_eq!(response.reset, Some(ErrorCode::ProtocolError), "{bad:?}");
+        }
+        assert_eq!(client.get("/").text(), "fine");
+    });
+}
+
+#[test]
+fn a_violation_ends_the_connection_with_its_code() {
+    each_server(
+        "error_log logs/error.log info; location / { return 200 fine; }",
+        |server| {
+            let mut client = Client::connect(server.port);
+            assert_eq!(client.get("/").text(), "fine");
+            let mut out = Vec::new();
+            frame::put_head(&mut out, Kind::Data, 0, 0, 0);
+            client.send(&out);
+            client.read_to_end();
+            assert_eq!(client.goaway, Some((1, ErrorCode::ProtocolError)));
+            server.wait_for_log("client sent DATA frame with incorrect identifier");
+        },
+    );
+}
+
+#[test]
+fn windows_that_are_small_are_kept_to() {
+    each_server("location / { }", |server| {
+        let file: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        server.write("file", &file);
+        let mut client = Client::connect_with(server.port, &[(4, 10)]);
+        let stream = client.request("/file", &[]);
+        let mut credit = 10;
+        while !client
+            .responses
+            .get(&stream)
+            .is_some_and(|response| response.ended)
+        {
+            let frame = client.read_frame().unwrap();
+            if frame.head.kind == Kind::Data {
+                assert!(frame.payload.len() <= credit);
+                credit -= frame.payload.len();
+                if credit == 0 {
+                    let mut out = Vec::new();
+                    frame::put_window_update(&mut out, stream, 9000);
+                    frame::put_window_update(&mut out, 0, 9000);
+                    client.send(&out);
+                    credit = 9000;
+                }
+            }
+        }
+        assert!(client.responses[&stream].body == file);
+    });
+}
+
+#[test]
+fn keepalive_requests_end_the_connection() {
+    each_server(
+        "keepalive_requests 3; location / { return 200 fine; }",
+        |server| {
+            let mut client = Client::connect(server.port);
+            for _ in 0..3 {
+                assert_eq!(client.get("/").text(), "fine");
+            }
+            client.read_to_end();
+            assert_eq!(client.goaway, Some((5, ErrorCode::NoError)));
+        },
+    );
+}
+
+#[test]
+fn the_urgent_goes_first_and_the_slow_hold_up_no_other() {
+    let lines = "location / { } location /slow { alias www/large; limit_rate 1k; }";
+    each_server(lines, |server| {
+        let large = vec![b'x'; 1_000_000];
+        server.write("large", &large);
+        let mut client = Client::connect_with(server.port, &[(4, 8_000_000)]);
+        let slow = client.request("/slow", &[]);
+        let usual = client.request("/large", &[("priority", "u=5")]);
+        let urgent = client.request("/large", &[("priority", "u=1")]);
+        // All wait for credit by now.
+        let received = |client: &Client| -> usize {
+            let responses = client.responses.values();
+            responses.map(|response| response.body.len()).sum()
+        };
+        while received(&client) < 65_535 {
+            client.read_frame().unwrap();
+        }
+        // A slow client gives a little credit after the other.
+        let mut credit = 65_535;
+        let is_complete = |client: &Client, stream| {
+            client
+                .responses
+                .get(&stream)
+                .is_some_and(|response| response.ended)
+        };
+        while !is_complete(&client, urgent) {
+            let mut out = Vec::new();
+            frame::put_window_update(&mut out, 0, 16_384);
+            client.send(&out);
+            credit += 16_384;
+            while received(&client) < credit && !is_complete(&client, urgent) {
+                client.read_frame().unwrap();
+            }
+        }
+        let usual_then = client.responses[&usual].body.len();
+        assert!(usual_then < large.len() / 3, "{usual_then}");
+        let mut out = Vec::new();
+        frame::put_window_update(&mut out, 0, 20_000_000);
+        client.send(&out);
+        assert_eq!(client.response(usual).body.len(), large.len());
+        assert!(client.responses[&slow].body.len() < 10_000);
+    });
+}
+
+#[test]
+fn incremental_responses_take_turns() {
+    each_server("location / { }", |server| {
+        server.write("file", &vec![b'x'; 1_000_000]);
+        let mut client = Client::connect_with(server.port, &[(4, 2_000_000)]);
+        let fields = [("priority", "i")];
+        let streams: Vec<u32> = (0..3).map(|_| client.request("/file", &fields)).collect();
+        while client.turns.len() < 3 {
+            client.read_frame().unwrap();
+        }
+        let mut out = Vec::new();
+        frame::put_window_update(&mut out, 0, 8_000_000);
+        client.send(&out);
+        for stream in &streams {
+            assert_eq!(client.response(*stream).body.len(), 1_000_000);
+        }
+        let turns = &client.turns[8..client.turns.len() / 2];
+        let changes = turns.windows(2).filter(|two| two[0] != two[1]).count();
+        assert!(changes > turns.len() / 2, "{changes} of {}", turns.len());
+    });
+}
+
+#[test]
+fn floods_end_the_connection() {
+    each_server("location / { }", |server| {
+        server.write("file", &vec![b'x'; 1_000_000]);
+        let ends = |what: &str, flood: &dyn Fn(&mut Client, &mut Vec<u8>)| {
+            let mut client = Client::connect(server.port);
+            let mut out = Vec::new();
+            for _ in 0..25_000 {
+                flood(&mut client, &mut out);
+            }
+            client.send(&out);
+            client.read_to_end();
+            let code = client.goaway.map(|(_, code)| code);
+            assert_eq!(code, Some(ErrorCode::EnhanceYourCalm), "{what}");
+        };
+        ends("resets", &|client, out| {
+            let fields = [
+                (":method", "GET"),
+                (":scheme", "http"),
+                (":path", "/file"),
+                (":authority", "a"),
+            ];
+            let (stream, frames) = client.frames_of(&fields, None);
+            out.extend_from_slice(&frames);
+            frame::put_reset(out, stream, ErrorCode::Cancel);
+        });
+        ends("settings", &|_, out| frame::put_settings(out, &[]));
+        ends("pings", &|_, out| frame::put_ping(out, false, [0; 8]));
+        ends("nothing", &|_, out| {
+            frame::put_head(out, Kind::Unknown(77), 0, 0, 0)
+        });
+        let mut client = Client::connect(server.port);
+        assert_eq!(client.get("/file").body.len(), 1_000_000);
+    });
+}
+
+#[test]
+fn upstreams_get_requests_that_mean_one_thing() {
+    // What an upstream has seen, which is a server of the same program.
+    let lines = "location / { proxy_pass http://seen; proxy_http_version 1.1; }
+        [http]
+        upstream seen { server unix:logs/seen; }
+        server { listen unix:logs/seen;
+            return 200 \"$request|$http_host|$http_cookie|$http_te|$content_length|$http_transfer_encoding\"; }\n";
+    let lines = lines.replace(
+        "        [http]\n        upstream seen { server unix:logs/seen; }\n",
+        "[http]\n",
+    );
+    for engine in engines::lines() {
+        let folder = std::env::temp_dir().join(format!("tidegate-seen-{}", std::process::id()));
+        let _ = fs::remove_file(&folder);
+        let socket = format!("unix:{}", folder.display());
+        let lines = lines.replace("http://seen", &format!("http://{socket}:"));
+        let lines = lines.replace("unix:logs/seen", &socket);
+        let server = Server::start(engine, &format!("{ON}{lines}"));
+        let mut client = Client::connect(server.port);
+        let fields = [("cookie", "a=b"), ("cookie", "c=d"), ("te", "trailers")];
+        let stream = client.request("/x", &fields);
+        let seen = client.response(stream).text();
+        assert_eq!(seen, "GET /x HTTP/1.1|localhost|a=b; c=d|||");
+        let stream = client.request_with("POST", "/x", &[], Some(b"12345"));
+        let seen = client.response(stream).text();
+        assert_eq!(seen, "POST /x HTTP/1.1|localhost|||5|");
+        for path in ["/a b", "/a\r\nX: y", "a", "http://b/", "*", "/\u{7f}"] {
+            let stream = client.request(path, &[]);
+            assert_eq!(client.response(stream).status, 400, "{path:?}");
+        }
+        for authority in ["a/b", "a b", ""] {
+            let all = [
+                (":method", "GET"),
+                (":scheme", "http"),
+                (":path", "/"),
+                (":authority", authority),
+            ];
+            let (stream, out) = client.frames_of(&all, None);
+            client.send(&out);
+            assert_eq!(client.response(stream).status, 400, "{authority:?}");
+        }
+    }
+}
+
+#[test]
+fn chunks_streams_and_windows_are_as_they_are_set() {
+    each_server(
+        "http2_chunk_size 1; location / { return 200 body; }",
+        |server| {
+            let mut client = Client::connect(server.port);
+            assert_eq!(client.get("/").text(), "body");
+            assert_eq!(client.turns.len(), 4);
+        },
+    );
+    each_server("location / { return 200 body; }", |server| {
+        let mut client = Client::connect(server.port);
+        assert_eq!(client.get("/").text(), "body");
+        assert_eq!(client.turns.len(), 1);
+    });
+    let limited = "http2_max_concurrent_streams 1; http2_body_preread_size 100k; location / { }";
+    for (lines, streams, window) in [("location / { }", 128, 65_536), (limited, 1, 102_400)] {
+        each_server(lines, |server| {
+            server.write("file", &vec![b'x'; 100_000]);
+            let mut client = Client::connect_with(server.port, &[(4, 10)]);
+            let frame = client.read_frame().unwrap();
+            assert_eq!(frame.head.kind, Kind::Settings);
+            let (settings, _) = frame.payload.as_chunks::<6>();
+            let value = |name: u8| {
+                let found = settings.iter().find(|setting| setting[1] == name).unwrap();
+                u32::from_be_bytes(found[2..].try_into().unwrap())
+            };
+            assert_eq!((value(3), value(4)), (streams, window));
+            // The first waits for credit; a second is refused where one is all.
+            client.request("/file", &[]);
+            let second = client.request_with("HEAD", "/file", &[], None);
+            let response = client.response(second);
+            match streams {
+                1 => assert_eq!(response.reset, Some(ErrorCode::RefusedStream)),
+                _ => assert_eq!(response.status, 200),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_reload_changes_streams_and_not_connections() {
+    each_server("location / { return 200 before; }", |server| {
+        let mut client = Client::connect(server.port);
+        assert_eq!(client.get("/").text(), "before");
+        server.reload(&format!("{ON}location / {{ return 200 after; }}"));
+        let started = Instant::now();
+        while client.get("/").text() != "after" {
+            assert!(started.elapsed() < PATIENCE);
+        }
+        assert_eq!(client.goaway, None);
+        server.signal("QUIT");
+        client.read_to_end();
+        assert_eq!(
+            client.goaway.map(|(_, code)| code),
+            Some(ErrorCode::NoError)
+        );
+    });
+}
